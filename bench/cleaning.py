@@ -101,7 +101,7 @@ def clean(turns: Sequence[Row]) -> Cleaned:
             reachable += sum(entry.archived_by == summary.id for entry in originals)
             groups.append(Group(summary.content, originals, [rows[entry.id] for entry in originals]))
         for summary_id in report.summaries:
-            cleaner.restore(summary_id)
+            backend.restore(summary_id)
         after = {entry.id: _bytes(entry) for entry in backend.get(list(rows))}
         backend.close()
     assert report.archived == sum(len(group.originals) for group in groups)

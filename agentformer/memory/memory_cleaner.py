@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import AgentFormerError, Conflict, StoreError
 from agentformer.memory.backends import all_entries, is_live
@@ -121,15 +121,6 @@ class CleaningOptions:
     lease_seconds: float = 300.0
 
 
-class SummaryWriter(Protocol):
-    """Makes one summary of several entries. If `instant`, it uses no model and needs only milliseconds."""
-
-    @property
-    def instant(self) -> bool: ...
-
-    def summarize(self, originals: Sequence[MemoryEntry]) -> Summary: ...
-
-
 class OnDemandSummarizer:
     """Builds a `Summarizer` for each summary. If the language model cannot be built, it summarizes without the model,
     because a caller that adds a message cannot repair the settings. `instant` is True if no language model is
@@ -168,7 +159,7 @@ class MemoryCleaner:
     def __init__(
         self,
         backend: MemoryBackend,
-        summarizer: SummaryWriter,
+        summarizer: Summarizer | OnDemandSummarizer,
         options: CleaningOptions | None = None,
         *,
         ready: Callable[[], object] = lambda: None,
@@ -219,10 +210,6 @@ class MemoryCleaner:
         if not self._queue.close(seconds):
             self._stopped.set()
             log.warning("cleaning did not finish within %g s; the next run continues it", seconds)
-
-    def restore(self, summary_id: str) -> list[MemoryEntry]:
-        """Restore the originals of a summary, and archive the summary. Raises the errors of `MemoryBackend.restore`."""
-        return list(self._backend.restore(summary_id))
 
     def status(self) -> dict[str, Any]:
         """Return how the stored summaries of all namespaces were made, and the state of cleaning, as JSON values."""

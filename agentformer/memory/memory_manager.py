@@ -273,7 +273,7 @@ class MemoryManager:
         entry = _entry(self._backend, summary_id)
         if entry.superseded_by is not None:
             return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]
-        return self._cleaner.restore(summary_id)
+        return [*self._backend.restore(summary_id)]
 
     def audit(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None

@@ -194,11 +194,11 @@ class TestCleaning:
         before = in_json(backend.get([entry.id for entry in stored]))
         cleaner = cleaner_of(backend)
         (summary,) = cleaner.run().summaries
-        assert [entry.id for entry in cleaner.restore(summary)] == sorted(entry.id for entry in stored[:5])
+        assert [entry.id for entry in backend.restore(summary)] == sorted(entry.id for entry in stored[:5])
         assert in_json(backend.get([entry.id for entry in stored])) == before
         assert summaries(backend) == []
         with pytest.raises(Conflict):
-            cleaner.restore(summary)
+            backend.restore(summary)
 
     def test_a_long_session_is_read_once(self, backend: FaissMemoryBackend) -> None:
         fill(backend, 105)
@@ -223,7 +223,7 @@ class TestCleaning:
         counted.listed = 0
         cleaner.message_added(backend.store([message(20)])[0])
         without = counted.listed
-        restored = [entry.content for entry in cleaner.restore(first)]
+        restored = [entry.content for entry in backend.restore(first)]
         fill(backend, 9)
         counted.listed = 0
         cleaner_of(counted).message_added(backend.store([message(30)])[0])

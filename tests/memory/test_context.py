@@ -15,7 +15,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.memory.context.builder import Context, ContextBuilder, Shares
+from agentformer.memory.context.builder import Context, ContextBuilder
 from agentformer.memory.context.plan import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, recalled_block
 from agentformer.memory.validation import without_recalled
 from agentformer.types import ChatMessage, Embedder, Hit, Hits, Link, MemoryEntry, Query, Scope, Source
@@ -341,12 +341,6 @@ def test_relevant_episodes_and_knowledge_share_what_is_left_over() -> None:
     said = [message(n, f"winter tyres ice {n}") for n in range(30)]
     tokens = builder(*facts, *said).build("winter tyres", max_tokens=150).report.tokens
     assert min(tokens["semantic"], tokens["episodic"]) > 50
-
-
-def test_shares_are_checked() -> None:
-    for shares in (Shares(0.6, 0.6, 0.2), Shares(-0.1, 0.2, 0.2)):
-        with pytest.raises(InvalidInput, match="shares"):
-            ContextBuilder(Shelf([]), words, shares=shares)  # type: ignore[arg-type]
 
 
 def test_a_budget_that_is_no_positive_number_is_refused() -> None:

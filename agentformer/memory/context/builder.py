@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Unpack, get_args
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.context.plan import Context, ContextPlan, ContextReport, LeftOut, Shares, Turn
+from agentformer.memory.context.plan import Context, ContextPlan, ContextReport, LeftOut, Turn
 from agentformer.memory.core import CoreMemory
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
@@ -22,7 +22,7 @@ from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
-__all__ = ["Context", "ContextBuilder", "ContextReport", "LeftOut", "Shares"]
+__all__ = ["Context", "ContextBuilder", "ContextReport", "LeftOut"]
 
 _CANDIDATES = 30  # hits of a search for one share; their relevance is checked
 _RECENT = 20  # recent episodes that are offered last, without a relevance check
@@ -37,17 +37,7 @@ _FRAMES = {"tool": "tool-result", "system": "note"}
 class ContextBuilder:
     """Builds contexts from a backend. `count_tokens` counts tokens for the model that reads the context."""
 
-    def __init__(
-        self,
-        backend: MemoryBackend,
-        count_tokens: Callable[[str], int],
-        *,
-        shares: Shares | None = None,
-        max_tokens: int = 4000,
-    ) -> None:
-        self._shares = Shares() if shares is None else shares
-        if min(self._shares) < 0 or sum(self._shares) > 1.0001:
-            raise InvalidInput("shares", f"must be at least 0 and at most 1 together, got {tuple(self._shares)}")
+    def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, max_tokens: int = 4000) -> None:
         self._backend = backend
         self._count = count_tokens
         self._max_tokens = max_tokens
@@ -84,7 +74,7 @@ class ContextBuilder:
         semantic = dataclasses.replace(scope, tiers=("semantic",), or_nobody=True)
         plan.offer("semantic", self._recall(semantic, query, plan))
         plan.offer_spare(self._backend.latest(episodic, limit=_RECENT))
-        plan.fill(self._shares)
+        plan.fill()
         return plan.context()
 
     def _session(self, namespace: str, session_id: str | None) -> list[Turn]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends import by_time
@@ -19,17 +18,11 @@ from agentformer.types import ChatMessage, MemoryEntry
 RECALLED_OPEN, RECALLED_CLOSE = "<recalled-memory>", "</recalled-memory>"
 CORE_OPEN, CORE_CLOSE = "<core-memory>", "</core-memory>"
 _MAX_ATTRIBUTE = 200  # code points
+# Fractions of the tokens that core blocks and the task leave. The conversation gets at least the rest.
+_EPISODIC_SHARE, _SEMANTIC_SHARE = 0.2, 0.2
 _MAX_MISSES = 20  # after this many consecutive messages that do not fit, older messages are not tried
 _NO_ROOM = "no room is left"
 _COVERED = "the entries that it summarises are included themselves"
-
-
-class Shares(NamedTuple):
-    """Fractions of the tokens that core blocks and the task leave. The sum of the fractions is at most 1."""
-
-    conversation: float = 0.6  # a minimum; the conversation also gets unused tokens of other shares
-    episodic: float = 0.2
-    semantic: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +130,12 @@ class ContextPlan:
         """Record warnings of a search, for the report."""
         self._warnings.update(dict.fromkeys(warnings))
 
-    def fill(self, shares: Shares) -> None:
+    def fill(self) -> None:
         """Add recalled entries up to their shares, the conversation, and then more entries if they fit."""
         self._task_fits = self._task is not None and self._fits([*_memory(self._core, ()), self._task.message])
         quota = max(0, self._left())
-        self._take_entries("episodic", int(quota * shares.episodic))
-        self._take_entries("semantic", int(quota * shares.semantic))
+        self._take_entries("episodic", int(quota * _EPISODIC_SHARE))
+        self._take_entries("semantic", int(quota * _SEMANTIC_SHARE))
         self._take_turns()
         self._drop_covered()
         self._take_entries("episodic", self._left() // 2)

@@ -52,9 +52,10 @@ _MAX_READ = 2_000  # sentences; of more, evenly spread ones are read
 _MAX_RANKED = 400  # sentences in the graph; its cost is quadratic
 _MAX_TOKEN_LENGTH = 20  # code points, to bound the text that is counted
 _WORDS = re.compile(r"\w+")
-_NUMBER_CONTINUES = re.compile(r"[.,:/'’ \u00a0\u202f-]\d")
-_NUMBER_PRECEDES = re.compile(r"\d[.,:/'’ \u00a0\u202f-]$")
 _UNSPACED = "\u0e00"  # scripts from here on put no spaces between words
+_RUN = rf"(?:\d|(?![{_UNSPACED}-\U0010ffff])[^\W_])+"
+_WORDS_AND_NUMBERS = re.compile(rf"{_RUN}(?:(?<=\d)[.,:/'’ \u00a0\u202f-](?=\d){_RUN})*")
+_WORDS_AND_PARTS = re.compile(rf"{_RUN}(?:(?<=\d)[.,:/'’-](?=\d){_RUN})*")  # "1 234,5" has the parts "1" and "234,5"
 _LETTERS = re.compile(r"[^\W\d_]+")
 _UNSPACED_WORD = 4  # letters of a word, in scripts without spaces
 _FEW_WORDS = 4  # fewer words rarely have content by themselves
@@ -318,28 +319,11 @@ def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountToke
 def _cut_position(text: str, limit: int) -> int:
     """Return the last position up to `limit` that is after a complete word or number. If there is none, the position
     is after a part of a number, or inside a very long run. It is 0 if there is no such position either."""
-    for splits in (_splits_number, _splits_word):
-        if end := next((end for end in range(limit, 0, -1) if not splits(text, end)), 0):
+    for units in (_WORDS_AND_NUMBERS, _WORDS_AND_PARTS):
+        cut = next((unit for unit in units.finditer(text) if unit.end() > limit), None)
+        if end := min(limit, cut.start()) if cut else limit:
             return end
     return limit if limit > MAX_NUMBER_LENGTH else 0
-
-
-def _splits_number(text: str, end: int) -> bool:
-    """True for a cut inside a word or a number such as "1 234,5"."""
-    return _splits_word(text, end) or bool(
-        (text[end - 1].isdigit() and _NUMBER_CONTINUES.match(text, end))
-        or (text[end : end + 1].isdigit() and _NUMBER_PRECEDES.search(text, max(0, end - 2), end))
-    )
-
-
-def _splits_word(text: str, end: int) -> bool:
-    """True for a cut inside a word, or inside a run of digits and punctuation."""
-    before, after = text[end - 1], text[end : end + 1]
-    if before.isdigit() and (after.isdigit() or re.match(r"[.,:/'’-]\d", text[end : end + 2])):
-        return True
-    if after.isdigit() and re.search(r"\d[.,:/'’-]$", text[max(0, end - 2) : end]):
-        return True
-    return before.isalnum() and after.isalnum() and before < _UNSPACED and after < _UNSPACED
 
 
 class _Kind(NamedTuple):
