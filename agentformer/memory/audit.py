@@ -60,12 +60,10 @@ class Oversized:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """Findings among the live entries of a namespace.
-
-    `duplicates` are groups of entries with equal text, owner and details, which can be merged. `near_duplicates` are
-    groups of similar entries; a person decides what to do with them. Messages, parts of documents and entries of the
-    working tier are not compared, because people repeat themselves and documents quote each other.
-    """
+    """Findings among the live entries of a namespace. `duplicates` are groups of entries with equal text, owner and
+    details, which can be merged. `near_duplicates` are groups of similar entries; a person decides what to do with
+    them. Messages, parts of documents and entries of the working tier are not compared, because people repeat
+    themselves and documents quote each other."""
 
     namespace: str
     entries: int
@@ -89,9 +87,7 @@ def audit(
     at: datetime | None = None,
 ) -> AuditReport:
     """Examine the live entries of a namespace, or only the entries of one user and project. Change nothing.
-
-    `block_tokens` is the limit of a core block. The ages of entries are computed at the moment `at` (default: now).
-    """
+    `block_tokens` is the limit of a core block. The ages of entries are computed at the moment `at` (default: now)."""
     read_before = (at or datetime.now(UTC)) - timedelta(days=unread_days)
     candidates: list[_Candidate] = []
     blocks: list[MemoryEntry] = []

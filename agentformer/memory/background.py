@@ -20,8 +20,7 @@ Job = TypeVar("Job", bound=Hashable)
 
 class JobQueue(Generic[Job]):
     """Runs jobs one after another in a daemon thread. A job that waits already is not queued again. Thread-safe. `run`
-    must not raise. The thread ends when the queue is empty, so that the thread does not keep the owner of the queue
-    alive."""
+    must not raise. The thread ends when the queue is empty, so that it does not keep the owner of the queue alive."""
 
     def __init__(self, run: Callable[[Job], object]) -> None:
         self._run = run
@@ -67,11 +66,8 @@ class JobQueue(Generic[Job]):
 
 
 class PeriodicThread:
-    """Calls `tick` on a daemon thread every `seconds`, first after `seconds`. With 0 seconds, no thread is started.
-
-    If `tick` returns True, the next wait is twice as long. The thread references this object only while `tick` runs,
-    and ends when the object is deleted.
-    """
+    """Calls `tick` on a daemon thread every `seconds`; never for 0 seconds. If `tick` returns True, the next wait is
+    twice as long. The thread references this object only while `tick` runs, and ends when the object is deleted."""
 
     name = "agentformer-clock"
     jitter = 0.0  # random fraction by which a wait is shortened or extended

@@ -31,10 +31,8 @@ class Owner(TypedDict, total=False):
 
 
 class CoreMemory:
-    """The blocks of a backend. A block has at most `block_tokens`, as `count_tokens` counts them. Edits are atomic.
-
-    A block belongs to a namespace, and to an agent or a user if the caller gives one.
-    """
+    """The blocks of a backend. A block has at most `block_tokens`, as `count_tokens` counts them. Edits are atomic. A
+    block belongs to a namespace, and to an agent or a user if the caller gives one."""
 
     def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, block_tokens: int) -> None:
         self._backend = backend
@@ -77,8 +75,7 @@ class CoreMemory:
         return _repeat(edit, name)
 
     def replace(self, name: str, old: str, new: str, **owner: Unpack[Owner]) -> MemoryEntry:
-        """Replace the text `old` by `new`. `old` must occur exactly once in the block. Raises `InvalidInput`,
-        `NotFound`."""
+        """Replace `old`, which must occur exactly once in the block, by `new`. Raises `InvalidInput`, `NotFound`."""
         old, new = fields.text("old", old), fields.text("new", new)
         name, place = fields.name("name", name), _checked_owner(**owner)
 

@@ -87,8 +87,7 @@ def ascii_digits(text: str) -> str:
 
 
 def number_values(text: str) -> frozenset[str]:
-    """Return the values of all numbers in one spelling, including numbers in dates. Examples: 1,234.50 and 1 234,5 are
-    1234.5; 5 pm, 17:00 and 17 are 17."""
+    """Return the values of all numbers in one spelling, also in dates: 1,234.50 and 1 234,5 are 1234.5; 5 pm is 17."""
     text = unicodedata.normalize("NFKC", text)
     return frozenset(value for number in find_numbers(text) for value in _values(text, number))
 
@@ -117,11 +116,9 @@ def facts_of(text: str, language: str) -> Facts:
 
 
 def conflict(one: Facts, other: Facts) -> str:
-    """Return the kind of contradiction between two sentences about one subject: "number", "date", "negation" or "".
-
-    A sentence that only adds facts does not contradict. Sentences with different labels, weekdays or years describe
-    different things, so they do not contradict either.
-    """
+    """Return the kind of contradiction between two sentences about one subject: "number", "date", "negation" or "". A
+    sentence that only adds facts does not contradict. Sentences with different labels, weekdays or years describe
+    different things, so they do not contradict either."""
     if one.label != other.label:
         return ""
     numbers = bool(one.numbers - other.numbers and other.numbers - one.numbers)
@@ -209,8 +206,7 @@ def _is_year(number: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two sentences of core blocks; the sentence of the older block is first. `about` is `number`, `date` or
-    `negation`."""
+    """Two sentences of core blocks, that of the older block first. `about` is `number`, `date` or `negation`."""
 
     about: str
     ids: tuple[str, str]
@@ -227,8 +223,8 @@ class _Sentence:
 
 
 def find_contradictions(blocks: Sequence[MemoryEntry]) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
-    """Return contradictions within a block, or between blocks that can be in the same context, and notes about limits
-    that were reached."""
+    """Return contradictions between sentences that can be in the same context, and notes about limits that were
+    reached."""
     notes: list[str] = []
     sentences = list(islice(_sentences(blocks), _MAX_SENTENCES + 1))
     if len(sentences) > _MAX_SENTENCES:

@@ -28,8 +28,7 @@ class HierarchicalMemory:
         self.working_messages = working_messages
 
     def check_tier(self, entry: MemoryEntry) -> MemoryEntry:
-        """Return the entry in the form in which its tier stores it. Raises `InvalidInput` for a broken rule of the
-        tier."""
+        """Return the entry as its tier stores it. Raises `InvalidInput` if a rule of the tier is broken."""
         if entry.tier == "working" and entry.session_id is None:
             raise InvalidInput("session_id", "is missing; an entry of working memory belongs to a session")
         if entry.tier != "core":

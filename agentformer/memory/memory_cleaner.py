@@ -35,13 +35,10 @@ _MAX_SESSIONS = 4096  # at most this many message counts are kept in memory
 
 @dataclass(frozen=True, slots=True)
 class CleaningReport:
-    """The result of one run.
-
-    `sessions` counts the sessions that had entries to summarize. `summaries` holds the ids of the new summaries.
-    `outcomes` counts how the summaries were made. `busy` names the sessions that another caller was cleaning.
-    `conflicts` counts the groups that the next run tries again, because an entry changed or the summary failed.
-    `status` has the last error.
-    """
+    """The result of one run. `sessions` counts the sessions that had entries to summarize. `summaries` holds the ids of
+    the new summaries. `outcomes` counts how the summaries were made. `busy` names the sessions that another caller was
+    cleaning. `conflicts` counts the groups that the next run tries again, because an entry changed or the summary
+    failed. `status` has the last error."""
 
     sessions: int = 0
     summaries: tuple[str, ...] = ()
@@ -64,11 +61,9 @@ class CleaningReport:
 def select_groups(
     entries: Iterable[MemoryEntry], *, keep_recent: int, batch: int, leave: Collection[str] = ()
 ) -> list[list[str]]:
-    """Group the ids of one session's live episodic entries for summaries: `batch` ids per group, in order of time.
-
-    The newest `keep_recent` entries and those that do not fill a group are not grouped. Entries of different agents,
-    users or projects are in different groups. Summaries, derived entries and the ids in `leave` are skipped.
-    """
+    """Group the ids of one session's live episodic entries for summaries: `batch` ids per group, in order of time. The
+    newest `keep_recent` entries and those that do not fill a group are not grouped. Entries of different agents, users
+    or projects are in different groups. Summaries, derived entries and the ids in `leave` are skipped."""
     ordered = sort_by_time(entry for entry in entries if entry.kind != SUMMARY_KIND and not entry.derived_from)
     groups: list[list[str]] = []
     open_groups: dict[tuple[str | None, ...], list[str]] = defaultdict(list)
@@ -83,11 +78,9 @@ def select_groups(
 
 
 class MessageCounter:
-    """Counts the messages of each session, without a query for each message. Thread-safe.
-
-    The store is queried for a new session, and when the count reaches a multiple of `every`, so that messages of other
-    processes count too. Removed messages delay a cleaning by fewer than `every` messages.
-    """
+    """Counts the messages of each session, without a query for each message. Thread-safe. The store is queried for a
+    new session, and when the count reaches a multiple of `every`, so that messages of other processes count too.
+    Removed messages delay a cleaning by fewer than `every` messages."""
 
     def __init__(self, every: int) -> None:
         self._every = every
@@ -123,8 +116,7 @@ class CleaningOptions:
 
 class OnDemandSummarizer:
     """Builds a `Summarizer` for each summary. If the language model cannot be built, it summarizes without the model,
-    because a caller that adds a message cannot repair the settings. `instant` is True if no language model is
-    configured."""
+    because a caller that adds a message cannot repair the settings. `instant` means that no model is configured."""
 
     def __init__(
         self,
@@ -164,8 +156,8 @@ class MemoryCleaner:
         *,
         ready: Callable[[], object] = lambda: None,
     ) -> None:
-        """`ready` is called before `run`. It loads the parts of the summarizer, and raises their errors. Automatic
-        cleaning does not call `ready`."""
+        """`ready` loads the parts of the summarizer before `run`, and raises their errors. Automatic cleaning does
+        without."""
         self._backend = backend
         self._ready = ready
         self._summarizer = summarizer
@@ -179,16 +171,14 @@ class MemoryCleaner:
 
     def run(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:
         """Clean one session, one namespace, or everything, and return after the cleaning. Without a namespace, a
-        session id is searched in every namespace.
-
-        Sessions that another process is cleaning are skipped. `run` summarizes restored originals again; automatic
-        cleaning does not. Raises the errors of `ready` before anything has changed.
-        """
+        session id is searched in every namespace. Sessions that another process is cleaning are skipped. Unlike
+        automatic cleaning, `run` summarizes restored originals again. Raises the errors of `ready` before anything has
+        changed."""
         return self._run(namespace, session_id, on_request=True)
 
     def message_added(self, entry: MemoryEntry) -> None:
-        """Clean the session after each `every` messages: now if no model is used, and in the background otherwise.
-        Errors are logged and not raised."""
+        """Clean the session after each `every` messages, in the background if a model is used. Errors are only
+        logged."""
         if self._options.every <= 0 or entry.session_id is None:
             return
         scope = Scope(entry.namespace, kinds=("message",), session_id=entry.session_id, include_archived=True)

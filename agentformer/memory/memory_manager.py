@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
@@ -49,12 +49,10 @@ class PartBuilders:
 
 
 class MemoryManager:
-    """Stores and searches entries. As thread-safe as its backend. A call uses only one namespace.
-
-    Below, `place` means the keyword arguments `namespace` ("default"), `session_id`, `agent_id`, `user_id` and
-    `project`. A search does not filter by arguments that are not given. `decay_rates` are daily rates by category. If a
-    scope with documents is removed, `discard_originals` is called with the digests of the uploaded files.
-    """
+    """Stores and searches entries. As thread-safe as its backend. A call uses only one namespace. Below, `place` means
+    the keyword arguments `namespace` ("default"), `session_id`, `agent_id`, `user_id` and `project`. A search does not
+    filter by arguments that are not given. `decay_rates` are daily rates by category. If a scope with documents is
+    removed, `discard_originals` is called with the digests of the uploaded files."""
 
     def __init__(
         self,
@@ -81,12 +79,9 @@ class MemoryManager:
         return self.hierarchical.core
 
     def add_message(self, session_id: str, role: str, content: str, **values: Unpack[MessageFields]) -> MemoryEntry:
-        """Store a message of a session. `role` is user, assistant, system or tool.
-
-        `values` are `speaker`, `occurred_at` (aware datetime or ISO 8601 with a zone; default: now), `metadata`,
-        `place`, and the references of `store`. After every `Settings.clean_every` messages, old messages are
-        summarized. Raises `InvalidInput`.
-        """
+        """Store a message of a session. `role` is user, assistant, system or tool. `values` are `speaker`,
+        `occurred_at` (aware datetime or ISO 8601 with a zone; default: now), `metadata`, `place`, and the references of
+        `store`. After every `Settings.clean_every` messages, old messages are summarized. Raises `InvalidInput`."""
         return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
@@ -161,8 +156,7 @@ class MemoryManager:
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
-        """Search as `search` does, and return the host application's records to which the hits belong, best first, each
-        once."""
+        """Search as `search` does. Return the host application's records of the hits, best first, each once."""
         references: dict[tuple[str, str], Reference] = {}
         for hit in self.search(text, **options):
             entry = hit.entry
@@ -229,9 +223,8 @@ class MemoryManager:
         return self._backend.update(entry_id, checked, expected_version)
 
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
-        """Replace an older entry by a newer entry in search results, and return the older entry. It can still be read
-        by its id. Raises `NotFound` and `InvalidInput`. Raises `Conflict` if one of the entries is superseded
-        already."""
+        """Replace an older entry by a newer entry in search results, and return the older entry. Raises `NotFound` and
+        `InvalidInput`. Raises `Conflict` if one of the entries is superseded already."""
         old, new = _changeable(self._backend, old_id), _changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
@@ -315,8 +308,7 @@ def _entry(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
 
 
 def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    """Return the entry. Raise `InvalidInput` if it is part of a document, because citations need an unchanged
-    document."""
+    """Return the entry. Raise `InvalidInput` if it is part of a document, which must not change under its citations."""
     entry = _entry(backend, entry_id)
     if entry.kind in UNSEARCHED_KINDS or entry.source is not None:
         raise InvalidInput(
@@ -327,19 +319,11 @@ def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
 
 def _remove_scope(backend: MemoryBackend, scope: Scope) -> tuple[int, list[str]]:
     """Return the number of removed entries, and the digests of the files of the removed documents."""
-    documents = sorted({*_documents_of(backend, scope)})
+    parts = (entry for entry in all_entries(backend, scope) if entry.source or entry.kind == "document")
+    documents = sorted({entry.source.document_id if entry.source else entry.id for entry in parts})
     digests = [str(entry.metadata["sha256"]) for entry in backend.get(documents)]
     deleted = backend.remove(documents) if documents else 0
     return deleted + backend.remove(scope), digests
-
-
-def _documents_of(backend: MemoryBackend, scope: Scope) -> Iterator[str]:
-    """Yield the ids of the documents that have a part in the scope."""
-    for entry in all_entries(backend, scope):
-        if entry.source is not None:
-            yield entry.source.document_id
-        elif entry.kind == "document":
-            yield entry.id
 
 
 def _check_ranking(min_score: Any, mode: Any) -> None:

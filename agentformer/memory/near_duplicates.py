@@ -153,8 +153,7 @@ def normalize(text: str) -> str:
 
 
 def _comparison_key(text: Text) -> int:
-    """Return a hash of place and numbers. Only texts with the same key are compared, so that many copies of a form with
-    different numbers cause no work."""
+    """Return a hash of place and numbers, so that many copies of a form with different numbers are not compared."""
     key = "\0".join((text.place, *sorted(number_values(text.content[:_MAX_COMPARED]))))
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 

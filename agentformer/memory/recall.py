@@ -54,8 +54,7 @@ class Recall:
         return Hits(best, hits.warnings) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 
     def _why_nothing(self, query: Query) -> tuple[str, ...]:
-        """Return the reason for an empty result. No other namespace is named: the caller may have no right to see
-        it."""
+        """Return the reason for an empty result. No other namespace is named: the caller may not see it."""
         scope = query.scope
         everything = dataclasses.replace(scope, include_archived=True)
         if not query.text.strip() or self._backend.count(everything) == 0:

@@ -81,12 +81,9 @@ class CombinedSnapshot(_Combined[MemorySnapshot]):
 
 class RoutedBackend(_Combined[MemoryBackend]):
     """`MemoryBackend` over several backends. `backends` maps targets to backends. `default` is the target of leases,
-    and of entries that no route matches.
-
-    A call runs one transaction in each backend. If one transaction fails, the other backends undo their changes. After
-    a crash between two commits, only the changes of the first backend may be stored. A summary is stored in the backend
-    of its originals, so that consolidation is one transaction.
-    """
+    and of entries that no route matches. A call runs one transaction in each backend. If one transaction fails, the
+    other backends undo their changes. After a crash between two commits, only the changes of the first backend may be
+    stored. A summary is stored in the backend of its originals, so that consolidation is one transaction."""
 
     def __init__(
         self, routes: Sequence[Route], backends: Mapping[str, MemoryBackend], default: str, *, rrf_k: int = 60

@@ -63,7 +63,7 @@ class UsageCounter:
             self.flush()
 
     def flush(self) -> None:
-        """Write all counts. If the store cannot be written, log a warning, because counting must not fail the caller's
+        """Write all counts. If the store cannot be written, only log this: counting must not fail the caller's
         request."""
         with self._writing:
             with self._lock:

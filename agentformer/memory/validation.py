@@ -130,8 +130,7 @@ def new_message(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def context_line(entry: MemoryEntry) -> str:
-    """Return the text that is indexed together with the content: speaker and day of a message, title and aliases of
-    other entries."""
+    """Return the text that is indexed with the content: speaker and day of a message, else title and aliases."""
     if entry.kind != "message":
         aliases = entry.metadata.get("aliases")
         names = (entry.title, *(aliases if isinstance(aliases, (list, tuple)) else ()))
@@ -232,12 +231,9 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_recalled(text: str) -> tuple[str, list[str]]:
-    """Remove all memory blocks. Return the remaining text and the ids of the removed entries.
-
-    A block is a pair of markers around at least one entry. Nested blocks are removed as one block. Markers around other
-    text are not removed. If an opening marker has no closing marker, only the entries directly after it are removed.
-    The time is linear in the length of the text.
-    """
+    """Remove all memory blocks, in linear time. Return the remaining text and the ids of the removed entries. A block
+    is a pair of markers around at least one entry. Nested blocks are removed as one block. Markers around other text
+    stay. After an opening marker without a closing one, only the entries directly after it are removed."""
     remaining, ids, at = [], [], 0
     for start, end in _block_spans(text):
         block_ids = _ID.findall(text, start, end)

@@ -98,12 +98,9 @@ class ContextBuilder:
 
 def turns_of(items: Any) -> list[Turn]:
     """Convert `ChatMessage`s, mappings with `role` and `content`, or entries to turns. Recalled memory is removed from
-    their text.
-
-    Mappings may have the form of OpenAI's chat API. Of content with parts, only text is kept, and other parts are
-    replaced by their type. Calls of tools without text are skipped. Raises `InvalidInput` with the name of the wrong
-    item.
-    """
+    their text. Mappings may have the form of OpenAI's chat API. Of content with parts, only text is kept, and other
+    parts are replaced by their type. Calls of tools without text are skipped. Raises `InvalidInput` with the name of
+    the wrong item."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("conversation", f"must be a list of messages, got {type(items).__name__}")
     return [_turn(item, f"conversation[{n}]") for n, item in enumerate(items) if not _is_tool_call(item)]
@@ -151,8 +148,7 @@ def _part(part: Any, label: str) -> str:
 def _framed_turn(
     role: Any, content: str, label: str, entry_id: str | None = None, framed_roles: tuple[str, ...] = ("tool",)
 ) -> Turn:
-    """Return a turn. If the role needs a frame, quote the text, so that a model does not read it as the user's
-    words."""
+    """Return a turn. If the role needs a frame, quote the text: a model must not read it as the user's words."""
     sent_role = _sent_role(role, label)
     remaining, recalled_ids = without_recalled(content)
     text = remaining.strip() if recalled_ids else content

@@ -27,8 +27,7 @@ _COVERED = "the entries that it summarises are included themselves"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An item that is not in the context. `id` is the id of an entry, `task`, or `conversation[n]` for another
-    message."""
+    """An item that is not in the context. `id` is the id of an entry, `task`, or `conversation[n]`."""
 
     id: str
     reason: str
@@ -48,11 +47,9 @@ class ContextReport:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Messages for a language model. If `has_memory`, the first message holds core blocks and recalled entries.
-
-    Memory contains words of documents, tools and other people, so it is data and is sent in the role of the user. Only
-    system messages that the caller passed in keep the system role.
-    """
+    """Messages for a language model. If `has_memory`, the first message holds core blocks and recalled entries. Memory
+    contains words of documents, tools and other people, so it is data and is sent in the role of the user. Only system
+    messages that the caller passed in keep the system role."""
 
     messages: tuple[ChatMessage, ...]
     report: ContextReport
@@ -88,8 +85,7 @@ class _Share:
 
 
 class ContextPlan:
-    """A context under construction. Offer entries, call `fill`, and call `context`. Raises `InvalidInput` if core
-    memory alone exceeds the budget."""
+    """A context under construction. Raises `InvalidInput` if core memory alone exceeds the budget."""
 
     def __init__(
         self, task: str, turns: Sequence[Turn], core: Sequence[MemoryEntry], budget: int, count: Callable[[str], int]
@@ -113,8 +109,7 @@ class ContextPlan:
         return next((turn.text for turn in reversed(self._turns) if turn.is_users), "")
 
     def offer(self, share: str, entries: Iterable[MemoryEntry]) -> None:
-        """Offer entries for a share, best first. Entries that are in the conversation or in another share are
-        skipped."""
+        """Offer entries for a share, best first. Entries in the conversation or in another share are skipped."""
         self._shares[share].offered = self._new(entries)
 
     def offer_spare(self, episodes: Iterable[MemoryEntry]) -> None:
@@ -225,8 +220,7 @@ class ContextPlan:
             share.taken = [entry for entry in share.taken if not self._is_covered(entry)]
 
     def _shrink(self, *shares: str) -> None:
-        """Drop entries of these shares, one share after another, then the oldest messages, and then the task, until the
-        rest fits."""
+        """Drop entries of these shares in turn, then the oldest messages, and then the task, until the rest fits."""
         while not self._fits(self._messages()):
             if share := next((self._shares[name] for name in shares if self._shares[name].taken), None):
                 share.taken.pop()
@@ -266,8 +260,7 @@ class ContextPlan:
         return self._size(messages) <= self._budget
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the tokens of the messages: the sum over single messages, or the count of the joined text if that is
-        larger."""
+        """Return the sum of the tokens of the messages, or the count of the joined text if that is larger."""
         if not messages:
             return 0
         contents = [message.content for message in messages]

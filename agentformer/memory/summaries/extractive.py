@@ -106,11 +106,9 @@ class _Sentence:
 
 def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: CountTokens) -> str:
     """Return the most valuable sentences, up to half of all tokens. If there are few tokens, return all sentences with
-    content.
-
-    The result never has more than `max_tokens`. Sentences of priority kinds may use all of these tokens. Neighboring
-    sentences share a line that begins with the speaker. The result is empty only if not even one word fits.
-    """
+    content. The result never has more than `max_tokens`. Sentences of priority kinds may use all of these tokens.
+    Neighboring sentences share a line that begins with the speaker. The result is empty only if not even one word
+    fits."""
     entries = sort_by_time(entries)
     sentences = _sentences(entries, max_tokens)
     if not sentences:
@@ -136,8 +134,8 @@ class _Selection:
         self._selected: list[_Sentence] = []
 
     def fill(self, ranked: Sequence[_Sentence]) -> str:
-        """Return the text of all sentences that fit, in order of rank, and the beginning of one long sentence. Return
-        "" if no complete sentence fits."""
+        """Return all sentences that fit, in order of rank, and the beginning of a long one; "" if no complete one
+        fits."""
         room = self._left
         missed = [sentence for sentence in ranked if sentence.priority and not self._add(sentence)]
         reserved = self._left // 2 if missed else 0  # room for the beginning of a long priority sentence
@@ -346,8 +344,7 @@ def _kind_of(sentence: str) -> _Kind:
 
 
 def _has_content(sentence: str, language: str) -> bool:
-    """Return False for greetings, thanks, "ok" and questions without details. A sentence with a digit, a day or a
-    decision always has content."""
+    """Return False for greetings, thanks, "ok" and questions without details, unless there is a date or a decision."""
     kind = _kind_of(sentence)
     if kind.dated or (kind.decided and not kind.question):
         return True

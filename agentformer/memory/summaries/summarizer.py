@@ -161,8 +161,7 @@ class Summarizer:
         return Summary(text, _EXTRACTIVE, PROMPT_VERSION, outcome, tuple(problems))
 
     def _shortened(self, originals: Sequence[MemoryEntry]) -> list[str]:
-        """Return the contents of the originals. Very long contents are replaced by extracts, so that a model can read
-        all."""
+        """Return the contents of the originals. Very long contents are replaced by extracts for the prompt."""
         share = max(1, _MAX_PROMPT // max(1, len(originals)))
         return [
             entry.content

@@ -97,10 +97,8 @@ class _Figures(NamedTuple):
 
 
 def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
-    """Return the numbers, dates and names of the summary that no original states in its content, speaker or time.
-
-    The result is in order, such as "number 7", "date 8 June 2023" or "name Robert". It is empty for a faithful summary.
-    """
+    """Return the numbers, dates and names of the summary that no original states in its content, speaker or time. The
+    result is in order, such as "number 7", "date 8 June 2023" or "name Robert". It is empty for a faithful summary."""
     language = detect_language(summary, detect_language(" ".join(entry.content[:1000] for entry in originals)))
     text = _without_list_numbers("\n".join(map(flatten, summary.splitlines())))
     stated = _stated(originals, language)

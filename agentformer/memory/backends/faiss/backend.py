@@ -172,8 +172,7 @@ class FaissMemoryBackend(FolderRecords):
         former: Histories | None = None,
         progress: Progress | None = None,
     ) -> list[MemoryEntry]:
-        """Store entries with their vectors. Without an embedder, queue them for embedding; see
-        `MemoryBackend.store`."""
+        """Store entries with their vectors. Without an embedder, queue them for embedding."""
         entries = [with_times(entry) for entry in entries]
         histories = check_histories(entries, former, unique=unique)
         embedded = self._embed(entries, progress)
@@ -248,8 +247,7 @@ class FaissMemoryBackend(FolderRecords):
             return consolidation.restore(connection, summary_id, now())
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the queued entries and return how many remain. With `refused`, also train the vector index if this is
-        due."""
+        """Embed the queued entries and return how many remain. With `refused`, also train the index if this is due."""
         if self._database.read_only and not refused:
             return 0  # the result of a background attempt could not be stored
         remaining = self._indexes.embedding.catch_up(progress, refused=refused)
@@ -323,8 +321,7 @@ class FaissMemoryBackend(FolderRecords):
                 self._opened.discard_scratch()
 
     def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction for changes. The search opens first, so that it knows the last change before this
-        one."""
+        """Return a transaction for changes. The search opens before, so that it knows the last earlier change."""
         _ = self._indexes.search
         return self._database.writing()
 

@@ -36,7 +36,7 @@ _UNTOUCHED = "nothing is repaired while a part of the database file cannot be re
 
 
 class Indexes:
-    """The indexes of one folder. Thread-safe. `search` is opened at its first use. The other methods read or write
+    """The indexes of one folder. Thread-safe. `search` is opened at its first use. The other methods need only
     records."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, options: FaissOptions) -> None:
@@ -52,8 +52,7 @@ class Indexes:
 
     @property
     def search(self) -> HybridSearch:
-        """The hybrid search. It is opened before the first change, because it records the last change at that
-        moment."""
+        """The hybrid search. It is opened before the first change, because it records the last change then."""
         with self._lock:
             if self._search is None:
                 folder, options = self._folder, self._options
@@ -122,15 +121,12 @@ class Indexes:
 
 
 class StoreVerifier:
-    """One run of `verify`. It checks the database file, the records, the vectors and the index files, in this order.
-
-    Each check has a separate transaction. The repair after a check runs before the next check, so that the next check
-    sees its result. Rows are repaired only if SQLite can read the complete file. Otherwise the file is recovered first.
-    """
+    """One run of `verify`. Each check has a separate transaction. The repair after a check runs before the next check,
+    so that the next check sees its result. Rows are repaired only if SQLite can read the complete file."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, indexes: Indexes, *, repair: bool) -> None:
-        """`folder` contains the index files, and `indexes` rebuilds them. Raises `StoreFull` if a repair is requested
-        and the store cannot be written."""
+        """`folder` contains the index files. Raises `StoreFull` if a repair is requested and the store cannot be
+        written."""
         if repair and database.read_only:
             raise StoreFull(f"{database.path} cannot be written, so nothing in it can be repaired")
         self._folder = folder
@@ -238,8 +234,8 @@ class StoreVerifier:
 
 
 def salvage_folder(folder: Path) -> Recovered | None:
-    """Replace a database that cannot be opened by a new one with all readable rows. Return None if there is none.
-    Raises `StoreError`."""
+    """Replace a database that cannot be opened by a new one with all readable rows, if there is one. Raises
+    `StoreError`."""
     path = folder / DATABASE_FILE
     if not path.exists():
         return None

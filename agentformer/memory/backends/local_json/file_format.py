@@ -42,8 +42,7 @@ class Record:
         self.former = former
 
     def replaced(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] | None = None) -> Record:
-        """Return a record with a changed entry, by default with the same history. Terms of an unchanged text are
-        reused."""
+        """Return a record with a changed entry, by default with the same history. Terms are reused if possible."""
         record = Record(entry, self.former if former is None else former)
         if "terms" in self.__dict__ and indexed_text(self.entry) == indexed_text(entry):
             record.__dict__["terms"] = self.terms
@@ -88,8 +87,7 @@ def file_text(namespace: str, records: Iterable[Record]) -> str:
 
 
 def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
-    """Return the namespace and the records of a file, in the order of their ids. Raises `StoreDamaged` with the
-    position."""
+    """Return the namespace and the records of a file, in order of id. Raises `StoreDamaged` with the position."""
     content = _load_json(data)
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
         raise StoreDamaged('it must be an object with a list "entries"')

@@ -203,8 +203,7 @@ class Folder:
         return NamespaceFile(version, namespace, records)
 
     def _adopt(self, files: dict[str, NamespaceFile]) -> None:
-        """Use these files as the newest state. If two files have an entry with the same id, the second one is
-        damaged."""
+        """Use these files as the newest state. Of two files that share the id of an entry, the second is damaged."""
         damaged = {name: file.damage for name, file in files.items() if file.damage}
         sound: dict[str, NamespaceFile] = {}
         records: dict[str, Record] = {}

@@ -73,8 +73,7 @@ def _add_counts(records: Records, entry_id: str, at: datetime | None, **counts: 
 
 
 def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
-    """Return all ids that must be deleted together with these ids: their parts, their summaries, and the parts of the
-    summaries."""
+    """Return these ids with those of their parts and their summaries, which must be deleted together."""
     to_delete = _with_parts(records, ids)
     while summaries := _summaries_of(records, to_delete) - to_delete:
         to_delete |= _with_parts(records, summaries)

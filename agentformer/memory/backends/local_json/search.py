@@ -83,8 +83,7 @@ def is_searched(entry: MemoryEntry) -> bool:
 
 
 def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
-    """Return a function that tests whether an entry is in the scope. Salience is computed for the same moment for all
-    entries."""
+    """Return a function that tests whether an entry is in the scope, all with the salience of the same moment."""
     optional = OWNERS if scope.or_nobody else ()
     equal = {
         name: (value, None) if name in optional else (value,)
