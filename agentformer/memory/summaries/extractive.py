@@ -61,25 +61,11 @@ _UNSPACED_WORD = 4  # letters of a word, in scripts without spaces
 _FEW_WORDS = 4  # fewer words rarely have content by themselves
 _SAMPLE = 400  # code points
 _QUESTION = re.compile(r"[?？؟;]\W*$")
-_GREETINGS = frozenset().union(*word_list("greetings").values())
-# Words that answer a question; the next word may be a fact ("No, penicillin.").
-_ANSWERS = """
-yes yeah no kyllä joo juu ei ja nej nei nein oui non sí sì sim não sie nie tak igen nem jah да нет так ano evet hayır
-da nu nee
-"""
-# Words that only comment on the previous message.
-_PLEASANTRIES = """
-ok k oki alright sure cool great nice good awesome amazing fine wonderful perfect lovely exactly indeed lol haha
-hahaha hmm sounds thx cheers welcome congrats goodbye selvä hienoa kiva mahtavaa upeaa loistavaa hyvää huomenta moikka
-heippa ookoo okei eipä kestä bra jättebra toppen okej fint härligt hejdå godmorgon god varsågod greit flott fedt klart
-super gut toll prima klasse guten wiedersehen bien parfait merveilleux bonsoir bueno vale perfecto genial bom ótimo
-bene perfetto хорошо отлично ладно здравствуйте
-こんにちは こんばんは おはよう おはようございます ありがとう ありがとうございます ありがとうございました 了解 了解です
-了解しました わかりました 分かりました はい いいえ なるほど すみません よろしくお願いします
-お疲れ様です お疲れさまです 承知しました 谢谢 你好 好的 谢谢你 您好 謝謝 再见 감사합니다 안녕하세요 네
-"""
-_EMPTY = (_GREETINGS | frozenset(_PLEASANTRIES.split())) - frozenset(_ANSWERS.split())
-_NO_CONTENT = _EMPTY | frozenset(_ANSWERS.split())
+_GREETINGS, _ANSWERS, _COMMENTS = (
+    frozenset().union(*word_list(kind).values()) for kind in ("greetings", "answers", "comments")
+)
+_EMPTY = (_GREETINGS | _COMMENTS) - _ANSWERS
+_NO_CONTENT = _EMPTY | _ANSWERS
 # Beginnings of words for something decided, planned or done, in the best supported languages.
 _DECISIONS = re.compile(
     r"\b(?:decid|decision|agree|agreed|chose|chosen|plan(?:s|ned|ning)?\b|will\b|deadline|promis|book(?:ed|ing)\b|"

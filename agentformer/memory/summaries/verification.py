@@ -46,33 +46,14 @@ _ENDING_OF_NAME = re.compile(
     r"(?:ni|si|nsa|nsä|me|ne)?(?:kin|kan|kän|ko|kö)?"
 )
 _GRADED = str.maketrans("bdg", "ptk")
-# Words that begin sentences of a summary and are not names.
-_OPENING_WORDS = """
-actually additionally afterwards agreed almost also although always another asked assistant besides best both
-conversation currently decided described discussed discussing discussion during earlier even eventually everyone
-everything explained expressed few finally first five four furthermore generally good great here however initially
-instead key last lastly later main many meanwhile mentioned message messages more moreover most mostly much never
-nevertheless next nice nobody none notes often one only originally other overall participants people perhaps planned
-planning plans previously recently reported second several shared similarly since some someone something sometimes
-soon speaker speakers such summary sure talked that then there therefore these third those three thus today together
-tomorrow topics two user users various when whereas while yesterday
-
-aiemmin aluksi ensin jatkossa keskustelijat keskustelu keskustelussa käyttäjä lisäksi lopuksi lopulta molemmat
-myöhemmin puhuja samalla siksi toisaalta tiivistelmä viesti viestit yhdessä
-
-användaren båda därefter dessutom efteråt först första inledningsvis samtalet sammanfattning sammantaget senare
-slutligen tillsammans
-
-begge brukeren brugeren dessuten derefter deretter desuden først samtalen sammen senere samtidig slutt til
-
-ensemble ensuite finalement puis résumé utilisateur además ambos después finalmente luego resumen usuario
-"""
 _MAX_SHORT = 5  # letters; only longer words are recognized as ordinary by their ending
 _NAMELIKE = frozenset({"nen", "inen", "isen"})  # endings of Finnish surnames as well
 _ABBREVIATIONS = frozenset().union(*word_list("abbreviations").values())
 _FOLDED_FUNCTIONS = {language: frozenset(map(strip_accents, words)) for language, words in FUNCTION_WORDS.items()}
-_OPENERS = frozenset(map(strip_accents, _OPENING_WORDS.split())).union(
-    *_FOLDED_FUNCTIONS.values(), *word_list("greetings").values()
+_OPENERS = frozenset().union(
+    *(map(strip_accents, words) for words in word_list("openers").values()),
+    *_FOLDED_FUNCTIONS.values(),
+    *word_list("greetings").values(),
 )
 _ENDINGS = {
     language: tuple(ending for ending in endings if len(ending) > 2 and ending not in _NAMELIKE)
