@@ -246,6 +246,5 @@ def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> output.Checke
 
 
 def _noted(result: CallResult) -> dict[str, Any]:
-    """Return a call in the form for the metadata of the answer."""
     arguments = excerpt(json.dumps(result.call.arguments, ensure_ascii=False, default=str))
     return {"name": result.call.name, "arguments": arguments, "failed": result.failed}

@@ -227,7 +227,6 @@ def arguments_json(arguments: Any) -> str:
 
 
 def _json_object(arguments: Any) -> dict[str, Any] | None:
-    """Return the arguments as a JSON object, or None."""
     try:
         value = json.loads(json.dumps(dict(arguments), allow_nan=False))
     except (TypeError, ValueError, RecursionError):

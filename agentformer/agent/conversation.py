@@ -197,7 +197,6 @@ class Conversation:
 
 
 def _shorten(quoted: str) -> str:
-    """Return a quoted result that contains only the beginning of its text."""
     opening, _, rest = quoted.partition("\n")
     inside, _, closing = rest.rpartition("\n")
     if len(inside) <= _BEGINNING + len(_CUT):

@@ -178,7 +178,6 @@ def _failure(text: str) -> Outcome:
 
 
 def _estimate(messages: Sequence[ChatMessage]) -> int:
-    """Return the estimated tokens of texts and arguments."""
     calls = (arguments_json(call.arguments) for message in messages for call in message.tool_calls)
     return sum(len(estimated_spans(text)) for text in (*(message.content for message in messages), *calls))
 

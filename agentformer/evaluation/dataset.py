@@ -205,7 +205,6 @@ Row = TypeVar("Row", Passage, Question)
 
 
 def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
-    """Read the rows of a file. Raises `InvalidInput`."""
     rows: dict[str, tuple[int, Row]] = {}  # id -> line and row
     bad: list[str] = []
     more = 0

@@ -195,7 +195,6 @@ def _search_passages(
 def _summarize(
     dataset: Dataset, outcomes: Sequence[Outcome], options: EvaluationOptions, warnings: tuple[str, ...]
 ) -> Evaluation:
-    """Return the metrics of all questions, of each language and of each category."""
     metrics = tuple(name for name in options.metrics if int(name.partition("@")[2]) <= options.limit)
 
     def parts(name_of: Callable[[Outcome], str]) -> tuple[Part, ...]:
@@ -222,7 +221,6 @@ def _summarize(
 
 
 def _measure_part(name: str, outcomes: Sequence[Outcome], metrics: Sequence[str], options: EvaluationOptions) -> Part:
-    """Return the metrics of some questions. There must be at least one question."""
     modes: Sequence[str] = options.modes
     others = [mode for mode in modes if mode != "hybrid"] if "hybrid" in modes else []
     columns = {

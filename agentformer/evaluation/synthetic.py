@@ -260,7 +260,6 @@ def by_page(questions: Sequence[Question]) -> list[Question]:
 
 
 def _made(sources: Sequence[Source], count: int, model: LanguageModel | None) -> tuple[list[Question], list[Source]]:
-    """Return the questions, and the passages that gave no question."""
     make = _asked_by(model) if model else _cloze_of(sources)
     made: list[Question] = []
     refused: list[Source] = []

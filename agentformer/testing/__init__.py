@@ -25,8 +25,7 @@ from agentformer.testing.case import (
 from agentformer.testing.changing import Changing, Leases
 from agentformer.testing.embedding import Pending, Reembedding
 from agentformer.testing.models import EmbedderConformance, LanguageModelConformance, RerankerConformance
-from agentformer.testing.scoping import Scopes
-from agentformer.testing.searching import Searching
+from agentformer.testing.searching import Scopes, Searching
 from agentformer.testing.storing import Storing
 from agentformer.testing.summaries import Summaries
 from agentformer.testing.usage import Duplicates, Uses

@@ -23,8 +23,6 @@ _TEXTS = [f"the marmot whistles {n} times at the {['stoat', 'heron', 'puffin'][n
 
 
 class _DiesAfter(CountingEmbedder):
-    """An embedder that fails after a number of batches."""
-
     def __init__(self, batches: int, request_texts: int = 64) -> None:
         super().__init__(HashingEmbedder(64))
         self.batches = batches

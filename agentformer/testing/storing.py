@@ -64,12 +64,8 @@ class Storing(BackendCase):
 
     def test_a_message_keeps_role_speaker_and_raw_text(self, tmp_path: Path) -> None:
         """The role, the speaker and the raw text of a message are read back unchanged."""
-        message_fields = [
-            ("user", "Matti", None),
-            ("assistant", "", ""),
-            ("tool", "日本語", "a\tb\x00\u2028\ufeff"),
-            ("", "x", " "),
-        ]
+        tool = ("tool", "日本語", "a\tb\x00\u2028\ufeff")
+        message_fields = [("user", "Matti", None), ("assistant", "", ""), tool, ("", "x", " ")]
         messages = [
             make_entry("a normalised message", tier="episodic", kind="message", role=role, speaker=speaker, raw=raw)
             for role, speaker, raw in message_fields
@@ -80,12 +76,11 @@ class Storing(BackendCase):
 
     def test_storing_sets_missing_times(self, tmp_path: Path) -> None:
         """If an entry has no times, `store` sets them to the current time."""
-        backend = self.start(tmp_path)
         before = datetime.now(UTC)
-        (stored,) = backend.store([make_entry("a")])
+        backend, (stored,) = self.stored(tmp_path, "a")
         after = datetime.now(UTC)
-        assert stored.created_at is not None and before <= stored.created_at <= after
-        assert stored.updated_at is not None and before <= stored.updated_at <= after
+        for moment in (stored.created_at, stored.updated_at):
+            assert moment is not None and before <= moment <= after
         assert stored.occurred_at is None and stored.version == 1
         assert list(backend.get([stored.id])) == [stored]
 
@@ -162,8 +157,8 @@ class Storing(BackendCase):
         """A namespace is listed while it has an entry. An archived entry counts, too."""
         backend = self.start(tmp_path)
         assert list(backend.namespaces()) == []
-        b = make_entry("x", namespace="b")
-        backend.store([b, make_entry("x", namespace="a"), make_entry("y", namespace="b", archived_at=_MOMENT)])
+        archived = make_entry("y", namespace="b", archived_at=_MOMENT)
+        backend.store([make_entry("x", namespace="b"), make_entry("x", namespace="a"), archived])
         assert list(backend.namespaces()) == ["a", "b"]
         backend.remove(Scope("b"))
         assert list(backend.namespaces()) == ["a"]

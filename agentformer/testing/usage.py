@@ -96,8 +96,8 @@ class Duplicates(BackendCase):
         """With `unique`, an entry with an existing id and the same content counts as a duplicate."""
         backend = self.start(tmp_path)
         entry = _fact()
-        assert [stored.id for stored in backend.store([entry, entry], unique=True)] == [entry.id] * 2
-        assert [stored.id for stored in backend.store([entry], unique=True)] == [entry.id]
+        for times in (2, 1):
+            assert [stored.id for stored in backend.store([entry] * times, unique=True)] == [entry.id] * times
         assert [(e.id, e.repeat_count) for e in backend.list(EVERYTHING)] == [(entry.id, 2)]
         assert by_words(backend, "heron") == [entry.id] == self.by_vectors(backend, "heron")
 
@@ -117,13 +117,10 @@ class Duplicates(BackendCase):
     def test_archived_entries_are_no_duplicates(self, tmp_path: Path) -> None:
         """Archived, superseded and summarized entries do not count as duplicates."""
         backend, _ = self.stored(tmp_path, _fact(archived_at=_NOON), _fact(superseded_by="x"))
-        new = _fact()
-        assert [entry.id for entry in backend.store([new], unique=True)] == [new.id]
-        backend.remove([new.id])
-        (summed,) = backend.store([_fact()])
-        backend.consolidate(make_entry("A summary of birds.", kind="summary"), [summed.id])
-        newer = _fact()
-        assert [entry.id for entry in backend.store([newer], unique=True)] == [newer.id]
+        first, second = _fact(), _fact()
+        assert [entry.id for entry in backend.store([first], unique=True)] == [first.id]
+        backend.consolidate(make_entry("A summary of birds.", kind="summary"), [first.id])
+        assert [entry.id for entry in backend.store([second], unique=True)] == [second.id]
 
     def test_replaced_entries_are_no_duplicates(self, tmp_path: Path) -> None:
         """Entries that the same call replaces do not count as duplicates."""
@@ -134,18 +131,13 @@ class Duplicates(BackendCase):
         assert [entry.id for entry in backend.list(EVERYTHING)] == [new.id]
         assert list(backend.get([old.id])) == [] and by_words(backend, "heron") == [new.id]
 
-    def test_messages_are_never_duplicates(self, tmp_path: Path) -> None:
-        """Messages with the same text are all stored."""
-        backend = self.start(tmp_path)
-        for _ in range(2):
-            backend.store([make_entry("Yes.", kind="message", tier="episodic")], unique=True)
-        assert backend.count(Scope()) == 2
-
-    def test_without_unique_duplicates_are_stored(self, tmp_path: Path) -> None:
-        """Without `unique` every entry is stored."""
+    def test_messages_and_entries_without_unique_are_no_duplicates(self, tmp_path: Path) -> None:
+        """Without `unique` every entry is stored. Messages with the same text are always stored."""
         backend, _ = self.stored(tmp_path, _fact())
         backend.store([_fact(), _fact()])
-        assert [entry.repeat_count for entry in backend.list(Scope())] == [0, 0, 0]
+        for _ in range(2):
+            backend.store([make_entry("Yes.", kind="message", tier="episodic")], unique=True)
+        assert [entry.repeat_count for entry in backend.list(Scope())] == [0] * 5
 
     def test_an_existing_id_with_other_content_is_a_conflict(self, tmp_path: Path) -> None:
         """If an id exists with another content, the call raises `Conflict`, stores nothing and counts nothing."""
@@ -181,8 +173,8 @@ class Uses(BackendCase):
         backend.touch([Use(entry.id, _NOON + _HOUR, reads=1), Use(entry.id, _NOON, matches=1)])
         backend.touch([])
         (used,) = backend.get([entry.id])
-        assert (used.read_count, used.match_count, used.access_count) == (1, 1, 2)
-        assert used.last_accessed == _NOON + _HOUR
+        counts = (used.read_count, used.match_count, used.access_count)
+        assert (*counts, used.last_accessed) == (1, 1, 2, _NOON + _HOUR)
 
     def test_an_update_keeps_the_counts(self, tmp_path: Path) -> None:
         """An update keeps the counts. After `touch`, an update with the former `expected_version` succeeds."""

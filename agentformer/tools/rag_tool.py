@@ -223,7 +223,6 @@ class RAGTool:
     def _search(
         self, question: str, top_k: int | None, namespace: str, filters: Mapping[str, Any] | None
     ) -> tuple[Hits, _Stopwatch]:
-        """Return the chunks to answer from. The chunks are counted as matches."""
         stopwatch = _Stopwatch()
         _check_question(question, self._limits.max_question_chars)
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)

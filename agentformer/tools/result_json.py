@@ -126,7 +126,6 @@ def votes_json(hit: Hit) -> list[dict[str, Any]]:
 
 
 def _cut(entry: MemoryEntry, most: int) -> dict[str, str]:
-    """Return a note if the content is longer than `most` characters."""
     size = len(entry.content)
     return {"cut": f"{size} characters in all; memory_get shows them"} if size > most else {}
 

@@ -25,8 +25,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
 from agentformer.testing.changing import Changing
 from agentformer.testing.embedding import Pending
-from agentformer.testing.scoping import Scopes
-from agentformer.testing.searching import Searching
+from agentformer.testing.searching import Scopes, Searching
 from agentformer.types import Embedder, Hits, MemoryEntry, Query, Scope
 
 PLAN = IndexOptions(train_at=4, exact_rows=2, target_recall=1.0, train_after=0)

@@ -106,7 +106,6 @@ class CachingEmbedder:
                 self._opened = None
 
     def _cached(self, keys: Sequence[bytes]) -> dict[bytes, Vector]:
-        """Return key -> vector for the cached keys."""
         cached: dict[bytes, Vector] = {}
         size = self.space.dimension * 4
         with self._file() as rows:
@@ -131,7 +130,6 @@ class CachingEmbedder:
 
     @contextmanager
     def _file(self) -> Iterator[sqlite3.Connection]:
-        """Yield the open file of the current space."""
         space = self.space
         try:
             if self._opened is None or self._opened[0] != space:

@@ -187,7 +187,6 @@ class Stores:
             delete(path)
 
     def _made(self) -> list[Path]:
-        """Return the stores on disk, complete or not."""
         if not self._folder.is_dir():
             return []
         return [path for path in self._folder.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]

@@ -132,7 +132,7 @@ class Progress:
 
 
 class Optimizer:
-    """One optimisation. `asked` has the questions of each half."""
+    """One optimisation. `questions` has the questions of each half."""
 
     def __init__(
         self,
@@ -213,7 +213,6 @@ class Optimizer:
         return measured
 
     def _find(self, configuration: Configuration, half: Half) -> Measured | None:
-        """Return a measurement that this run or an earlier run has made, or None."""
         return self._used.get((key(configuration), half)) or self._journal.find(configuration, half)
 
     def _measure(self, configuration: Configuration, half: Half) -> Measured:
@@ -253,7 +252,6 @@ class Optimizer:
         return tuple(outcome.ranks["hybrid"] for outcome in evaluation.outcomes)
 
     def _reporter(self, configuration: Configuration) -> Callable[[str], None]:
-        """Return a function that reports the progress of a measurement."""
         progress, changed = self._progress, differing(self._current, configuration)
         name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the current settings"
         left = [each for each in self._planned if self._find(each, self._chooses) is None]
@@ -268,7 +266,6 @@ class Optimizer:
         return report
 
     def _tried(self) -> tuple[Tried, ...]:
-        """Return the configurations that `descend` measured."""
         first = statistics.fmean(self._scores(self._current, self._chooses))
         return tuple(self._attempt(one, first) for one in self._used.values() if one.half == self._chooses)
 

@@ -157,7 +157,6 @@ def _space(embedder: Embedder) -> tuple[EmbeddingSpace | None, tuple[str, ...]]:
 
 
 def _about(corpus: Corpus, space: EmbeddingSpace | None, seed: int) -> dict[str, Any]:
-    """Return the values that measurements depend on."""
     settings = corpus.settings
     return {
         "passages": corpus.dataset.digest(questions=False),
