@@ -21,9 +21,9 @@ from filelock import FileLock, Timeout
 from agentformer.errors import StoreDamaged
 from agentformer.index.files import INDEX_FILE, META_FILE, WORDS_FOLDER
 from agentformer.index.vectors import rows as stored
+from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.index import Image
 from agentformer.index.vectors.rows import IntArray, Mask
-from agentformer.index.vectors.snapshot import read_unchecked
 from agentformer.index.words.fields import ANALYSIS, UNKNOWN_LANGUAGE, AnalyzedEntry, schema
 from agentformer.index.words.writer import UncommittedManifest, is_index_failure, read_manifest
 from agentformer.records import change_feed
@@ -36,7 +36,7 @@ from agentformer.types import UNSEARCHED_KINDS, Matrix
 
 _BUSY_SECONDS = 120.0  # a commit takes seconds; an index that is being rebuilt is verified another time
 _SAMPLE = 1_000  # entries of which each term is looked up
-_NUM_RANGE = 50_000  # entry numbers requested from the word index at a time
+_PAGE = 100_000  # entry numbers read from the word index at a time
 _ENTRIES = 100  # entries read at a time
 _ROWS = 4_096  # vectors compared at a time
 _MIN_COSINE = 0.99  # of a vector and its code: 8 bits per dimension stay well above it
@@ -60,10 +60,17 @@ def verify_snapshot(
     findings = Findings(
         "snapshot", "the saved vector index holds the vectors of all entries", "the next search rebuilds it"
     )
-    snapshot = _open_snapshot(folder, database.store_id, findings)
-    if snapshot is not None:
+    files = _read_snapshot(folder, findings)
+    if files is None:
+        return findings
+    meta, image = files
+    if meta.get("store") != database.store_id:
+        findings.add("the saved vector index belongs to another store")
+    elif image is None:
+        findings.note("the saved vector index is of another version: the next search rebuilds it")
+    else:
         with database.reading() as connection, findings.reading(sqlite3.DatabaseError):
-            _compare_snapshot(connection, snapshot, findings, damaged, damaged_vectors)
+            _compare_snapshot(connection, meta, image, findings, damaged, damaged_vectors)
     return findings
 
 
@@ -72,16 +79,6 @@ class _Words(NamedTuple):
 
     searcher: Any
     schema: Any
-    seq: int
-    point: str
-
-
-class _Snapshot(NamedTuple):
-    """The vector index and the description of a snapshot."""
-
-    image: Image
-    space: int
-    dimension: int
     seq: int
     point: str
 
@@ -161,29 +158,15 @@ def _searched_entries(connection: sqlite3.Connection) -> IntArray:
 
 def _indexed_entries(words: _Words) -> IntArray:
     """Return the entry numbers of all documents of the index. Numbers may be repeated."""
+    count, everything = int(words.searcher.num_docs), tantivy.Query.all_query()
     parts = [np.zeros(0, np.int64)]
-    first, left = 0, int(words.searcher.num_docs)
-    while left > 0:
-        numbers = tantivy.Query.range_query(
-            words.schema, "num", tantivy.FieldType.Unsigned, first, first + _NUM_RANGE, include_upper=False
-        )
-        hits = words.searcher.search(numbers, limit=2 * _NUM_RANGE, order_by_field="num").hits
+    for start in range(0, count, _PAGE):
+        hits = words.searcher.search(everything, limit=_PAGE, offset=start, order_by_field="num", count=False).hits
         parts.append(np.array([number for number, _ in hits], np.int64))
-        left -= len(hits)
-        first += _NUM_RANGE
-        if not hits:
-            first = _next_number(words, first)
-    return np.concatenate(parts)
-
-
-def _next_number(words: _Words, first: int) -> int:
-    """Return the smallest entry number from `first` on. Raises `ValueError` if the index counts its documents
-    wrongly."""
-    numbers = tantivy.Query.range_query(words.schema, "num", tantivy.FieldType.Unsigned, first, None)
-    hits = words.searcher.search(numbers, limit=1, order_by_field="num", order=tantivy.Order.Asc).hits
-    if not hits:
+    numbers = np.concatenate(parts)
+    if len(numbers) != count:
         raise ValueError("the number of its entries is wrong")
-    return int(hits[0][0])
+    return numbers
 
 
 def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: IntArray) -> Iterator[str]:
@@ -221,29 +204,18 @@ def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
     return tantivy.Query.boolean_query([(tantivy.Occur.Must, query) for query in queries])
 
 
-def _open_snapshot(folder: Path, store_id: str, findings: Findings) -> _Snapshot | None:
-    """Open the saved vector index. Return None if there is nothing to compare; in most of these cases a finding is
-    added."""
+def _read_snapshot(folder: Path, findings: Findings) -> tuple[dict[str, Any], Image | None] | None:
+    """Return the description and the index of the snapshot. Return None without a snapshot. Return None and add a
+    finding if the snapshot is damaged."""
     for tries in range(1, _TRIES + 1):
         before = _file_states(folder)
         try:
-            files = read_unchecked(folder)
-            break
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-            if _file_states(folder) != before and tries < _TRIES:
-                continue  # another process has written a new snapshot in the meantime
-            findings.add(f"the saved vector index is damaged: {_one_line(error)}")
-            return None
-    if files is None:
-        return None
-    meta, image = files
-    if meta.get("store") != store_id:
-        findings.add("the saved vector index belongs to another store")
-        return None
-    if image is None:
-        findings.note("the saved vector index is of another version: the next search rebuilds it")
-        return None
-    return _Snapshot(image, int(meta["space"]), int(meta["dimension"]), int(meta["seq"]), str(meta["point"]))
+            return snapshots.read(folder)
+        except snapshots.READ_ERRORS as error:
+            if _file_states(folder) == before or tries == _TRIES:  # no other process has written a new snapshot
+                findings.add(f"the saved vector index is damaged: {_one_line(error)}")
+                break
+    return None
 
 
 def _file_states(folder: Path) -> list[tuple[int, int, int] | None]:
@@ -260,25 +232,26 @@ def _file_states(folder: Path) -> list[tuple[int, int, int] | None]:
 
 def _compare_snapshot(
     connection: sqlite3.Connection,
-    snapshot: _Snapshot,
+    meta: dict[str, Any],
+    image: Image,
     findings: Findings,
     damaged: Collection[int],
     damaged_vectors: Collection[int],
 ) -> None:
     active = active_space(connection)
-    same_history = change_feed.token_at(connection, snapshot.seq) == snapshot.point
-    if active is None or active[0] != snapshot.space or not same_history:
+    same_history = change_feed.token_at(connection, meta["seq"]) == meta["point"]
+    if active is None or active[0] != meta["space"] or not same_history:
         findings.note("the saved vector index is of a former state of the records: the next search rebuilds it")
         return
-    dimension, rows = active[1].dimension, snapshot.image.rows
-    if dimension != snapshot.dimension or int(snapshot.image.index.d) != dimension:
-        findings.add(f"the saved vector index has {snapshot.dimension} dimensions, and its space {dimension}")
+    dimension, rows = active[1].dimension, image.rows
+    if dimension != meta["dimension"] or int(image.index.d) != dimension:
+        findings.add(f"the saved vector index has {meta['dimension']} dimensions, and its space {dimension}")
         return
-    changed = np.array([*change_feed.entries_since(connection, snapshot.seq), *damaged], np.int64)
+    changed = np.array([*change_feed.entries_since(connection, meta["seq"]), *damaged], np.int64)
     live = np.flatnonzero((rows.entries >= 0) & ~np.isin(rows.entries, changed))
     findings.looked_at = len(live)
     saved = _sorted_windows(np.stack([rows.windows[live], rows.entries[live], rows.vectors[live]], axis=1))
-    expected = _read_windows(connection, snapshot.space, changed)
+    expected = _read_windows(connection, meta["space"], changed)
     if not np.array_equal(saved, expected):
         common = len(np.intersect1d(saved[:, 0], expected[:, 0]))
         findings.add(
@@ -288,7 +261,7 @@ def _compare_snapshot(
         return
     compared = np.zeros(rows.size, np.bool_)
     compared[live] = ~np.isin(rows.vectors[live], np.array([*damaged_vectors], np.int64))
-    for positions, decoded in _decoded_rows(snapshot.image, compared):
+    for positions, decoded in _decoded_rows(image, compared):
         if wrong := _count_different(connection, rows.vectors[positions], decoded, dimension):
             findings.add(f"the saved vector index holds {wrong} vectors that differ from those of the records")
             return

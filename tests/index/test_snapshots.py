@@ -14,7 +14,6 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.files import INDEX_FILE, META_FILE
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.index import Image, VectorIndex
-from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
@@ -49,8 +48,8 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     original = VectorIndex.from_image.__func__  # type: ignore[attr-defined]
 
-    def spy(cls: type[VectorIndex], saved: Image, plan: IndexOptions | None = None) -> VectorIndex:
-        index: VectorIndex = original(cls, saved, plan)
+    def spy(cls: type[VectorIndex], saved: Image, *rest: object) -> VectorIndex:
+        index: VectorIndex = original(cls, saved, *rest)
         sizes.append(len(index))
         return index
 

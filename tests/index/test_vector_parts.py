@@ -17,8 +17,7 @@ from agentformer.index.vectors import flat, follower
 from agentformer.index.vectors.flat import CodeCopy, Selection, SelectionCache
 from agentformer.index.vectors.index import ReadWriteLock
 from agentformer.index.vectors.rows import Rows
-from agentformer.index.vectors.training import list_count, positions_of
-from agentformer.index.vectors.tuning import _ladder
+from agentformer.index.vectors.training import _ladder, list_count, positions_of
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry

@@ -16,9 +16,9 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import index as growing
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.index import VectorHits, VectorIndex
-from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.rows import IntArray
 from agentformer.index.vectors.training import Interrupted
+from agentformer.index.vectors.training_options import IndexOptions
 from agentformer.types import Matrix, Vector
 from tests.faults.long_form import LONG
 

@@ -105,7 +105,7 @@ class Flat:
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
         """Return the `count` nearest rows of the selection. `probes` is not used."""
-        use_one_thread()
+        limit_threads()
         parameters = search_parameters(0, selection.selector) if selection.selector is not None else None
         return nearest(*self.index.search(query.reshape(1, -1), min(count, selection.count), params=parameters))
 
@@ -147,28 +147,15 @@ def bitmap_selector(inside: Mask) -> Any:
     return faiss.IDSelectorBitmap(bits)  # type: ignore[call-arg]
 
 
-def use_one_thread() -> None:
-    """Make FAISS use one core for the searches of this thread.
+def limit_threads(*, training: bool = False) -> None:
+    """Make FAISS use one core in this thread, or half of the cores for a `training`. Only the first call in a thread
+    has an effect.
 
-    A single query is not faster with more cores, and the additional threads take time from other searches. FAISS stores
-    the number of cores for each calling thread.
-    """
-    _set_threads(1)
-
-
-def use_half_the_cores() -> None:
-    """Make FAISS use half of the cores in this thread. The other cores stay free for searches during a training.
-
+    A single query is not faster with more cores, and the additional threads take time from other searches.
     `OMP_NUM_THREADS` is an upper limit.
     """
     import faiss
 
-    _set_threads(max(1, faiss.omp_get_max_threads() // 2))
-
-
-def _set_threads(count: int) -> None:
-    import faiss
-
     if not getattr(_thread, "set", False):
-        faiss.omp_set_num_threads(count)
+        faiss.omp_set_num_threads(max(1, faiss.omp_get_max_threads() // 2) if training else 1)
         _thread.set = True

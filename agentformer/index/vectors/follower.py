@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from filelock import Timeout
@@ -19,9 +19,9 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import rows as stored
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.index import Image, VectorHits, VectorIndex
-from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.rows import IntArray
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
+from agentformer.index.vectors.training_options import IndexOptions
 from agentformer.records import change_feed
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space
@@ -37,13 +37,6 @@ _SNAPSHOT_SHARE = 0.1
 _SMALL = 20_000
 
 
-class _Loaded(NamedTuple):
-    """The index in memory, and the number of its space."""
-
-    vectors: VectorIndex
-    space: int
-
-
 class VectorFollower:
     """Cosine search that includes every acknowledged change. Thread-safe."""
 
@@ -53,7 +46,7 @@ class VectorFollower:
         self._options = options or IndexOptions()
         self._trainer = BackgroundTrainer(folder)
         self._following = threading.Lock()  # held by the thread that applies changes; searches do not need it
-        self._loaded: _Loaded | None = None
+        self._index: VectorIndex | None = None
         self._applied = 0
         self._point = ""  # the history's token at `_applied`
         self._saved_seq = -1
@@ -61,12 +54,13 @@ class VectorFollower:
         self._train_not_before = 0.0  # by the monotonic clock
 
     def __len__(self) -> int:
-        return len(self._loaded.vectors) if self._loaded else 0
+        return len(self._index or ())
 
     @property
     def space(self) -> int:
         """The number of the space of the index in memory. It is 0 before the first refresh."""
-        return self._loaded.space if self._loaded else 0
+        index = self._index
+        return index.space if index is not None else 0
 
     def refresh(self, database: Database) -> None:
         """Apply all acknowledged changes in the active space."""
@@ -87,23 +81,23 @@ class VectorFollower:
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
         """Return the nearest windows with approximate scores. Return None if the index does not belong to `space`, the
         space of the query."""
-        loaded = self._loaded
-        if loaded is None or loaded.space != space:
+        index = self._index
+        if index is None or index.space != space:
             return None
-        return loaded.vectors.search(query, limit, allowed)
+        return index.search(query, limit, allowed)
 
     def save(self) -> None:
         """Write a snapshot if it saves enough work at a later start, and if no other process is writing one. Raises
         `OSError`."""
         with self._following:
-            loaded = self._loaded
-            if loaded is None or self._applied == self._saved_seq:
+            index = self._index
+            if index is None or self._applied == self._saved_seq:
                 return
-            few = self._unsaved < len(loaded.vectors) * _SNAPSHOT_SHARE
-            if few and len(loaded.vectors) > _SMALL and self._saved_seq >= 0:
+            few = self._unsaved < len(index) * _SNAPSHOT_SHARE
+            if few and len(index) > _SMALL and self._saved_seq >= 0:
                 return
-            with suppress(Timeout), self._trainer.lock(), loaded.vectors.image() as image:
-                self._write(image, loaded.space, self._applied, self._point)
+            with suppress(Timeout), self._trainer.lock(), index.image() as image:
+                self._write(image, index.space, self._applied, self._point)
                 self._saved_seq, self._unsaved = self._applied, 0
 
     def discard(self) -> None:
@@ -120,13 +114,13 @@ class VectorFollower:
     def unload(self) -> None:
         """Remove the index from memory. The next search loads or builds it."""
         with self._following:
-            self._loaded, self._applied, self._point = None, 0, ""
+            self._index, self._applied, self._point = None, 0, ""
 
     def status(self) -> dict[str, Any]:
         """Return the state of the index as JSON values for users and monitoring. If the index is not in memory, return
         the state in its snapshot."""
-        loaded = self._loaded
-        about = {**loaded.vectors.status(), "in_memory": True} if loaded else read_index_status(self._folder)
+        index = self._index
+        about = read_index_status(self._folder) if index is None else {**index.status(), "in_memory": True}
         return {**about, "training": self._trainer.running, "problem": self._trainer.problem or None}
 
     def train_now(self, database: Database) -> None:
@@ -141,53 +135,50 @@ class VectorFollower:
         self._trainer.close()
 
     def _apply(self, connection: sqlite3.Connection, newest: int, space: int, dimension: int) -> None:
-        loaded, late = self._loaded, []
-        if loaded is None or loaded.space != space:
-            loaded = self._load(connection, space, dimension)
+        index, late = self._index, []
+        if index is None or index.space != space:
+            index = self._load(connection, space, dimension)
             if self._applied:  # entries got windows without a change, because the store has returned to a former space
-                late = stored.entries_above(connection, space, loaded.vectors.newest_window)
+                late = stored.entries_above(connection, space, index.newest_window)
         elif self._applied >= newest:
             return
-        if self._applied == 0 and len(loaded.vectors) == 0:
+        if self._applied == 0 and len(index) == 0:
             for windows in stored.read_space(connection, space, dimension):
-                loaded.vectors.change(np.zeros(0, np.int64), *windows)
-            self._unsaved += len(loaded.vectors)
+                index.change(np.zeros(0, np.int64), *windows)
+            self._unsaved += len(index)
         else:
             changed = list(dict.fromkeys([*late, *change_feed.entries_since(connection, self._applied)]))
             for start in range(0, len(changed), _BATCH):
                 batch = changed[start : start + _BATCH]
                 windows = stored.read_entries(connection, space, batch, dimension)
-                loaded.vectors.change(np.array(batch, np.int64), *windows)
+                index.change(np.array(batch, np.int64), *windows)
             self._unsaved += len(changed)
-        self._loaded = loaded
+        self._index = index
         self._applied, self._point = newest, change_feed.token_at(connection, newest)
 
-    def _load(self, connection: sqlite3.Connection, space: int, dimension: int) -> _Loaded:
-        """Return the index of a valid snapshot. Without a valid snapshot, return an empty index."""
+    def _load(self, connection: sqlite3.Connection, space: int, dimension: int) -> VectorIndex:
+        """Return the index of a valid snapshot, or an empty index."""
         snapshot = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
         self._applied, self._saved_seq, self._unsaved = 0, -1, 0
         self._train_not_before = time.monotonic() + self._options.train_after
         if snapshot is None or snapshot.point != change_feed.token_at(connection, snapshot.seq):
-            return _Loaded(VectorIndex(dimension, self._options), space)
+            return VectorIndex(dimension, self._options, space)
         self._applied = self._saved_seq = snapshot.seq
-        return _Loaded(VectorIndex.from_image(snapshot.image, self._options), space)
+        return VectorIndex.from_image(snapshot.image, self._options, space)
 
     def _train_soon(self, database: Database) -> None:
-        loaded = self._loaded
-        if loaded is None or time.monotonic() < self._train_not_before:
+        index = self._index
+        if index is None or time.monotonic() < self._train_not_before:
             return
-        if loaded.vectors.needs_training() or loaded.vectors.needs_tuning():
-            self._trainer.start(lambda stopped: self._train(database, loaded, stopped))
+        if index.needs_training() or index.needs_tuning():
+            self._trainer.start(lambda stopped: self._train(database, index, stopped))
 
-    def _train(self, database: Database, loaded: _Loaded, stopped: Stopped) -> None:
-        """Train and tune the index if needed. A snapshot is written after each training."""
-        index = loaded.vectors
-
+    def _train(self, database: Database, index: VectorIndex, stopped: Stopped) -> None:
         def read_vectors(vectors: IntArray) -> tuple[IntArray, Matrix]:
             with database.reading() as connection:
                 return stored.read_vectors(connection, vectors, index.dimension)
 
-        while self._loaded is loaded and index.needs_training() and not stopped():
+        while self._index is index and index.needs_training() and not stopped():
             with self._following:  # no change may happen between reading the rows and reading their change number
                 seq, point, start = self._applied, self._point, index.training_rows()
 
@@ -196,10 +187,10 @@ class VectorFollower:
                     return np.array(change_feed.entries_since(connection, seq), np.int64)
 
             def save(image: Image, seq: int = seq, point: str = point) -> None:
-                self._save_trained(image, loaded.space, seq, point, changed)
+                self._save_trained(image, index.space, seq, point, changed)
 
             index.train(start, read_vectors, stopped, changed, save)
-        if self._loaded is loaded and index.needs_tuning():
+        if self._index is index and index.needs_tuning():
             index.tune(read_vectors, stopped)
 
     def _save_trained(self, image: Image, space: int, seq: int, point: str, changed: Callable[[], IntArray]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,10 +19,17 @@ from numpy.typing import NDArray
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import Flat, Selection, SelectionCache
 from agentformer.index.vectors.ivf import Ivf, OutlierCodes, Outliers, Tuning
-from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.rows import IntArray, Rows
-from agentformer.index.vectors.training import Interrupted, ReadVectors, Stopped, positions_of, train_ivf
-from agentformer.index.vectors.tuning import QueryLog, Tuner
+from agentformer.index.vectors.training import (
+    TUNING_QUERIES,
+    Interrupted,
+    ReadVectors,
+    Stopped,
+    Tuner,
+    positions_of,
+    train_ivf,
+)
+from agentformer.index.vectors.training_options import IndexOptions
 from agentformer.types import Matrix, Vector
 
 # with so many dead rows, a flat index is swept: a sweep needs one copy, and dead rows slow down searches
@@ -75,24 +83,22 @@ class VectorIndex:
     """Cosine search over windows. Thread-safe, but `change` must be called by one thread at a time, and also `train`
     and `tune`."""
 
-    def __init__(self, dimension: int, options: IndexOptions | None = None) -> None:
+    def __init__(self, dimension: int, options: IndexOptions | None = None, space: int = 0) -> None:
         self.dimension = dimension
+        self.space = space  # the number of the embedding space
         self._options = options or IndexOptions()
         self._lock = ReadWriteLock()
         self._stage: Flat | Ivf = Flat(dimension)
-        self._rows = Rows.empty()
+        self._rows = Rows()
         self._holes = 0  # dead rows that the stage still holds
         self._generation = 0
         self._selections = SelectionCache()
-        self._queries = QueryLog()
-        self._tuned_at = 0  # queries logged before the last tuning
+        self._queries: deque[Vector] = deque(maxlen=TUNING_QUERIES)  # the latest ones, for tuning
+        self._query_count = 0  # of all queries ever searched
+        self._tuned_at = 0  # `_query_count` at the last tuning
 
     def __len__(self) -> int:
         return self._rows.live
-
-    @property
-    def newest_entry(self) -> int:
-        return self._rows.newest_entry
 
     @property
     def newest_window(self) -> int:
@@ -114,13 +120,16 @@ class VectorIndex:
                 stage.add(codes, self._rows.size)
                 self._rows.append(windows, entries, vectors)
             self._generation += 1
-            if self._holes > self._max_holes():
+            # removing dead rows needs a pass over a trained index, or a copy of a flat index
+            flat_holes = max(_SWEEP_MIN, int(self._rows.size * _SWEEP_SHARE))
+            if self._holes > (_MAX_HOLES if isinstance(self._stage, Ivf) else flat_holes):
                 self._sweep()
 
     def search(self, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits:
         """Return windows of the best `limit` allowed entries (or of all, if there are fewer), and additional windows
         for re-ranking."""
-        self._queries.add(query)
+        self._queries.append(query)
+        self._query_count += 1
         with self._lock.read():
             return self._nearest(query, limit, self._selection(allowed))
 
@@ -155,13 +164,13 @@ class VectorIndex:
         """
         rows = start.rows
         trained = train_ivf(rows.vectors, read_vectors, self.dimension, self._options.exact_rows, stopped)
-        live, query_count = trained.select(rows, rows.entries >= 0, 0), self._queries.count
+        live, query_count = trained.select(rows, rows.entries >= 0, 0), self._query_count
 
         def search_lists(query: Vector, count: int, probes: int) -> IntArray:
             return trained.search(query, count, live, probes).positions
 
         tuner = Tuner(search_lists, trained.lists, rows.vectors, read_vectors, stopped)
-        trained.tuning = tuner.tune(self._queries.latest(), self._options.target_recall)
+        trained.tuning = tuner.tune(list(self._queries), self._options.target_recall)
         trained.remove(rows.drop(changed()))
         save(image_of(trained, rows))
         self._catch_up(trained, start, read_vectors)
@@ -169,11 +178,11 @@ class VectorIndex:
 
     def needs_tuning(self) -> bool:
         """Return whether enough queries were logged since the last tuning."""
-        return isinstance(self._stage, Ivf) and self._queries.count - self._tuned_at >= _TUNE_EVERY
+        return isinstance(self._stage, Ivf) and self._query_count - self._tuned_at >= _TUNE_EVERY
 
     def tune(self, read_vectors: ReadVectors, stopped: Stopped) -> None:
         """Choose the search effort by measuring the recall of the latest queries. Raises `Interrupted`."""
-        stage, query_count = self._stage, self._queries.count
+        stage, query_count = self._stage, self._query_count
         if not isinstance(stage, Ivf):
             return
         with self._lock.read():
@@ -186,7 +195,7 @@ class VectorIndex:
 
         self._tuned_at = query_count
         tuner = Tuner(search_lists, stage.lists, vectors, read_vectors, stopped)
-        stage.tuning = tuner.tune(self._queries.latest(), self._options.target_recall)
+        stage.tuning = tuner.tune(list(self._queries), self._options.target_recall)
 
     def status(self) -> dict[str, Any]:
         """Return JSON values for users and monitoring. Recall is measured for the ten best results. It is null if every
@@ -203,24 +212,18 @@ class VectorIndex:
             yield image_of(self._stage, self._rows)
 
     @classmethod
-    def from_image(cls, image: Image, options: IndexOptions | None = None) -> VectorIndex:
+    def from_image(cls, image: Image, options: IndexOptions | None = None, space: int = 0) -> VectorIndex:
         """Return the index of a snapshot."""
-        index = cls(int(image.index.d), options)
+        index = cls(int(image.index.d), options, space)
         index._rows = image.rows
         if image.lists is None:
             index._stage = Flat(index.dimension, image.index)
         else:
             about = image.about
-            index._stage = Ivf(
-                image.index,
-                about["trained_rows"],
-                about["trained_at"],
-                index._options.exact_rows,
-                Tuning(about["probes"], about["candidates"], about["recall"], about["queries"]),
-                Outliers(index.dimension, image.outliers),
-                image.lists,
-                len(image.lists),
-            )
+            tuning = Tuning(about["probes"], about["candidates"], about["recall"], about["queries"])
+            trained = (about["trained_rows"], about["trained_at"], index._options.exact_rows)
+            outliers = Outliers(index.dimension, image.outliers)
+            index._stage = Ivf(image.index, *trained, tuning, outliers, image.lists, len(image.lists))
         return index
 
     def _nearest(self, query: Vector, limit: int, selection: Selection) -> VectorHits:
@@ -243,8 +246,6 @@ class VectorIndex:
         return VectorHits(query, limit, rows.windows[positions], entries, rows.vectors[positions], scores, sure)
 
     def _selection(self, allowed: ScopeMask) -> Selection:
-        """Return the selection of a scope in the present generation. The caller holds the lock."""
-
         def make() -> Selection:
             rows = self._rows
             inside = rows.entries >= 0 if allowed is EVERYTHING else rows.inside(allowed.mask)
@@ -252,13 +253,7 @@ class VectorIndex:
 
         return self._selections.get(allowed, self._generation, make)
 
-    def _max_holes(self) -> int:
-        """Return how many dead rows may stay in the index. Removing them needs a pass over a trained index, or a copy
-        of a flat index."""
-        return _MAX_HOLES if isinstance(self._stage, Ivf) else max(_SWEEP_MIN, int(self._rows.size * _SWEEP_SHARE))
-
     def _sweep(self) -> None:
-        """Remove dead rows from the present stage."""
         if not self._holes:
             return
         if isinstance(self._stage, Ivf):
@@ -270,11 +265,8 @@ class VectorIndex:
         self._generation += 1
 
     def _catch_up(self, trained: Ivf, start: TrainingRows, read_vectors: ReadVectors) -> None:
-        """Apply to the trained index all changes since `start`, and then use the trained index instead of the current
-        one.
-
-        If rows were moved during the training, raise `Interrupted`, so that the training starts again.
-        """
+        """Apply all changes since `start` to the trained index, and use it from now on. If rows were moved during the
+        training, raise `Interrupted`, so that the training starts again."""
         former, first, live, rows = start
         done = first
         while True:
@@ -310,7 +302,6 @@ def _about(stage: Flat | Ivf, rows: Rows) -> dict[str, Any]:
 
 
 def _put_vectors(ivf: Ivf, vectors: IntArray, start: int, read_vectors: ReadVectors) -> None:
-    """Add the stored vectors with these numbers at the positions from `start` on. Removed vectors are left out."""
     if len(vectors) == 0:
         return
     numbers, rows = read_vectors(np.unique(vectors))
@@ -327,16 +318,15 @@ class ReadWriteLock:
     """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._condition = threading.Condition(threading.Lock())  # a writer holds it until its block ends
         self._readers = 0
         self._waiting_writers = 0
-        self._writing = False
 
     @contextmanager
     def read(self) -> Iterator[None]:
         """Hold the lock together with other readers."""
         with self._condition:
-            while self._writing or self._waiting_writers:
+            while self._waiting_writers:
                 self._condition.wait()
             self._readers += 1
         try:
@@ -353,15 +343,9 @@ class ReadWriteLock:
         with self._condition:
             self._waiting_writers += 1
             try:
-                while self._writing or self._readers:
+                while self._readers:
                     self._condition.wait()
-                self._writing = True
             finally:
                 self._waiting_writers -= 1
                 self._condition.notify_all()
-        try:
             yield
-        finally:
-            with self._condition:
-                self._writing = False
-                self._condition.notify_all()

@@ -15,11 +15,11 @@ from agentformer.index.vectors.flat import (
     Nearest,
     Selection,
     bitmap_selector,
+    limit_threads,
     nearest,
     search_parameters,
-    use_one_thread,
 )
-from agentformer.index.vectors.rows import IntArray, Mask, Rows, grown
+from agentformer.index.vectors.rows import IntArray, Mask, Rows
 from agentformer.types import Matrix, Vector
 
 _NO_OFFSET = -1  # of a position with no row in the index
@@ -153,7 +153,7 @@ class Ivf:
     def encode(self, rows: Matrix) -> AssignedRows:
         """Return rows with the number of their nearest list. This needs no lock, because centroids never change."""
         rows = np.ascontiguousarray(rows, np.float32)
-        use_one_thread()
+        limit_threads()
         return AssignedRows(rows, self.index.quantizer.assign(rows, 1).reshape(-1))
 
     def add(self, assigned: AssignedRows, start: int) -> None:
@@ -180,9 +180,9 @@ class Ivf:
     def reserve(self, size: int) -> None:
         """Allocate space for positions below `size`. Positions may stay empty."""
         if size > len(self.list_of):
-            capacity = max(size, self.size + self.size // 2)
-            self.list_of = grown(self.list_of, capacity)
-            self._offset_of = grown(self._offset_of, capacity, _NO_OFFSET)
+            added = (0, max(size, self.size + self.size // 2) - len(self.list_of))
+            self.list_of = np.pad(self.list_of, added)
+            self._offset_of = np.pad(self._offset_of, added, constant_values=_NO_OFFSET)
         self.size = max(self.size, size)
 
     def remove(self, positions: IntArray) -> None:
@@ -212,11 +212,11 @@ class Ivf:
 
     def _search_codes(self, query: Vector, count: int, selection: Selection, probes: int) -> Nearest:
         """Search by the 8-bit codes. They give outliers too low scores."""
-        use_one_thread()
-        if selection.copy is not None:
-            results = nearest(*selection.copy.index.search(query.reshape(1, -1), min(count, selection.count)))
-            return Nearest(selection.copy.positions[results.positions], results.scores)
+        limit_threads()
         row, count = np.ascontiguousarray(query.reshape(1, -1), np.float32), min(count, selection.count)
+        if selection.copy is not None:
+            results = nearest(*selection.copy.index.search(row, count))
+            return Nearest(selection.copy.positions[results.positions], results.scores)
         lists = self._lists_of_scope(row, selection, probes or self.tuning.probes)
         if lists is not None:
             return self._search_lists(row, count, selection, lists)
@@ -227,11 +227,8 @@ class Ivf:
         return nearest(*self.index.search(row, count, params=parameters))
 
     def _lists_of_scope(self, row: Matrix, selection: Selection, probes: int) -> IntArray | None:
-        """Return the lists to read for a scope. Return None if a search should read the nearest lists, whatever rows
-        they contain.
-
-        The returned lists contain as many rows of the scope as a search without a scope would read.
-        """
+        """Return lists with as many rows of the scope as a search without a scope would read. Return None if a search
+        should read the nearest lists, whatever rows they contain."""
         if selection.lists is None:
             return None
         if probes >= self.lists:
@@ -259,11 +256,8 @@ class Ivf:
         return nearest(scores, positions)
 
     def _copy_codes(self, positions: IntArray) -> CodeCopy:
-        """Copy the codes of these positions.
-
-        A row may have been removed from the records before it was added to the index. Such a row has no code and is
-        left out.
-        """
+        """Copy the codes of these positions. A row that was removed from the records before it was added to the index
+        has no code and is left out."""
         import faiss
 
         lists, offsets = self.list_of[positions], self._offset_of[positions]
@@ -286,7 +280,6 @@ class Ivf:
         return CodeCopy(index, positions)
 
     def _read_offsets(self) -> None:
-        """Read the offset of each position from the lists."""
         import faiss
 
         inverted = self.index.invlists

@@ -27,17 +27,12 @@ class Rows:
     A dead row keeps its position, and its entry number is -1. Not thread-safe.
     """
 
-    def __init__(self, windows: IntArray, entries: IntArray, vectors: IntArray) -> None:
-        self._windows, self._entries, self._vectors = windows, entries, vectors
+    def __init__(self, windows: Sequence[int] | IntArray = (), entries: Any = (), vectors: Any = ()) -> None:
+        self._numbers = np.array([windows, entries, vectors], np.int64)  # by kind of number and by position
         self.size = len(entries)
-        self.dead = int(np.count_nonzero(entries < 0))
-        self.newest_entry = int(entries.max(initial=-1))
-        self.newest_window = int(windows.max(initial=-1))
-
-    @classmethod
-    def empty(cls) -> Rows:
-        """Return an object without rows."""
-        return cls(*(np.zeros(0, np.int64) for _ in range(3)))
+        self.dead = int(np.count_nonzero(self.entries < 0))
+        self.newest_entry = int(self.entries.max(initial=-1))
+        self.newest_window = int(self.windows.max(initial=-1))
 
     @property
     def live(self) -> int:
@@ -45,31 +40,28 @@ class Rows:
 
     @property
     def windows(self) -> IntArray:
-        return self._windows[: self.size]
+        return self._numbers[0, : self.size]
 
     @property
     def entries(self) -> IntArray:
-        return self._entries[: self.size]
+        return self._numbers[1, : self.size]
 
     @property
     def vectors(self) -> IntArray:
-        return self._vectors[: self.size]
+        return self._numbers[2, : self.size]
 
     @property
     def bytes(self) -> int:
-        return self._windows.nbytes + self._entries.nbytes + self._vectors.nbytes
+        return self._numbers.nbytes
 
     def append(self, windows: IntArray, entries: IntArray, vectors: IntArray) -> None:
         """Append rows."""
         end = self.size + len(windows)
-        if end > len(self._entries):
-            capacity = max(end, self.size + self.size // 2, _MIN_CAPACITY)
-            self._windows = grown(self._windows, capacity)
-            self._entries = grown(self._entries, capacity)
-            self._vectors = grown(self._vectors, capacity)
-        self._windows[self.size : end] = windows
-        self._entries[self.size : end] = entries
-        self._vectors[self.size : end] = vectors
+        if end > self._numbers.shape[1]:
+            larger = np.zeros((3, max(end, self.size + self.size // 2, _MIN_CAPACITY)), np.int64)
+            larger[:, : self.size] = self._numbers[:, : self.size]
+            self._numbers = larger
+        self._numbers[:, self.size : end] = windows, entries, vectors
         self.size = end
         self.dead += int(np.count_nonzero(entries < 0))
         self.newest_entry = max(self.newest_entry, int(entries.max(initial=-1)))
@@ -90,8 +82,8 @@ class Rows:
 
     def drop_positions(self, positions: IntArray) -> IntArray:
         """Mark the rows at these positions as dead. Return the positions that were alive."""
-        positions = positions[self._entries[positions] >= 0]
-        self._entries[positions] = -1
+        positions = positions[self.entries[positions] >= 0]
+        self.entries[positions] = -1
         self.dead += len(positions)
         return positions
 
@@ -105,14 +97,7 @@ class Rows:
 
     def take(self, positions: IntArray) -> Rows:
         """Return a copy with only these rows, in this order."""
-        return Rows(self._windows[positions], self._entries[positions], self._vectors[positions])
-
-
-def grown(array: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:
-    """Return a longer copy of an array. New elements are `fill`."""
-    longer = np.full(size, fill, array.dtype)
-    longer[: len(array)] = array
-    return longer
+        return Rows(*self._numbers[:, positions])
 
 
 class StoredWindows(NamedTuple):
@@ -164,9 +149,8 @@ def read_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: i
 
 
 def _tuple_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
-    """Return a cursor of plain tuples, which are faster than named rows."""
     cursor = connection.cursor()
-    cursor.row_factory = None
+    cursor.row_factory = None  # plain tuples are faster than named rows
     return cursor
 
 

@@ -36,6 +36,7 @@ _ASIDE = ".damaged"
 _FORMAT = 2  # of the description; a snapshot of another format is replaced by the next one
 _HASH = "blake2b"  # 400 MB in .6 s, half of sha256's time on processors without instructions for it
 _BLOCK = 1 << 20
+READ_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)  # from damaged files
 
 
 class Snapshot(NamedTuple):
@@ -74,7 +75,7 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
         "index_bytes": index_bytes,
         "slots": image.rows.size,
         "apart": len(image.outliers.positions) if image.outliers is not None else 0,
-        _HASH: writer.digest,
+        _HASH: writer.hash.hexdigest(),
         "about": image.about,
     }
     write_atomically(folder / META_FILE, json.dumps({**meta, "checksum": _checksum(meta)}, indent=1).encode())
@@ -83,27 +84,21 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
 def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot | None:
     """Return the snapshot of this store and space. If it is invalid, rename its files and return None."""
     try:
-        with open_regular_file(folder / INDEX_FILE) as file:
-            meta = json.loads(read_file(folder / META_FILE))
-            intact = meta.pop("checksum") == _checksum(meta)
-            if intact and meta.get("format") != _FORMAT:
-                return None
-            expected = (meta["store"], meta["space"], meta["dimension"]) == (store_id, space, dimension)
-            if intact and expected and meta[_HASH] == hashlib.file_digest(file, _HASH).hexdigest():
-                return Snapshot(_read(file, meta), int(meta["seq"]), str(meta["point"]))
-    except FileNotFoundError:
+        files = read(folder, store=store_id, space=space, dimension=dimension)
+    except READ_ERRORS:
+        _set_aside(folder)
         return None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError):
-        pass  # set aside like any other invalid one
-    _set_aside(folder)
-    return None
+    if files is None:
+        return None
+    meta, image = files
+    return None if image is None else Snapshot(image, int(meta["seq"]), str(meta["point"]))
 
 
-def read_unchecked(folder: Path) -> tuple[dict[str, Any], Image | None] | None:
-    """Return the description and the index of a snapshot of any store. The index is None if the snapshot has another
-    format.
+def read(folder: Path, **expected: Any) -> tuple[dict[str, Any], Image | None] | None:
+    """Return the description and the index of a snapshot. The index is None if the snapshot has another format.
 
-    Return None if there is no snapshot. Raises `ValueError` or another error if the files are damaged.
+    Return None if there is no snapshot. Raises one of `READ_ERRORS` if the files are damaged, or if the description
+    does not have the `expected` values.
     """
     try:
         with open_regular_file(folder / INDEX_FILE) as file:
@@ -112,9 +107,11 @@ def read_unchecked(folder: Path) -> tuple[dict[str, Any], Image | None] | None:
                 raise ValueError("its description does not match its checksum")
             if meta.get("format") != _FORMAT:
                 return meta, None
+            if any(meta[name] != value for name, value in expected.items()):
+                raise ValueError("it belongs to another store or space")
             if meta[_HASH] != hashlib.file_digest(file, _HASH).hexdigest():
                 raise ValueError("its file does not match its description")
-            return meta, _read(file, meta)
+            return meta, _read_image(file, meta)
     except FileNotFoundError:
         return None
 
@@ -128,21 +125,14 @@ def discard(folder: Path) -> None:
 
 
 class _HashingWriter:
-    """Writes to a file and computes the hash of the written data."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._hash = hashlib.new(_HASH)
+        self.hash = hashlib.new(_HASH)
         self._error: OSError | None = None
         self.size = 0
 
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()
-
     def write(self, data: bytes | memoryview) -> None:
-        """Write and hash data. Raises `OSError`."""
-        self._hash.update(data)
+        self.hash.update(data)
         self._file.write(data)
         self.size += len(data)
 
@@ -165,8 +155,7 @@ class _HashingWriter:
             raise
 
 
-def _read(file: BinaryIO, meta: dict[str, Any]) -> Image:
-    """Read the index from a file with a correct checksum."""
+def _read_image(file: BinaryIO, meta: dict[str, Any]) -> Image:
     faiss: Any = importlib.import_module("faiss")
     file.seek(0)
     index: Any = faiss.read_index(faiss.PyCallbackIOReader(file.read, _BLOCK))

@@ -1,4 +1,4 @@
-"""Options of the vector index, training of an inverted file from the stored vectors, and the background thread for it.
+"""Training of an inverted file from the stored vectors, tuning of its searches, and the background thread for both.
 
 The work is done in slices. It can be stopped between two slices.
 """
@@ -10,19 +10,20 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from agentformer.index.vectors.flat import use_half_the_cores
+from agentformer.index.vectors.flat import limit_threads
 from agentformer.index.vectors.ivf import AssignedRows, Ivf, Outliers, Tuning
 from agentformer.index.vectors.rows import IntArray
-from agentformer.types import Matrix
+from agentformer.types import Matrix, Vector
 
 log = logging.getLogger("agentformer")
 
@@ -36,8 +37,19 @@ _PER_LIST = 40  # sampled rows per centroid; FAISS warns below 39
 _MARGIN = 1.25  # factor by which later rows may exceed the largest number of the sample
 _ROUNDS = 8  # number of k-means iterations; more had no measurable benefit
 
+TUNING_QUERIES = 200  # number of queries with which recall is measured
+_TOP = 10  # recall is measured of so many
+_CAUTION = 1.64  # number of standard errors, so that other queries also reach the target with 95% probability
+_EQUAL = 1e-6  # cosines that differ by less are treated as equal
+_CANDIDATES = (32, 64, 128, 256)
+# The distance between a query of a user and its passages is larger than the distance between two near passages. For
+# MiniLM, the mean cosine of questions and their best passages is about .6.
+_QUERY_COSINE = 0.6
+
 # Returns the numbers that are still stored, ascending, and their unit rows.
 ReadVectors = Callable[[IntArray], tuple[IntArray, Matrix]]
+# Returns the positions of the `count` rows nearest to a query in so many lists, best first by 8 bits.
+SearchLists = Callable[[Vector, int, int], IntArray]
 Stopped = Callable[[], bool]
 
 
@@ -45,12 +57,15 @@ class Interrupted(Exception):
     """Raised inside a training that was stopped."""
 
 
+# ------------------------------------------------------------------ training
+
+
 def train_ivf(vectors: IntArray, read_vectors: ReadVectors, dimension: int, exact_rows: int, stopped: Stopped) -> Ivf:
     """Return an index of the vectors with these numbers. Each vector gets the same position as its number in `vectors`.
     Raises `Interrupted`."""
     import faiss
 
-    use_half_the_cores()
+    limit_threads(training=True)
     rng = np.random.default_rng(len(vectors))
     lists = list_count(len(vectors))
     chosen = rng.choice(vectors, min(len(vectors), lists * _PER_LIST), replace=False)
@@ -58,17 +73,19 @@ def train_ivf(vectors: IntArray, read_vectors: ReadVectors, dimension: int, exac
     quantizer = faiss.IndexFlatIP(dimension)
     quantizer.add(_centroids(sample, min(lists, len(sample)), rng, stopped))
     # one range for all dimensions; new texts rarely have numbers outside this range
-    kind = faiss.ScalarQuantizer.QT_8bit_uniform
-    index = faiss.IndexIVFScalarQuantizer(
-        quantizer, dimension, quantizer.ntotal, kind, faiss.METRIC_INNER_PRODUCT, False
-    )
+    kind, metric = faiss.ScalarQuantizer.QT_8bit_uniform, faiss.METRIC_INNER_PRODUCT
+    index = faiss.IndexIVFScalarQuantizer(quantizer, dimension, quantizer.ntotal, kind, metric, False)
     index.train(sample)
     largest = _MARGIN * float(np.abs(sample).max())
     faiss.copy_array_to_vector(np.array([-largest, 2 * largest], np.float32), index.sq.trained)
     del sample
     trained_at = datetime.now(UTC).isoformat(timespec="seconds")
     ivf = Ivf(index, len(vectors), trained_at, exact_rows, Tuning(1, 1, 0.0), Outliers(dimension))
-    _fill(ivf, vectors, read_vectors, stopped)
+    order = np.argsort(vectors, kind="stable")
+    ivf.reserve(len(vectors))
+    for numbers, rows in _slices(vectors, read_vectors, stopped):
+        positions, which = positions_of(vectors, order, numbers)
+        ivf.put(AssignedRows(rows[which], _nearest_lists(quantizer, rows)[which]), positions)
     return ivf
 
 
@@ -90,15 +107,6 @@ def positions_of(vectors: IntArray, order: IntArray, numbers: IntArray) -> tuple
     return order[np.repeat(first, counts) + within], which
 
 
-def _fill(ivf: Ivf, vectors: IntArray, read_vectors: ReadVectors, stopped: Stopped) -> None:
-    order = np.argsort(vectors, kind="stable")
-    ivf.reserve(len(vectors))
-    for numbers, rows in _slices(vectors, read_vectors, stopped):
-        positions, which = positions_of(vectors, order, numbers)
-        lists = _nearest_lists(ivf.index.quantizer, rows)
-        ivf.put(AssignedRows(rows[which], lists[which]), positions)
-
-
 def _slices(vectors: IntArray, read_vectors: ReadVectors, stopped: Stopped) -> Iterator[tuple[IntArray, Matrix]]:
     ordered = np.unique(vectors)
     for start in range(0, len(ordered), _SLICE):
@@ -110,8 +118,7 @@ def _slices(vectors: IntArray, read_vectors: ReadVectors, stopped: Stopped) -> I
 
 
 def _centroids(sample: Matrix, lists: int, rng: np.random.Generator, stopped: Stopped) -> NDArray[np.float32]:
-    """Run spherical k-means. The k-means of FAISS is not used, because it cannot be interrupted and needs a second copy
-    of the sample."""
+    """Run spherical k-means. FAISS's k-means cannot be interrupted and needs a second copy of the sample."""
     import faiss
 
     centroids = np.ascontiguousarray(sample[rng.choice(len(sample), lists, replace=False)])
@@ -132,7 +139,6 @@ def _centroids(sample: Matrix, lists: int, rng: np.random.Generator, stopped: St
 
 
 def _add_to_lists(rows: Matrix, lists: IntArray, sums: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
-    """Add each row to the sum and the count of its list."""
     order = np.argsort(lists, kind="stable")
     present, starts = np.unique(lists[order], return_index=True)
     sums[present] += np.add.reduceat(rows[order], starts, axis=0)
@@ -142,6 +148,119 @@ def _add_to_lists(rows: Matrix, lists: IntArray, sums: NDArray[np.float32], coun
 def _nearest_lists(quantizer: Any, rows: Matrix) -> IntArray:
     lists: IntArray = quantizer.assign(rows, 1).reshape(-1)
     return lists
+
+
+# ------------------------------------------------------------------ tuning
+
+
+class _Truth(NamedTuple):
+    """The result of an exact search."""
+
+    best: IntArray  # positions of the ten best
+    wide: IntArray  # of more, best first by 8 bits
+    least: float  # the cosine of the last of the ten
+    tied: bool  # True if a row beyond the ten has the same cosine
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Measures the recall of a trained index by comparing it with exact searches. `vectors` are vector numbers by
+    position."""
+
+    search_lists: SearchLists
+    lists: int
+    vectors: IntArray
+    read_vectors: ReadVectors
+    stopped: Stopped
+
+    def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
+        """Return the smallest effort that reaches the target recall.
+
+        On one half of the queries, it reaches the target with a margin for chance. On the other half, it also reaches
+        the target; the reported recall is measured on that half. Raises `Interrupted`.
+        """
+        queries = self._queries(user_queries)
+        truths = [self._truth(query) for query in queries]
+        chosen, control = slice(0, None, 2), slice(1, None, 2)
+        candidates = _candidates(truths, target)
+
+        def recalls(half: slice, probes: int) -> list[float]:
+            pairs = zip(queries[half], truths[half], strict=True)
+            return [self._recall(query, truth, candidates, probes) for query, truth in pairs if len(truth.best)]
+
+        for probes in [self.lists] if target >= 1 else _ladder(self.lists):
+            recall = recalls(chosen, probes)
+            if recall and np.mean(recall) - _CAUTION * np.std(recall) / math.sqrt(len(recall)) < target:
+                continue
+            measured = recalls(control, probes)
+            # otherwise this half contains more difficult queries by chance
+            if not measured or np.mean(measured) >= target:
+                break
+        else:
+            measured = recalls(control, self.lists)
+        return Tuning(probes, candidates, round(float(np.mean(measured)), 4) if measured else 1.0, len(user_queries))
+
+    def _queries(self, user_queries: Sequence[Vector]) -> Matrix:
+        """Return the queries of users, in random order. If there are too few, add stored vectors plus noise."""
+        rng = np.random.default_rng(len(self.vectors))
+        count = min(len(self.vectors), TUNING_QUERIES - len(user_queries))
+        sample = self.vectors[rng.choice(len(self.vectors), count, replace=False)]
+        _, rows = self.read_vectors(np.unique(sample))
+        noise = rng.normal(size=rows.shape).astype(np.float32)
+        noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+        rows = _QUERY_COSINE * rows + np.sqrt(1 - _QUERY_COSINE**2) * noise
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        users = np.asarray(user_queries, np.float32).reshape(-1, rows.shape[1])
+        queries = np.concatenate([users, rows.astype(np.float32)])
+        return queries[rng.permutation(len(queries))]
+
+    def _search(self, query: Vector, count: int, probes: int) -> IntArray:
+        if self.stopped():
+            raise Interrupted
+        return self.search_lists(query, count, probes)
+
+    def _truth(self, query: Vector) -> _Truth:
+        wide, scores = self._scores(self._search(query, 2 * _CANDIDATES[-1], self.lists), query)
+        order = np.argsort(-scores, kind="stable")
+        least = float(scores[order[:_TOP]].min(initial=1.0))
+        return _Truth(wide[order[:_TOP]], wide, least, bool((scores[order[_TOP:]] >= least - _EQUAL).any()))
+
+    def _recall(self, query: Vector, truth: _Truth, candidates: int, probes: int) -> float:
+        """Return the share of the exact best rows that are among the candidates. Re-ranking then finds these rows."""
+        positions = self._search(query, candidates, probes)
+        if not truth.tied:
+            return float(np.isin(truth.best, positions).mean())
+        _, scores = self._scores(positions, query)  # all rows with this cosine are equally good
+        return min(1.0, float((scores >= truth.least - _EQUAL).sum()) / len(truth.best))
+
+    def _scores(self, positions: IntArray, query: Vector) -> tuple[IntArray, Vector]:
+        """Return the positions that have a stored vector, and their exact cosines."""
+        numbers, rows = self.read_vectors(np.unique(self.vectors[positions]))
+        positions = positions[np.isin(self.vectors[positions], numbers)]
+        scores: Vector = (rows @ query)[np.searchsorted(numbers, self.vectors[positions])]
+        return positions, scores
+
+
+def _candidates(truths: Sequence[_Truth], target: float) -> int:
+    """Return how many of the best rows by 8-bit codes must be re-ranked to include the exact best rows. A tenth of the
+    loss that the target allows is accepted."""
+    for count in _CANDIDATES[:-1]:
+        shares = [np.isin(truth.best, truth.wide[:count]).mean() for truth in truths if len(truth.best)]
+        if not shares or np.mean(shares) >= 1 - (1 - target) / 10:
+            return count
+    return _CANDIDATES[-1]
+
+
+def _ladder(lists: int) -> list[int]:
+    """Return numbers of lists to try. Each number is about a fifth larger than the number before it."""
+    steps, probes = [], 1.0
+    while probes < lists:
+        steps.append(int(probes))
+        probes = max(probes + 1, probes * 1.2)
+    return [*steps, lists]
+
+
+# ------------------------------------------------------------------ background
 
 
 class BackgroundTrainer:

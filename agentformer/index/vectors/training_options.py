@@ -1,4 +1,4 @@
-"""Options of the vector index."""
+"""Options of the vector index: when it is trained, and how exact its searches are. Importing them loads no library."""
 
 from __future__ import annotations
 
