@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -47,13 +47,6 @@ _FIRST_WINDOWS = """
 Progress = Callable[[int, int], None]  # entries done in this run, entries done or known to be left
 
 
-@dataclass(slots=True)
-class _Counts:
-    entries: int = 0
-    embedded: int = 0
-    reused: int = 0
-
-
 @contextmanager
 def migration_lock(folder: Path) -> Iterator[None]:
     """Hold the lock for migrating the store. Raises `Conflict` if another process holds the lock."""
@@ -82,7 +75,7 @@ class SpaceMigration:
         self._database = database
         self._former = former
         self._target = target
-        self._counts = _Counts()
+        self._entries = self._embedded = self._reused = 0  # so many were done in this run
 
     def run(self, queries: Sequence[str] = (), progress: Progress | None = None) -> Reembedding:
         """Embed all entries for the target space and switch the store to it. `queries` are used to measure the overlap
@@ -118,17 +111,8 @@ class SpaceMigration:
                 failed = spaces.missing_count(connection)
                 if spaces.switch(connection, number):
                     break
-        return Reembedding(
-            former,
-            space,
-            switched=True,
-            entries=self._counts.entries,
-            embedded=self._counts.embedded,
-            reused=self._counts.reused,
-            failed=failed,
-            overlap=overlap[0],
-            sample=overlap[1],
-        )
+        counts = {"entries": self._entries, "embedded": self._embedded, "reused": self._reused, "failed": failed}
+        return Reembedding(former, space, switched=True, **counts, overlap=overlap[0], sample=overlap[1])
 
     def _embed_missing(self, number: int, progress: Progress | None) -> None:
         """Embed the entries that the new space lacks, until every entry was tried."""
@@ -142,20 +126,16 @@ class SpaceMigration:
                 return
             self._embed_batch(number, entries)
             if progress:
-                progress(self._counts.entries, self._counts.entries + max(0, left - len(entries)))
+                progress(self._entries, self._entries + max(0, left - len(entries)))
 
     def _embed_batch(self, number: int, entries: dict[int, MemoryEntry]) -> None:
-        embedding = WindowEmbedder(
-            self._target,
-            partial(self._find_known, number),
-            partial(self._store_rows, number),
-            window_tokens=self._window_tokens,
-        )
+        find_known, store_rows = partial(self._find_known, number), partial(self._store_rows, number)
+        embedding = WindowEmbedder(self._target, find_known, store_rows, window_tokens=self._window_tokens)
         try:
             table = embedding.embed(list(entries.values()))
         finally:
-            self._counts.embedded += embedding.embedded
-            self._counts.reused += embedding.reused
+            self._embedded += embedding.embedded
+            self._reused += embedding.reused
         with self._database.writing() as connection:
             spaces.check_building(connection, number)
             store.put_vectors(connection, number, *embedding.rows)
@@ -168,7 +148,7 @@ class SpaceMigration:
                     unchanged.append((num, windows))
             done, _ = put_complete(connection, number, unchanged)
             spaces.mark_moved(connection, done)
-        self._counts.entries += len(done)
+        self._entries += len(done)
 
     def _find_known(self, number: int, hashes: Sequence[bytes]) -> set[bytes]:
         with self._database.reading() as connection:
@@ -184,10 +164,9 @@ class SpaceMigration:
         are the queries."""
         with self._database.reading() as connection:
             active = spaces.active_space(connection)
-        if active is None or former is None:
-            return None, 0
-        if not queries:
-            with self._database.reading() as connection:
+            if active is None or former is None:
+                return None, 0
+            if not queries:
                 return entry_overlap(connection, active[0], number)
         try:
             old = [embedder_for(self._former, former).embed_query(query) for query in queries]
@@ -234,11 +213,8 @@ def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) 
 def _nearest(
     connection: sqlite3.Connection, space: int, queries: np.ndarray, excluded: Sequence[int]
 ) -> list[list[int]]:
-    """Return the nearest entries of each query. The best window of an entry decides. For each query, the entry at the
-    same index in `excluded` is left out.
-
-    Vectors are read in batches, so that the vectors of a large store are not all in memory.
-    """
+    """Return the nearest entries of each query by their best windows. For each query, the entry at the same index in
+    `excluded` is left out. Only one batch of vectors is in memory."""
     best: list[dict[int, float]] = [{} for _ in queries]
     rows = connection.execute(
         "SELECT w.entry, v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector WHERE w.space = ?", [space]

@@ -191,9 +191,9 @@ class EmbeddingQueue:
         with self._database.writing() as connection:
             present = records.by_num(connection, nums)
             unchanged = [i for i, num in enumerate(nums) if present.get(num) == entries[num]]
-            kept = [nums[i] for i in unchanged]
-            self.commit(connection, kept, [entries[num] for num in kept], embedded.select(unchanged))
-            change_feed.append(connection, kept)
+            nums = [nums[i] for i in unchanged]
+            self.commit(connection, nums, [entries[num] for num in nums], embedded.select(unchanged))
+            change_feed.append(connection, nums)
 
 
 class VectorImport:
@@ -229,7 +229,6 @@ class VectorImport:
                 store.delete_unused_vectors(connection, batch)
 
     def _space(self) -> EmbeddingSpace | None:
-        """Return the space that imported vectors must have, or None if it is not known yet."""
         with self._database.reading() as connection:
             stored = active_space(connection)
         if stored:
@@ -253,13 +252,11 @@ class VectorImport:
 
 
 def _check_vectors(vectors: Sequence[StoredVector]) -> None:
-    """Raise `EmbedderError` for a malformed vector."""
     for dimension in {vector.space.dimension for vector in vectors}:
         alike = [vector for vector in vectors if vector.space.dimension == dimension]
         if any(vector.vector.shape != (dimension,) or len(vector.hash) != store.HASH_BYTES for vector in alike):
-            raise EmbedderError(
-                f"a vector does not have the {dimension} dimensions of its space, or its hash is invalid"
-            )
+            message = f"a vector does not have the {dimension} dimensions of its space, or its hash is invalid"
+            raise EmbedderError(message)
         store.check_rows(np.stack([vector.vector for vector in alike]), len(alike))
 
 

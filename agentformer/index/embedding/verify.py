@@ -70,10 +70,8 @@ class _Model:
 
     def tokens(self, text: str) -> Sequence[Span] | None:
         """Return the tokens of a text, or None if the embedder is unavailable."""
-        if self._embedder is None:
-            return None
         try:
-            return self._embedder.token_spans(text)
+            return self._embedder.token_spans(text) if self._embedder is not None else None
         except EmbedderError as error:
             self._failed(error)
             return None
@@ -84,10 +82,8 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Space:
-    """One space to verify. Entries in `queue` wait for their vectors.
-
-    During a migration (`moving`), entries in `queue` may have windows of a former text.
-    """
+    """One space to verify. Entries in `queue` wait for their vectors. If the store is `moving` to the space, they may
+    have windows of a former text."""
 
     number: int
     model: _Model
@@ -112,7 +108,7 @@ def verify_windows(
         _verify_owners(connection, findings)
         active, building = active_space(connection), building_space(connection)
         if active is None:
-            _verify_queued(connection, findings, damaged)
+            _verify_space(connection, findings, _Space(0, _Model(None, ""), _queue(connection, "pending")), damaged)
             return findings
         model = _Model(embedder, problem)
         _verify_space(connection, findings, _Space(active[0], model, _queue(connection, "pending")), damaged)
@@ -224,7 +220,6 @@ def _dimensions(connection: sqlite3.Connection) -> dict[int, int]:
 
 
 def _verify_owners(connection: sqlite3.Connection, findings: Findings) -> None:
-    """Report windows that belong to no entry or no space."""
     rows = connection.execute(
         "SELECT DISTINCT entry FROM windows WHERE entry NOT IN (SELECT num FROM entries) "
         "OR space NOT IN (SELECT id FROM spaces)"
@@ -232,35 +227,21 @@ def _verify_owners(connection: sqlite3.Connection, findings: Findings) -> None:
     findings.add_all((f"windows of entry number {row[0]} belong to no entry or no space", row[0]) for row in rows)
 
 
-def _verify_queued(connection: sqlite3.Connection, findings: Findings, damaged: Collection[int]) -> None:
-    """Verify that all entries of a store without vectors are in the queue."""
-    queue = _queue(connection, "pending")
-    for entries in _searched_entries(connection, damaged):
-        findings.looked_at += len(entries)
-        for num, entry in entries:
-            if num not in queue and entry.content.strip():
-                findings.add(f"entry {entry.id} has no windows and does not wait for them", num)
-
-
 def _verify_space(connection: sqlite3.Connection, findings: Findings, space: _Space, damaged: Collection[int]) -> None:
     for entries in _searched_entries(connection, damaged):
         windows = _read_windows(connection, space.number, entries[0][0], entries[-1][0])
         findings.looked_at += 0 if space.moving else len(entries)
         for num, entry in entries:
-            if num in space.queue:
-                problem = (
-                    "waits for its vectors, but already has some of them"
-                    if windows.get(num) and not space.moving
-                    else ""
-                )
-            else:
+            problem = ""
+            if num not in space.queue:
                 problem = _problem(entry, windows.get(num, []), space.model)
+            elif windows.get(num) and not space.moving:
+                problem = "waits for its vectors, but already has some of them"
             if problem:
                 findings.add(f"entry {entry.id} {problem}", num)
 
 
 def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> str:
-    """Return what is wrong with the windows of an entry, or "" if nothing is wrong."""
     if not windows:
         return "has no windows and does not wait for them" if entry.content.strip() else ""
     for span, digest, _ in windows:
@@ -312,7 +293,6 @@ def _searched_entries(
 
 
 def _read_windows(connection: sqlite3.Connection, space: int, first: int, last: int) -> dict[int, list[_Window]]:
-    """Return the windows of the entries with numbers from `first` to `last`."""
     rows = connection.execute(
         "SELECT w.*, v.hash FROM windows AS w "
         "LEFT JOIN vectors AS v ON v.id = w.vector AND v.space = w.space "
@@ -321,8 +301,7 @@ def _read_windows(connection: sqlite3.Connection, space: int, first: int, last: 
     )
     windows: dict[int, list[_Window]] = {}
     for row in rows:
-        span = Span(row["span_start"], row["span_end"])
-        window = _Window(span, row["hash"], bool(store.window_damage(row)))
+        window = _Window(Span(row["span_start"], row["span_end"]), row["hash"], bool(store.window_damage(row)))
         windows.setdefault(row["entry"], []).append(window)
     return windows
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +33,6 @@ _MAX_CONTEXTS = 1_024  # cached context lines with their tokens; the chunks of a
 _OWN_TOKENS = 2  # tokens that a model may put before a text, such as SentencePiece's space
 # A model without a tokenizer gets windows of estimated length. If they are too long for it, it gets shorter windows.
 SHARES = (1.0, 0.5, 0.25, 0.125)
-
-
-@runtime_checkable
-class AsksInBatches(Protocol):
-    """An embedder that sends `request_texts` texts in each request to a server."""
-
-    @property
-    def request_texts(self) -> int: ...
 
 
 class Refused(NamedTuple):
@@ -161,8 +153,7 @@ class WindowCutter:
     def _spans(self, entry: MemoryEntry) -> tuple[str, list[Span]]:
         """Return the text before each window, and the windows."""
         context, tokens = self._context(entry)
-        limit = min(self._limit - tokens, self._window)
-        content = entry.content
+        content, limit = entry.content, min(self._limit - tokens, self._window)
         # a token has at least one character, so the text fits
         if len(content) <= limit - _OWN_TOKENS and content.isascii():
             bare = content.strip()
@@ -186,8 +177,6 @@ class WindowCutter:
 
 
 class _Failures(NamedTuple):
-    """The texts that a model refused."""
-
     reasons: dict[int, EmbedderError]  # of each entry with a text in a refused batch
     left: Counter[int]  # windows of each entry that are not embedded
     total: int  # windows that had no vector
@@ -217,7 +206,7 @@ class WindowEmbedder:
         self._find_known = find_known
         self._store_rows = store_rows
         self._progress = progress
-        self._size = max(1, min(GROUP, embedder.request_texts)) if isinstance(embedder, AsksInBatches) else GROUP
+        self._size = max(1, min(GROUP, getattr(embedder, "request_texts", GROUP)))  # an embedder of a server has it
         self._unstored: list[Rows] = []
         self.reused = 0
         self.embedded = 0
@@ -268,7 +257,6 @@ class WindowEmbedder:
     def _embed(
         self, cutter: WindowCutter, entries: Sequence[MemoryEntry], table: WindowTable, progress: Progress | None = None
     ) -> _Failures:
-        """Embed the texts that have no vector."""
         first, text = table.texts()
         owners = table.owners()
         missing = self._missing(table, first)
@@ -311,7 +299,6 @@ class WindowEmbedder:
         self.embedded += len(texts)
 
     def _flush(self) -> None:
-        """Store the finished vectors."""
         if self._unstored:
             self._store_rows(self.rows)
             self._unstored.clear()

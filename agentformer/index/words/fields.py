@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import tantivy
 
 from agentformer.text.analysis import Terms, language_of, text_terms
-from agentformer.text.analyzers import ANALYZED_LANGUAGES, PLAIN, Analyzer, Analyzers
+from agentformer.text.analyzers import ANALYZED_LANGUAGES, PLAIN, Analyzers
 from agentformer.text.dates.expressions import date_terms, day_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import MemoryEntry, Scope
@@ -67,11 +67,8 @@ class AnalyzedEntry:
         context = text_terms(f"{entry.title} {entry.context}", language).stems if entry.title or entry.context else ()
         stems = (*terms.stems, *dict.fromkeys((*context, *entry_date_terms(entry, language))))
         nearby = [term for text in around for term in text_terms(text[:_MAX_NEIGHBOUR], language, analyzers).stems]
-        fields = {
-            "stems": (*stems * _OWN_WEIGHT, *nearby) if nearby else stems,
-            "surface": terms.surface,
-            "parts": terms.parts,
-        }
+        weighted = (*stems * _OWN_WEIGHT, *nearby) if nearby else stems
+        fields = {"stems": weighted, "surface": terms.surface, "parts": terms.parts}
         return cls(num, language, tuple(_places(entry)), fields, analyzers.names(language))
 
     def document(self) -> Any:
@@ -99,12 +96,6 @@ def schema() -> Any:
     return builder.build()
 
 
-def languages_of(searcher: Any) -> dict[str, int]:
-    """Return the number of texts per language. "" means that the language is unknown."""
-    names = [name for name, _ in searcher.terms_with_prefix("language", "")]
-    return {"" if name == UNKNOWN_LANGUAGE else name: int(searcher.doc_freq("language", name)) for name in names}
-
-
 def in_language(term: str, language: str) -> bool:
     """Return whether a term is a stem of this language, or is the same in all languages."""
     head, mark, _ = term.partition("~")
@@ -113,14 +104,8 @@ def in_language(term: str, language: str) -> bool:
 
 def weighted_terms(terms: Terms, dates: Sequence[str] = ()) -> list[WeightedTerm]:
     """Return the distinct terms of a query with their weights, and the date terms `dates`."""
-    counts = Counter(
-        [
-            *(("stems", term) for term in terms.stems),
-            *(("surface", term) for term in terms.surface),
-            *(("parts", term) for term in terms.parts),
-            *(("stems", term) for term in dates if term not in terms.stems),
-        ]
-    )
+    counts = Counter((field, term) for field in BOOSTS for term in getattr(terms, field))
+    counts.update(("stems", term) for term in dates if term not in terms.stems)
     return [WeightedTerm(field, term, BOOSTS[field] * times) for (field, term), times in counts.items()]
 
 
@@ -140,11 +125,8 @@ def required_places(scope: Scope) -> list[str]:
 
 
 def entry_date_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
-    """Return terms for the day of an entry, and for the days that its title and text name.
-
-    "Yesterday" is the day before the day of the entry. If the day of the entry is unknown, only complete dates are
-    used.
-    """
+    """Return terms for the day of an entry, and for the days that its title and text name. "Yesterday" is the day
+    before the day of the entry. If the day of the entry is unknown, only complete dates are used."""
     day = day_of(entry.occurred_at)
     own = day_terms(day) if day else ()
     return tuple(dict.fromkeys((*own, *date_terms(f"{entry.title}\n{entry.content}", day, language))))
@@ -159,9 +141,8 @@ class SharedAnalyzers:
     """Finds the entries to analyze again when processes with different analyzers share one index. Not thread-safe.
 
     Each document names the analyzers that made its terms. A process updates a document if the document lacks one of the
-    process's analyzers. It does not update a document that names an analyzer that the process does not have. So each
-    update adds analyzers, and two processes never replace a document again and again. A process with fewer analyzers
-    uses the documents as they are and warns once.
+    process's analyzers, but not if the document names an analyzer that the process does not have. So two processes
+    never replace a document again and again. A process with fewer analyzers uses the documents and warns once.
     """
 
     def __init__(self, analyzers: Analyzers) -> None:
@@ -169,42 +150,28 @@ class SharedAnalyzers:
         self._warned: set[str] = set()
 
     def outdated(self, searcher: Any, schema: Any) -> list[int]:
-        """Return the numbers of the entries to analyze again.
-
-        Raises `MissingExtra` for a required analyzer that cannot be loaded.
-        """
-        used = {name for name, _ in searcher.terms_with_prefix(ANALYZERS_FIELD, "")}
-        by_language = [(language, each) for language in ANALYZED_LANGUAGES for each in self._analyzers.of(language)]
-        own = [*self._analyzers.of_any, *(analyzer for _, analyzer in by_language)]
-        foreign = used - {analyzer.name for analyzer in own}
-        self._warn(foreign)
-        excluded = [_raw_term(schema, ANALYZERS_FIELD, name) for name in foreign]
-        entries: set[int] = set()
-        for analyzer in self._analyzers.of_any:
-            entries |= self._without(searcher, schema, analyzer, tantivy.Query.all_query(), excluded)
-        for language, analyzer in by_language:
+        """Return the numbers of the entries to analyze again. Raises `MissingExtra` for a required analyzer that cannot
+        be loaded."""
+        own = [(tantivy.Query.all_query(), analyzer) for analyzer in self._analyzers.of_any]
+        for language in ANALYZED_LANGUAGES:
             texts = _raw_term(schema, "language", language)
-            entries |= self._without(searcher, schema, analyzer, texts, excluded)
-        return sorted(entries)
-
-    def _without(self, searcher: Any, schema: Any, analyzer: Analyzer, texts: Any, excluded: list[Any]) -> set[int]:
-        """Return the entries of a query for which this analyzer was not used."""
-        must_not = [_raw_term(schema, ANALYZERS_FIELD, analyzer.name), *excluded]
-        clauses = [(tantivy.Occur.Must, texts), *((tantivy.Occur.MustNot, term) for term in must_not)]
-        query = tantivy.Query.boolean_query(clauses)
-        count = searcher.search(query, limit=1).count
-        if not count or not analyzer.ready():
-            return set()
-        hits = searcher.search(query, limit=count, count=False).hits
-        return {int(num) for num in searcher.fast_field_values("num", [address for _, address in hits])}
-
-    def _warn(self, foreign: set[str]) -> None:
+            own += ((texts, analyzer) for analyzer in self._analyzers.of(language))
+        used = {name for name, _ in searcher.terms_with_prefix(ANALYZERS_FIELD, "")}
+        foreign = used - {analyzer.name for _, analyzer in own}
         if new := foreign - self._warned:
             self._warned |= new
-            log.warning(
-                "The word index was made with %s, which this process lacks; some words may not be found",
-                ", ".join(sorted(new)),
-            )
+            message = "The word index was made with %s, which this process lacks; some words may not be found"
+            log.warning(message, ", ".join(sorted(new)))
+        entries: set[int] = set()
+        for texts, analyzer in own:
+            must_not = (_raw_term(schema, ANALYZERS_FIELD, name) for name in (analyzer.name, *foreign))
+            clauses = [(tantivy.Occur.Must, texts), *((tantivy.Occur.MustNot, term) for term in must_not)]
+            query = tantivy.Query.boolean_query(clauses)
+            count = searcher.search(query, limit=1).count
+            if count and analyzer.ready():
+                hits = searcher.search(query, limit=count, count=False).hits
+                entries.update(searcher.fast_field_values("num", [address for _, address in hits]))
+        return sorted(entries)
 
 
 def _raw_term(schema: Any, field: str, value: str) -> Any:

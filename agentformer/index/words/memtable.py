@@ -32,10 +32,6 @@ class MemtableEntry:
     analyzed: AnalyzedEntry
     counts: Mapping[str, Counter[str]]
 
-    @classmethod
-    def of(cls, seq: int, analyzed: AnalyzedEntry) -> MemtableEntry:
-        return cls(seq, analyzed, {name: Counter(terms) for name, terms in analyzed.terms.items()})
-
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
@@ -68,10 +64,11 @@ class Memtable:
         for seq, num in changes:
             seqs[num], entries[num] = seq, None
             if num in analyzed:
-                entry = entries[num] = MemtableEntry.of(seq, analyzed[num])
+                counts = {name: Counter(terms) for name, terms in analyzed[num].terms.items()}
+                entry = entries[num] = MemtableEntry(seq, analyzed[num], counts)
                 languages.add(entry.analyzed.language)
-                for name, counts in entry.counts.items():
-                    for term in counts:
+                for name, terms in counts.items():
+                    for term in terms:
                         self.postings.setdefault((name, term), []).append(entry)
         return Memtable(entries, seqs, self.postings, frozenset(languages))
 
@@ -89,13 +86,12 @@ class Memtable:
     def scores(
         self, terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], statistics: Statistics
     ) -> dict[int, float]:
-        """Return the BM25 score of each entry that has at least one of the terms.
-
-        `frequencies` gives the number of entries in the index for each term.
-        """
+        """Return the BM25 score of each entry that has at least one of the terms. `frequencies` gives the number of
+        entries in the index for each term."""
         scores: dict[int, float] = {}
         for name, term, weight in terms:
-            matching = [entry for entry in self.postings.get((name, term), ()) if self._holds(entry)]
+            postings = self.postings.get((name, term), ())
+            matching = [entry for entry in postings if self.entries.get(entry.analyzed.num) is entry]
             if not matching:
                 continue
             # If the index does not have a term, its frequency is the number of entries here.
@@ -108,9 +104,6 @@ class Memtable:
                 length = _K1 * (1 - _B + _B * _stored_length(entry, name) / mean)
                 scores[num] = scores.get(num, 0.0) + weight * rarity * (1 + _K1) * count / (count + length)
         return scores
-
-    def _holds(self, entry: MemtableEntry) -> bool:
-        return self.entries.get(entry.analyzed.num) is entry
 
 
 def _stored_length(entry: MemtableEntry, name: str) -> int:

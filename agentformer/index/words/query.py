@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import (
     BOOSTS,
+    UNKNOWN_LANGUAGE,
     WeightedTerm,
     in_language,
-    languages_of,
     required_places,
     weighted_terms,
 )
@@ -88,10 +88,9 @@ class CommittedIndex:
         self._lengths: dict[str, float] = {}
         self._document_count = 0  # with deleted entries not merged away yet, as BM25 counts
         self.entries = int(searcher.num_docs)
-        self.languages = languages_of(searcher)  # with the entries of each
-        self._main_languages = [
-            name for name, count in self.languages.items() if count >= self.entries * _LANGUAGE_SHARE
-        ]
+        counts = {name: int(searcher.doc_freq("language", name)) for name, _ in searcher.terms_with_prefix("language", "")}
+        self.languages = {"" if name == UNKNOWN_LANGUAGE else name: count for name, count in counts.items()}
+        self._main_languages = {name for name, count in self.languages.items() if count >= self.entries * _LANGUAGE_SHARE}
         self.language = max(self.languages, key=lambda name: self.languages[name], default="")  # of most entries
 
     def query_terms(
@@ -162,12 +161,8 @@ class CommittedIndex:
     def _query(self, terms: Sequence[WeightedTerm], scope: Scope, allowed: ScopeMask) -> tuple[Any, float]:
         """Return the query, and the share of its results that is allowed, above 0 and at most 1."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
-        scoring = tantivy.Query.boolean_query(
-            [
-                (should, tantivy.Query.boost_query(self._term(field, term, "freq"), weight))
-                for field, term, weight in terms
-            ]
-        )
+        weighted = (tantivy.Query.boost_query(self._term(field, term, "freq"), weight) for field, term, weight in terms)
+        scoring = tantivy.Query.boolean_query([(should, query) for query in weighted])
         entries = max(self.entries, allowed.count, 1)
         if allowed.count >= entries * _WIDE:
             return scoring, allowed.count / entries
@@ -175,11 +170,9 @@ class CommittedIndex:
         narrow = [(count, place) for count, place in places[:_MAX_PLACES] if count < entries * _WIDE]
         if not narrow:
             return scoring, allowed.count / entries
-        inside = [
-            (must, tantivy.Query.const_score_query(self._term("places", place, "basic"), 0.0)) for _, place in narrow
-        ]
+        inside = (tantivy.Query.const_score_query(self._term("places", place, "basic"), 0.0) for _, place in narrow)
         share = min(1.0, allowed.count / max(1, narrow[0][0]))
-        return tantivy.Query.boolean_query([(must, scoring), *inside]), share
+        return tantivy.Query.boolean_query([(must, query) for query in (scoring, *inside)]), share
 
     def _term(self, field: str, term: str, option: str) -> Any:
         return tantivy.Query.term_query(self._schema, field, term, option)
@@ -196,10 +189,7 @@ class View:
         self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
     ) -> WordHits:
         """Return the best `limit` allowed entries of the scope, best first. Entries with equal scores are in order of
-        number.
-
-        `dates` are the terms of the days that the query names.
-        """
+        number. `dates` are the terms of the days that the query names."""
         committed, memtable = self.committed, self.memtable
         terms = committed.query_terms(query, memtable.languages, dates)
         frequencies = {(field, term): committed.frequency(field, term) for field, term, _ in terms}
@@ -216,15 +206,10 @@ class View:
 
 
 def ideal_score(
-    terms: Sequence[WeightedTerm],
-    frequencies: Mapping[tuple[str, str], int],
-    entries: int,
-    languages: Collection[str],
+    terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, languages: Iterable[str]
 ) -> float:
-    """Return the BM25 score of a text of mean length that contains each stem of the query once.
-
-    The query is stemmed in each language of the store. The language with the most frequent stems is used.
-    """
+    """Return the BM25 score of a text of mean length that contains each stem of the query once. The language with the
+    most frequent stems is used."""
     rarity = {}
     for field, term, weight in terms:
         if field == "stems":
@@ -237,11 +222,8 @@ def ideal_score(
 def without_common_terms(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, language: str
 ) -> list[WeightedTerm]:
-    """In a large index, leave out the terms that nearly every entry has, if enough rarer terms remain.
-
-    A word that is common in the index's `language` has rare stems in all other languages. So only rare stems of
-    `language` are counted as rarer terms.
-    """
+    """In a large index, leave out the terms that nearly every entry has, if enough rarer terms remain. A common word
+    has rare stems in all other languages. So only rare stems of the index's `language` are counted as rarer terms."""
     if entries < _LARGE:
         return [*terms]
     rare = [term for term in terms if frequencies[term.field, term.term] <= entries * _COMMON]
@@ -251,7 +233,7 @@ def without_common_terms(
 
 
 def _explained_values(explained: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values of an explanation. The key is the part of the description before the comma."""
+    """Return values by the part of their description before the comma."""
     values = {str(explained["description"]).partition(",")[0]: float(explained["value"])}
     for detail in explained.get("details", ()):
         values |= _explained_values(detail)

@@ -30,14 +30,7 @@ _BUSY = "LockBusy"
 _TRIES = 5
 _PAUSE_SECONDS = 0.05
 # "Writer was killed" means that one of its threads failed, mostly with an io::Error while writing a segment.
-_NO_ROOM = (
-    "No space left",
-    "Read-only file system",
-    "Permission denied",
-    "File too large",
-    "quota",
-    "writer was killed",
-)
+_NO_ROOM = ("No space left", "Read-only file system", "Permission denied", "File too large", "quota", "writer was killed")
 _NO_ROOM_NUMBERS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EDQUOT)
 _MAX_QUOTED = 200  # characters of a library's message
 
@@ -67,10 +60,8 @@ def store_error(error: BaseException, folder: Path) -> StoreError:
 
 @contextmanager
 def index_writer(index: Any, folder: Path, heap: int) -> Iterator[Any]:
-    """Yield a tantivy writer. At the end, commit and merge the changes. After an error, discard them.
-
-    The caller holds the lock of the folder.
-    """
+    """Yield a tantivy writer. At the end, commit and merge the changes. After an error, discard them. The caller holds
+    the lock of the folder."""
     writer = _open_writer(index, folder, heap)
     try:
         yield writer
@@ -83,11 +74,8 @@ def index_writer(index: Any, folder: Path, heap: int) -> Iterator[Any]:
 
 
 def _open_writer(index: Any, folder: Path, heap: int) -> Any:
-    """Open tantivy's writer.
-
-    A child process that was forked while a writer was open inherits tantivy's lock and keeps it until the child ends.
-    Our own lock guarantees that no process writes, so tantivy's lock file can be deleted.
-    """
+    """Open tantivy's writer. If a child process that was forked while a writer was open still has tantivy's lock, the
+    lock file is deleted: our own lock guarantees that no process writes."""
     for _ in range(_TRIES):
         try:
             return index.writer(heap_size=heap, num_threads=1)
@@ -136,8 +124,7 @@ def read_manifest(folder: Path, *, verify: bool) -> dict[str, Any]:
         raise UncommittedManifest("a commit of the word index was interrupted before its manifest")
     if not files.keys() <= present or (verify and any(_crc(folder / name) != crc for name, crc in files.items())):
         raise ValueError("the files of the word index do not match its manifest")
-    state: dict[str, Any] = manifest["state"]
-    return state
+    return dict(manifest["state"])
 
 
 def _load_manifest(folder: Path) -> dict[str, Any]:
