@@ -38,10 +38,8 @@ def read_index_status(folder: Path) -> dict[str, Any]:
 
 
 def check_records(records: Path) -> None:
-    """Raise `StoreDamaged` if index files are present, but the records from which they were made are missing.
-
-    Otherwise a new empty memory would hide the loss of the records.
-    """
+    """Raise `StoreDamaged` if index files are present, but the records from which they were made are missing. Otherwise
+    a new empty memory would hide the loss of the records."""
     try:
         if records.stat().st_size:
             return
@@ -59,10 +57,8 @@ def check_records(records: Path) -> None:
 
 
 class ScratchFolder:
-    """A temporary folder with links to the index files of a store that cannot be written.
-
-    New changes, locks and all other new files are written only to this folder and deleted with it. Raises `StoreFull`.
-    """
+    """A temporary folder with links to the index files of a store that cannot be written. New changes, locks and all
+    other new files are written only to this folder and deleted with it. Raises `StoreFull`."""
 
     def __init__(self, source: Path) -> None:
         try:
@@ -88,9 +84,7 @@ class ScratchFolder:
 @contextmanager
 def usable_index_folder(folder: Path, *, writable: bool) -> Iterator[Path]:
     """Yield a folder in which the indexes can be opened: the given folder, or a `ScratchFolder` with links to it.
-
-    Raises `StoreFull`.
-    """
+    Raises `StoreFull`."""
     if writable:
         yield folder
         return

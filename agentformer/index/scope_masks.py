@@ -20,10 +20,8 @@ _MAX_CHANGES = 2_000  # up to this number, changed entries are checked one by on
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScopeMask:
-    """The entries of a scope that a search may return.
-
-    Each object represents one state of the scope. So the object can be used as a key of cached results.
-    """
+    """The entries of a scope that a search may return. Each object represents one state of the scope. So the object can
+    be used as a key of cached results."""
 
     mask: NDArray[np.bool_]  # by entry number; numbers beyond its end are outside
     count: int  # of entries inside
@@ -45,10 +43,8 @@ class ScopeCache:
         self._bytes = 0
 
     def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask:
-        """Return the mask of a scope. The same object is returned until the scope changes.
-
-        `seq` is the last change that the connection sees.
-        """
+        """Return the mask of a scope. The same object is returned until the scope changes. `seq` is the last change
+        that the connection sees."""
         if scope.min_salience > 0:  # salience changes with time and use, and the change feed does not contain this
             return _read_mask(connection, scope)
         key = repr(scope)

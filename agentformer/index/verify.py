@@ -181,10 +181,8 @@ def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: 
 
 
 def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
-    """Return whether the index has all terms of the entry. Terms that optional analyzers add are not checked.
-
-    If an optional analyzer detected the language, only terms that are equal in all languages are checked.
-    """
+    """Return whether the index has all terms of the entry. Terms that optional analyzers add are not checked. If an
+    optional analyzer detected the language, only terms that are equal in all languages are checked."""
     if words.searcher.search(_all_terms(words, entry), limit=1).count == 1:
         return True
     if entry.language:

@@ -52,14 +52,12 @@ _TITLE_COLUMNS = (
 
 
 def document_boost(connection: sqlite3.Connection, hits: Sequence[tuple[int, float]]) -> RankedList:
-    """Boost passages of long documents that have several hits.
+    """Boost passages of long documents that have several hits. The score of a document is the mean of its best three
+    passages. `hits` are entry numbers with scores in 0..1, best first.
 
-    `hits` are entry numbers with scores in 0..1, best first. The score of a document is the mean of its best three
-    passages. A missing passage counts 0.
-
-    The list is empty if fewer than two documents have hits. It is also empty if one of the best hits is not part of a
-    long document. Next to documents of one passage, the boost would only reward length (with Finnish questions over
-    short passages it reduced R@5 by .026).
+    The list is empty if fewer than two documents have hits, or if one of the best hits is not part of a long document.
+    Next to documents of one passage, the boost would only reward length (with Finnish questions over short passages it
+    reduced R@5 by .026).
     """
     hits = hits[:_CANDIDATES]
     rows = connection.execute(
@@ -74,8 +72,9 @@ def document_boost(connection: sqlite3.Connection, hits: Sequence[tuple[int, flo
     if len(scores) < 2 or not long:
         return RankedList("document", [], _DOCUMENT_WEIGHT)
     means = {document: sum(best[:_DOCUMENT_PASSAGES]) / _DOCUMENT_PASSAGES for document, best in scores.items()}
-    order = sorted((num for num, _ in hits if num in documents), key=lambda num: -means[documents[num]])
-    return RankedList("document", order, _DOCUMENT_WEIGHT, [means[documents[num]] for num in order])
+    score_of = {num: means[documents[num]] for num, _ in hits if num in documents}
+    order = sorted(score_of, key=lambda num: -score_of[num])
+    return RankedList("document", order, _DOCUMENT_WEIGHT, [score_of[num] for num in order])
 
 
 # ------------------------------------------------------------------ title
@@ -107,15 +106,13 @@ def title_boost(connection: sqlite3.Connection, nums: Sequence[int]) -> RankedLi
 
 
 def _mentions(text: str, own: _Title, title: _Title) -> bool:
-    """Return whether a text with the title `own` mentions the title of another entry. If the text belongs to a
-    document, that entry must belong to another document."""
+    """Return whether a text with the title `own` mentions the title of an entry of another document."""
     other = title.text != own.text and (title.document is None or title.document != own.document)
     return other and len(title.text) in _TITLE_LENGTHS and _has_words(text, title.text)
 
 
 def _titles(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, _Title]:
-    """Return the title of each entry. Without a title, the first line of the entry is used. A title that many entries
-    share is left out."""
+    """Return the title or the first line of each entry. A title that many entries share is left out."""
     rows = connection.execute(_TITLE_COLUMNS, [json.dumps(list(nums))]).fetchall()
     titles = {num: _QUALIFIER.sub("", (title or _first_line(content)).strip()) for num, _, title, content in rows}
     owners = Counter(titles.values())
@@ -175,30 +172,19 @@ def _days(text: str, on: date, language: str) -> tuple[DateRange, ...]:
 
 def date_boost(connection: sqlite3.Connection, nums: Sequence[int], dates: QueryDates) -> RankedList:
     """Boost entries that happened in a date range of the query, and entries with a text that names a day in the range.
-
-    Dates do not filter, because "last week" in a question may be wrong by a day. A scope can filter by exact times.
-    """
+    Dates do not filter, because "last week" in a question may be wrong by a day. A scope can filter by exact times."""
     if not dates.periods or not nums:
         return RankedList("period", [], _DATE_WEIGHT)
     rows = connection.execute(f"SELECT num, occurred_at {_IN_NUMS}", [json.dumps([*nums])])
     occurred = {num: from_micros(micros) for num, micros in rows}
-    inside = {num for num, moment in occurred.items() if moment is not None and _in_periods(moment, dates)}
+    inside = {num for num, at in occurred.items() if at and any(one.start <= at < one.end for one in dates.periods)}
     others = [num for num in nums if num in occurred and num not in inside][:_DATE_READ]
     for num, content in _contents(connection, others, _DATE_TEXT).items():
         named = find_date_ranges(content, day_of(occurred[num]), detect_language(content))
-        if any(_in_days(days, dates) for days in named):
+        # a whole year does not lie within one of its days
+        if any(asked.first <= days.first and days.last <= asked.last for days in named for asked in dates.days):
             inside.add(num)
     return RankedList("period", [num for num in nums if num in inside], _DATE_WEIGHT)
-
-
-def _in_periods(moment: datetime, dates: QueryDates) -> bool:
-    return any(period.start <= moment < period.end for period in dates.periods)
-
-
-def _in_days(days: DateRange, dates: QueryDates) -> bool:
-    """Return whether `days` lie completely within the range. For example, a whole year does not lie within one of its
-    days."""
-    return any(asked.first <= days.first and days.last <= asked.last for asked in dates.days)
 
 
 # ------------------------------------------------------------------ all
@@ -214,6 +200,5 @@ def all_boosts(
 
 
 def _contents(connection: sqlite3.Connection, nums: Sequence[int], length: int) -> Mapping[int, str]:
-    """Return the first `length` code points of each entry."""
     query = f"SELECT num, substr(content, 1, ?) {_IN_NUMS}"
     return dict(connection.execute(query, [length, json.dumps([*nums])]).fetchall())

@@ -122,7 +122,6 @@ def _best_first(scores: dict[Key, float], most: float) -> list[tuple[Key, float]
 
 
 def _list_scores(ranked: RankedList) -> list[float]:
-    """Return the score that a list gives to each of its entries, 0..1."""
     by_rank = [(_K + 1) / (_K + rank) for rank in range(1, len(ranked.items) + 1)]
     if not ranked.scores:
         return by_rank
@@ -133,9 +132,8 @@ def _list_scores(ranked: RankedList) -> list[float]:
 
 
 def _check(ranked_lists: Sequence[Sequence[Key]], weights: Sequence[float], k: int) -> None:
-    for items in ranked_lists:
-        if isinstance(items, (str, bytes)):  # the letters of a text would be treated as items
-            raise InvalidInput("ranked_lists", "must be lists of items, and one of them is a text")
+    if any(isinstance(items, (str, bytes)) for items in ranked_lists):  # the letters would be treated as items
+        raise InvalidInput("ranked_lists", "must be lists of items, and one of them is a text")
     if len(weights) != len(ranked_lists) or not all(0 <= weight < math.inf for weight in weights):
         wanted = "must be one weight of at least 0 for each list"
         raise InvalidInput("weights", f"{wanted}, got {len(weights)} for {len(ranked_lists)}")

@@ -29,14 +29,7 @@ from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count, window_spans
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
 from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
-from agentformer.search.vector_search import (
-    NO_ENTRIES,
-    HelperThread,
-    RankedEntries,
-    VectorSearch,
-    exact_scores,
-    rescore,
-)
+from agentformer.search.vector_search import HelperThread, RankedEntries, VectorSearch, exact_scores, rescore
 from agentformer.search.weights import LanguageCoverage, vectors_weight
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.analyzers import PLAIN, Analyzers
@@ -69,11 +62,8 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The results of the lexical query, and the results of the vector search in `vectors` (None without a vector
-    search)."""
-
     words: WordHits
-    vectors: VectorHits | None
+    vectors: VectorHits | None  # None without a vector search
     warnings: tuple[str, ...]
     complete: bool  # True if the vectors were searched in their current state
 
@@ -93,8 +83,8 @@ class HybridSearch:
         analyzers: Analyzers = PLAIN,
     ) -> None:
         self._database = database
-        self._vectors = VectorFollower(folder, database.store_id, index_options)
-        self._vector_search = VectorSearch(self._vectors, database, embedder)
+        self.vectors = VectorFollower(folder, database.store_id, index_options)
+        self._vector_search = VectorSearch(self.vectors, database, embedder)
         self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analyzers)
         self._coverage = LanguageCoverage(embedder)
         self._fanout = fanout
@@ -105,12 +95,9 @@ class HybridSearch:
             self._opened_at = change_feed.last_seq(connection)
 
     def search(self, query: Query) -> Hits:
-        """Return the hits, best first.
-
-        If the embedder is unavailable, only words are searched. If the word index cannot be written, only vectors are
-        searched. In each case a warning is returned. Raises `SpaceMismatch`, and `StoreError` if neither words nor
-        vectors can be searched.
-        """
+        """Return the hits, best first. If the embedder is unavailable, only words are searched. If the word index
+        cannot be written, only vectors are searched. In each case a warning is returned. Raises `SpaceMismatch`, and
+        `StoreError` if neither words nor vectors can be searched."""
         if query.limit < 1 or not query.text.strip():
             return Hits()
         terms = analyze_query(query.text)
@@ -154,18 +141,13 @@ class HybridSearch:
             return lambda: _NO_WORDS, error
 
         def search() -> WordHits:
-            """Return the hits, best first.
-
-            If the embedder is unavailable, only words are searched. If the word index cannot be written, only vectors
-            are searched. In each case a warning is returned. Raises `SpaceMismatch`, and `StoreError` if neither words
-            nor vectors can be searched.
-            """
             limit = self._candidate_count(query)
             return view.search(request.terms, query.scope, limit, request.mask, request.dates.terms)
 
         if query.mode != "hybrid" or request.space is None:
             return search, None
-        slow = len(self._vectors) >= _THREAD_WINDOWS or not self._vector_search.has_query(request.space[0], query.text)
+        cached = self._vector_search.cache.has(request.space[0], query.text)
+        slow = len(self.vectors) >= _THREAD_WINDOWS or not cached
         return self._helper.start(search) if slow else search, None
 
     def _search_vectors(
@@ -206,13 +188,13 @@ class HybridSearch:
             warnings = candidates.warnings
             if candidates.complete:
                 warnings = (*warnings, *_pending_warning(connection, query.scope))
-            nearest = NO_ENTRIES
+            nearest = RankedEntries([], [], [], [], 0)
             if candidates.vectors:
-                alone = query.mode == "dense" or not words.entries
-                nearest = rescore(connection, candidates.vectors, alone=alone)
+                nearest = rescore(connection, candidates.vectors, alone=query.mode == "dense" or not words.entries)
             ranking = self._rank(connection, request, nearest, words)
             scores = _best(ranking.order, query)
-            near_at = {num: n for n, num in enumerate(nearest.entries if ranking.has(VECTORS) else ()) if num in scores}
+            voting = nearest.entries if ranking.has(VECTORS) else ()
+            near_at = {num: n for n, num in enumerate(voting) if num in scores}
             words_at = {num: n for n, num in enumerate(words.entries) if num in scores}
             vector = candidates.vectors.query if candidates.vectors else None
             cosines = exact_scores(connection, vector, nearest, near_at.values()) if vector is not None else {}
@@ -242,11 +224,9 @@ class HybridSearch:
             weight *= vectors_weight(nearest.scores, words.scores[0], words.ideal)
         if weight and not words.entries:
             weight = 1.0  # only the vectors decide
-        sides = (
-            RankedList(VECTORS, nearest.entries, weight, nearest.scores),
-            RankedList(WORDS, words.entries, 1.0, words.scores),
-        )
-        lists = [side for side in sides if side.items and side.weight]
+        by_vectors = RankedList(VECTORS, nearest.entries, weight, nearest.scores)
+        by_words = RankedList(WORDS, words.entries, 1.0, words.scores)
+        lists = [ranked for ranked in (by_vectors, by_words) if ranked.items and ranked.weight]
         if options.kind == "adaptive":
             lists += all_boosts(connection, fuse(lists), request.dates)
         return Ranking(lists, options)
@@ -254,7 +234,6 @@ class HybridSearch:
     def _language_coverage(
         self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
     ) -> float:
-        """Return how well the embedder covers the languages of the query and of the passages found, 0..1."""
         if not nearest.entries or not self._coverage.varies:
             return 1.0
 
@@ -268,7 +247,7 @@ class HybridSearch:
     def refresh(self) -> None:
         """Update both indexes now, also on disk. Without this call, the next search updates them."""
         self._words.flush(self._database)
-        self._vectors.refresh(self._database)
+        self.vectors.refresh(self._database)
 
     def catches_up_soon(self) -> bool:
         """Return whether the store has changed since it was opened, and is so small that the indexes are updated
@@ -277,13 +256,9 @@ class HybridSearch:
             changes = change_feed.last_seq(connection)
             return changes != self._opened_at and changes <= _SMALL
 
-    def save(self) -> None:
-        """Write a snapshot of the vector index, if it saves enough work at a later start."""
-        self._vectors.save()
-
     def close(self) -> None:
         """Stop background work, and write pending changes of the word index."""
-        self._vectors.close()
+        self.vectors.close()
         self._helper.close()
         self._words.close(self._database)
 
@@ -293,23 +268,15 @@ class HybridSearch:
         try:
             self._words.discard()
         finally:
-            self._vectors.discard()
+            self.vectors.discard()
 
     def renew(self, *, words: bool = False, vectors: bool = False) -> None:
         """Delete an index on disk and in memory. The next search rebuilds it. Raises `OSError`."""
         if words:
             self._words.discard()
         if vectors:
-            self._vectors.unload()
-            self._vectors.discard()
-
-    def settle(self) -> None:
-        """If the vector index needs training, train it and wait for the end of the training."""
-        self._vectors.train_now(self._database)
-
-    def status(self) -> dict[str, Any]:
-        """Return the state of the vector index, as JSON values."""
-        return self._vectors.status()
+            self.vectors.unload()
+            self.vectors.discard()
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:

@@ -41,10 +41,7 @@ _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 def _phrases(table: Mapping[str, str]) -> dict[str, frozenset[tuple[str, ...]]]:
     """Return the phrases of each language as tuples of words."""
-    return {
-        language: frozenset(tuple(phrase.split()) for phrase in phrases.split(", "))
-        for language, phrases in table.items()
-    }
+    return {language: frozenset(tuple(phrase.split()) for phrase in table[language].split(", ")) for language in table}
 
 
 # Verbs that have one value at a time, by language (ISO 639-1).
@@ -97,16 +94,13 @@ _LABELS = frozenset().union(
     ).values()
 )
 # Words that mean "now" and add nothing else.
-_NOW: Mapping[str, frozenset[str]] = {
-    language: frozenset(words.split())
-    for language, words in {
-        "en": "now currently nowadays presently actually",
-        "fi": "nyt nykyään nykyisin parhaillaan",
-        "sv": "nu numera nuförtiden",
-        "no": "nå nåtildags",
-        "da": "nu nutildags",
-        "de": "jetzt nun derzeit inzwischen momentan",
-    }.items()
+_NOW: Mapping[str, Sequence[str]] = {
+    "en": ("now", "currently", "nowadays", "presently", "actually"),
+    "fi": ("nyt", "nykyään", "nykyisin", "parhaillaan"),
+    "sv": ("nu", "numera", "nuförtiden"),
+    "no": ("nå", "nåtildags"),
+    "da": ("nu", "nutildags"),
+    "de": ("jetzt", "nun", "derzeit", "inzwischen", "momentan"),
 }
 _ENDINGS = ("ssa", "ssä", "lla", "llä")  # Finnish case endings of places; Finnish uses them instead of prepositions
 
@@ -129,7 +123,8 @@ def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -
     languages = languages or EntryLanguages()
     ordered = [*hits]
     for places in _contradictions(hits[:COMPARED], languages):
-        newest = sorted(places, key=lambda place: (-_time(hits[place].entry).timestamp(), place))
+        times = {place: hits[place].entry.occurred_at or hits[place].entry.created_at or _EARLIEST for place in places}
+        newest = sorted(places, key=lambda place: (-times[place].timestamp(), place))
         for place in places:
             # There is always a candidate, because the number of candidates equals the number of places that are left.
             other = next(n for n in newest if n <= place or hits[n].score >= NEAR * hits[place].score)
@@ -150,29 +145,21 @@ def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list
     grouped: set[int] = set()
     for values in facts.values():
         places = [place for place in values if place not in grouped]
-        if any(_differ(values[one], values[other]) for one, other in pairwise(places)):
+        # "Oslo, Norway" does not contradict "Oslo"
+        words = (pair for a, b in pairwise(places) for pair in zip(values[a], values[b], strict=False))
+        if any(one != other for one, other in words):
             groups.append(places)
             grouped.update(places)
     return groups
 
 
-def _differ(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Return whether the two values contradict each other. For example, "Oslo, Norway" does not contradict "Oslo"."""
-    return any(a != b for a, b in zip(one, other, strict=False))
-
-
 def _owner(entry: MemoryEntry) -> tuple[object, ...]:
     """Return the owner and speaker of a statement. "I live in Turku" is a different fact for each speaker, and "Price:
     5" is a different fact for each title."""
-    return (
-        *(entry.namespace, entry.agent_id, entry.user_id, entry.project),
-        *(entry.kind == "message", entry.role, entry.speaker),
-        *(entry.title, entry.source_type, entry.source_id, json.dumps(entry.metadata, sort_keys=True, default=str)),
-    )
-
-
-def _time(entry: MemoryEntry) -> datetime:
-    return entry.occurred_at or entry.created_at or _EARLIEST
+    owner = (entry.namespace, entry.agent_id, entry.user_id, entry.project)
+    speaker = (entry.kind == "message", entry.role, entry.speaker)
+    metadata = json.dumps(entry.metadata, sort_keys=True, default=str)
+    return (*owner, *speaker, entry.title, entry.source_type, entry.source_id, metadata)
 
 
 def _statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[_Statement]:
@@ -209,7 +196,6 @@ def _labelled(match: re.Match[str]) -> _Statement | None:
 
 
 def _stated(written: Sequence[str], language: str) -> _Statement | None:
-    """Return the statement of a sentence with subject, verb and value in this language."""
     written = [word for word in written if word.casefold() not in _NOW[language]]
     words = [word.casefold() for word in written]
     if any(word in NEGATIONS[language] or word.endswith(("n't", "n’t")) for word in words):

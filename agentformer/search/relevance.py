@@ -66,10 +66,8 @@ class EntryLanguages:
 
 
 def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = None) -> Hits:
-    """Return the relevant hits in their order, with their warnings. Return no hits for a blank query.
-
-    Hits are compared with each other. So pass about 30 hits, and cut the result afterwards.
-    """
+    """Return the relevant hits in their order, with their warnings. Return no hits for a blank query. Hits are compared
+    with each other. So pass about 30 hits, and cut the result afterwards."""
     if not query.strip() or not hits:
         return Hits((), hits.warnings)
     matches = _matches(analyze_query(query.replace("_", " ")), hits, languages or EntryLanguages())
@@ -166,7 +164,6 @@ def _stem(word: str, language: str) -> str:
 
 
 def _certainty(match: _Match, term: str) -> float:
-    """Return the certainty that the hit contains the term, 0..1."""
     if term in match.stems:
         return 1.0
     if match.query.corrections.get(term, frozenset()) & match.stems:
@@ -187,9 +184,8 @@ def _corrections(query: _LanguageQuery, matches: Sequence[_Match]) -> dict[str, 
     hit contains a word, all words of the hits are tried."""
     in_names = frozenset(chain.from_iterable(terms for match in matches for terms, _ in match.names))
     known = in_names.union(*(match.stems for match in matches))
-    doubtful = [
-        (term, word) for term, word in query.words.items() if term not in in_names and len(word) >= 4 and word.isalpha()
-    ]
+    long_words = ((term, word) for term, word in query.words.items() if len(word) >= 4 and word.isalpha())
+    doubtful = [(term, word) for term, word in long_words if term not in in_names]
     names = chain.from_iterable(words for match in matches for _, words in match.names)
     corrections = _similar(doubtful, names, query.language)
     unknown = [(term, word) for term, word in doubtful if term not in corrections and term not in known]
@@ -217,9 +213,7 @@ def is_typo(written: str, meant: str) -> bool:
     "mongo"). Words of nine letters may have two errors.
     """
     longer, shorter = max(len(written), len(meant)), min(len(written), len(meant))
-    if longer < 5 or shorter < 4 or written == meant or written[0] != meant[0]:
-        return False
-    if not (written.isalpha() and meant.isalpha()):
+    if longer < 5 or shorter < 4 or written == meant or written[0] != meant[0] or not (written + meant).isalpha():
         return False
     allowed = 2 if longer >= 9 else 1
     if longer - shorter > allowed or len(set(written) ^ set(meant)) > 2 * allowed:
@@ -256,8 +250,6 @@ def _named(matches: Sequence[_Match]) -> set[int]:
 
 
 class _Judge:
-    """Compares each hit with all hits of the search."""
-
     def __init__(self, matches: Sequence[_Match], named: set[int]) -> None:
         self._size = len(matches)
         self._holders = Counter(term for match in matches for term in match.terms)
@@ -267,7 +259,6 @@ class _Judge:
         self._best_cosine = max(_cosine(match.hit) for match in matches)
 
     def is_near(self, hit: Hit) -> bool:
-        """Return whether the cosine is so high that no words are needed."""
         return _cosine(hit) >= max(_NEAR, _NEAR_OF_BEST * self._best_cosine)
 
     def holds_enough(self, match: _Match) -> bool:
@@ -277,9 +268,8 @@ class _Judge:
         share = self._share(match, rest)
         if len(rest) == 1:
             return self._one_is_enough(match, share)
-        of_best = max(
-            self._share(match, match.terms) / self._best_share if self._best_share else 0.0, self._of_best_bm25(match)
-        )
+        share_of_best = self._share(match, match.terms) / self._best_share if self._best_share else 0.0
+        of_best = max(share_of_best, self._of_best_bm25(match))
         return len(rest) > 1 and share >= _SHARE and of_best >= _SHARE_OF_BEST
 
     def _one_is_enough(self, match: _Match, share: float) -> bool:
@@ -299,11 +289,9 @@ class _Judge:
     def _share(self, match: _Match, terms: Iterable[str]) -> float:
         """Return the weight of `terms` as a share of the query in the hit's language, 0..1. If the query is long, only
         its heaviest terms are counted."""
-        weights = {
-            term: math.log(1 + self._size / (0.5 + self._holders[term])) for term in match.query.terms
-        }  # by rarity among the hits
-        whole = sum(sorted(weights.values())[-_LONG:])
-        return min(1.0, sum(weights[term] * match.terms[term] for term in terms) / whole) if whole else 0.0
+        rarities = {term: math.log(1 + self._size / (0.5 + self._holders[term])) for term in match.query.terms}
+        whole = sum(sorted(rarities.values())[-_LONG:])
+        return min(1.0, sum(rarities[term] * match.terms[term] for term in terms) / whole) if whole else 0.0
 
 
 def _bm25(hit: Hit) -> float:

@@ -5,9 +5,9 @@ See Nogueira and Cho, "Passage Re-ranking with BERT", 2019.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from agentformer.errors import RerankerUnavailable
 from agentformer.types import BoundedReranker, Hit, Hits, MemoryEntry, Query, Reranker, Span, Vote
@@ -29,7 +29,7 @@ class Reranking:
         """Run `search` and rerank its best hits. A search that uses only vectors or only words is not reranked."""
         if query.mode != "hybrid" or query.limit < 1:
             return search(query)
-        found = search(dataclasses.replace(query, limit=max(query.limit, self._hits)))
+        found = search(replace(query, limit=max(query.limit, self._hits)))
         hits, warnings = rerank(self._reranker, query.text, found, self._hits)
         return Hits(hits[: query.limit], (*found.warnings, *warnings))
 
@@ -57,14 +57,10 @@ def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple
     if long := sum(len(hit.entry.content) > _MAX_TEXT for hit in head):
         warnings = (f"the reranker read {_MAX_TEXT:,} characters around the match of {long} long entries", *warnings)
     order = sorted(range(len(head)), key=lambda place: -float(scores[place]))
-    voted = [
-        dataclasses.replace(head[place], votes=(*head[place].votes, Vote("reranker", rank, _VOTE_WEIGHT)))
-        for rank, place in enumerate(order, 1)
-    ]
-    falling = _falling(hit.score for hit in hits)
-    return [
-        dataclasses.replace(hit, score=score) for hit, score in zip((*voted, *hits[n:]), falling, strict=True)
-    ], warnings
+    votes = (Vote("reranker", rank, _VOTE_WEIGHT) for rank in range(1, len(head) + 1))
+    voted = (replace(head[place], votes=(*head[place].votes, vote)) for place, vote in zip(order, votes, strict=True))
+    places = zip((*voted, *hits[n:]), _falling(hit.score for hit in hits), strict=True)
+    return [replace(hit, score=score) for hit, score in places], warnings
 
 
 def passage(entry: MemoryEntry, match: Span | None = None) -> str:

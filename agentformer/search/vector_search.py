@@ -42,21 +42,14 @@ class VectorSearch:
         self._index = index
         self._database = database
         self._embedder = embedder
-        self._cache = QueryVectorCache()
-
-    def has_query(self, space: int, text: str) -> bool:
-        """Return whether the vector of the query in the space with this number is cached."""
-        return self._cache.has(space, text)
+        self.cache = QueryVectorCache()
 
     def nearest(
         self, text: str, space: tuple[int, EmbeddingSpace], seq: int, limit: int, mask: ScopeMask
     ) -> tuple[VectorHits | None, tuple[str, ...]] | None:
-        """Return the nearest windows in the store's active `space` at its change `seq`, and warnings.
-
-        Return None if the store has moved to another space in the meantime. While the embedder of a new space is being
-        loaded, the index of the former space is searched, and a warning is returned. Raises `EmbedderError` or
-        `SpaceMismatch`.
-        """
+        """Return the nearest windows in the store's active `space` at its change `seq`, and warnings. Return None if
+        the store has moved to another space in the meantime. While the embedder of a new space is being loaded, the
+        index of the former space is searched, and a warning is returned. Raises `EmbedderError` or `SpaceMismatch`."""
         number, active = space
         embedder = loaded_embedder(self._embedder, active)
         if embedder is None:
@@ -64,7 +57,7 @@ class VectorSearch:
             if former is not None:
                 return former, (_FORMER_SPACE.format(active.spec),)
             embedder = embedder_for(self._embedder, active)
-        vector = self._cache.embed(embedder, number, text)
+        vector = self.cache.embed(embedder, number, text)
         self._index.follow(self._database, seq, number)
         hits = self._index.search(number, vector, limit, mask)
         return None if hits is None else (hits, ())
@@ -76,14 +69,12 @@ class VectorSearch:
             former = space_of(connection, number)
         if former is None or former.difference(embedder.space):
             return None
-        return self._index.search(number, self._cache.embed(embedder, number, text), limit, mask)
+        return self._index.search(number, self.cache.embed(embedder, number, text), limit, mask)
 
 
 class QueryVectorCache:
-    """The vectors of the latest queries. The key is the number of the embedding space and the text. Thread-safe.
-
-    A store never uses the number of a space again, so the cache never returns a vector of another model.
-    """
+    """The vectors of the latest queries. The key is the number of the embedding space and the text. Thread-safe. A
+    store never uses the number of a space again, so the cache never returns a vector of another model."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -121,14 +112,9 @@ class RankedEntries(NamedTuple):
     exact: int  # number of exact scores at the beginning; the index computed the other scores
 
 
-NO_ENTRIES = RankedEntries([], [], [], [], 0)
-
-
 def rescore(connection: sqlite3.Connection, hits: VectorHits, *, alone: bool) -> RankedEntries:
     """Order entries by the exact cosine of their best window. If the vectors decide `alone`, all entries get exact
     cosines, otherwise only the first entries."""
-    if not len(hits.windows):
-        return NO_ENTRIES
     exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.sure)
     scores = hits.scores.astype(np.float32)
     scores[:exact] = _cosines(connection, hits.query, hits.vectors[:exact], scores[:exact])
@@ -137,14 +123,8 @@ def rescore(connection: sqlite3.Connection, hits: VectorHits, *, alone: bool) ->
     entries = hits.entries[order].tolist()
     first = {entry: place for place, entry in zip(range(len(entries) - 1, -1, -1), reversed(entries), strict=True)}
     places = sorted(first.values())[: hits.limit]
-    best = order[places]
-    return RankedEntries(
-        hits.entries[best].tolist(),
-        hits.windows[best].tolist(),
-        hits.vectors[best].tolist(),
-        scores[best].tolist(),
-        int(np.searchsorted(places, exact)),
-    )
+    columns = [column[order[places]].tolist() for column in (hits.entries, hits.windows, hits.vectors, scores)]
+    return RankedEntries(columns[0], columns[1], columns[2], columns[3], int(np.searchsorted(places, exact)))
 
 
 def exact_scores(
@@ -188,10 +168,8 @@ class HelperThread:
         self._enabled = (os.cpu_count() or 1) > 1
 
     def start(self, task: Callable[[], Result]) -> Callable[[], Result]:
-        """Start `task`. Return a function that waits for the result of the task, or raises its error.
-
-        If the thread is busy or there is only one CPU, `task` itself is returned, and the caller runs it.
-        """
+        """Start `task`. Return a function that waits for the result of the task, or raises its error. If the thread is
+        busy or there is only one CPU, `task` itself is returned, and the caller runs it."""
         if not self._enabled or not self._idle.acquire(blocking=False):
             return task
 

@@ -29,11 +29,9 @@ _CACHED_WORDS = 50_000  # number of words that are cached with their number of t
 
 
 def vectors_weight(cosines: Sequence[float], best_bm25: float, ideal_bm25: float) -> float:
-    """Return the weight of the vectors. The weight of the words is 1.
-
-    `cosines` are the cosines of the nearest entries, best first. `best_bm25` is the score of the best match by words.
-    `ideal_bm25` is the score of an entry that contains all words of the query (0: unknown).
-    """
+    """Return the weight of the vectors. The weight of the words is 1. `cosines` are the cosines of the nearest entries,
+    best first. `best_bm25` is the score of the best match by words. `ideal_bm25` is the score of an entry that contains
+    all words of the query (0: unknown)."""
     share = best_bm25 / ideal_bm25 if ideal_bm25 > 0 else _USUAL_SHARE
     lost = max(1.0, _USUAL_SHARE / share) if share > 0 else _MOST
     decisiveness = math.sqrt(_deviations(cosines[:_NEAREST]) / _USUAL_DEVIATIONS)
@@ -81,12 +79,9 @@ class LanguageCoverage:
         return self._declared(declared, query.language) if declared not in ("", "*") else self.of([query.text])
 
     def of_search(self, query: QueryTerms, by_words: Sequence[str], by_vectors: Callable[[], Sequence[str]]) -> float:
-        """Return the coverage of a query and its best passages, 0..1.
-
-        A name is the same in many languages. So if the passages found by words have another language than the query,
-        the passages found by vectors are used as well. A query without such passages is a name or a typing error, and
-        the vectors are used for it.
-        """
+        """Return the coverage of a query and its best passages, 0..1. A name is the same in many languages. So if the
+        passages found by words have another language than the query, the passages found by vectors are used as well. A
+        query without such passages is a name or a typing error, and the vectors are used for it."""
         alone = self.of_query(query)
         if not by_words:
             return alone if query.language else 1.0

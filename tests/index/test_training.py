@@ -33,7 +33,7 @@ TIMEOUT = 60.0  # seconds, after which a test fails instead of hanging
 
 
 def index_of(backend: FaissMemoryBackend) -> Any:
-    return backend._indexes.search._vectors
+    return backend._indexes.search.vectors
 
 
 def settle(backend: FaissMemoryBackend) -> dict[str, Any]:

@@ -142,10 +142,10 @@ def test_words_of_removed_and_changed_entries_leave_the_index(tmp_path: Path) ->
         [make_entry("numbat kept"), make_entry("numbat gone"), make_entry("numbat old")]
     )
     words = WordIndex(tmp_path / "words", database.store_id)
-    words.refresh(database)
+    words.view(database)
     backend.remove([gone.id])
     backend.update(changed.id, {"content": "kakapo new"})
-    words.refresh(database)
+    words.view(database)
     searcher = words._index.searcher()
     assert searcher.num_docs == 2
     assert sum(1 for _ in searcher.terms_with_prefix("surface", "gone")) in (0, 1)  # a dead term may await a merge
@@ -163,7 +163,7 @@ def test_many_changes_of_one_entry_do_not_grow_the_index(tmp_path: Path) -> None
     words = WordIndex(tmp_path / "words", database.store_id)
     for n in range(12):
         backend.update(entry.id, {"content": f"numbat {n}"})
-        words.refresh(database)
+        words.view(database)
     assert words._index.searcher().num_docs == 1
     (hit,) = backend.search(Query("numbat", mode="lexical"))
     assert hit.entry.content == "numbat 11"

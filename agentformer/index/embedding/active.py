@@ -68,11 +68,9 @@ class ActiveEmbedder:
             return [self._current, *(other for other in self._others if other is not self._current)]
 
     def for_space(self, stored: EmbeddingSpace | None) -> GuardedEmbedder:
-        """Return the embedder for a store in the space `stored`, or None for a store without vectors.
-
-        Raises `SpaceMismatch` if the store was opened with another embedder. Raises `EmbedderUnavailable` if the
-        embedder cannot be loaded now, or if another model is now installed under its name.
-        """
+        """Return the embedder for a store in the space `stored`, or None for a store without vectors. Raises
+        `SpaceMismatch` if the store was opened with another embedder. Raises `EmbedderUnavailable` if the embedder
+        cannot be loaded now, or if another model is now installed under its name."""
         current = self.current
         if stored is None:  # the first writer decides
             self._follows = True

@@ -61,11 +61,8 @@ def migration_lock(folder: Path) -> Iterator[None]:
 
 
 class SpaceMigration:
-    """One run of `reembed`.
-
-    Raises `Conflict` while another process migrates, and `EmbedderUnavailable` if the new embedder fails. A later call
-    with the same arguments continues the migration.
-    """
+    """One run of `reembed`. Raises `Conflict` while another process migrates, and `EmbedderUnavailable` if the new
+    embedder fails. A later call with the same arguments continues the migration."""
 
     def __init__(
         self, folder: Path, database: Database, former: Embedder, target: Embedder, *, window_tokens: int = 0
@@ -180,20 +177,16 @@ class SpaceMigration:
 def query_overlap(
     connection: sqlite3.Connection, one: tuple[int, Sequence[Vector]], other: tuple[int, Sequence[Vector]]
 ) -> float:
-    """Return the mean share of the ten nearest entries that two spaces have in common, 0..1.
-
-    Each argument is the number of a space and its query vectors. The queries have the same order in both arguments.
-    """
+    """Return the mean share of the ten nearest entries that two spaces have in common, 0..1. Each argument is the
+    number of a space and its query vectors. The queries have the same order in both arguments."""
     near, far = (_nearest(connection, space, np.stack(list(queries)), []) for space, queries in (one, other))
     return _mean_overlap(near, far)
 
 
 def entry_overlap(connection: sqlite3.Connection, one: int, other: int) -> tuple[float | None, int]:
-    """Return the overlap of two spaces, and the size of the sample. A sample of entries is used as queries.
-
-    The query vector of an entry is the vector of its beginning. The entry itself is left out of the results. The
-    overlap is None if there is nothing to compare.
-    """
+    """Return the overlap of two spaces, and the size of the sample. A sample of entries is used as queries. The query
+    vector of an entry is the vector of its beginning. The entry itself is left out of the results. The overlap is None
+    if there is nothing to compare."""
     pairs = connection.execute(_FIRST_WINDOWS, {"one": one, "other": other}).fetchall()
     if len(pairs) < 2:
         return None, 0

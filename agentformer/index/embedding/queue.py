@@ -68,10 +68,7 @@ class EmbeddingQueue:
 
     def embed(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> EmbeddedEntries:
         """Return the windows and vectors of entries. No lock is held. If there is much work, finished vectors are
-        stored in the meantime.
-
-        Raises `EmbedderError`. In that case only finished vectors have been written.
-        """
+        stored in the meantime. Raises `EmbedderError`. In that case only finished vectors have been written."""
         with self._database.reading() as connection:
             stored = active_space(connection)
         embedder = embedder_for(self._embedder, stored[1] if stored else None)
@@ -114,10 +111,8 @@ class EmbeddingQueue:
         outcome: EmbeddedEntries | NotEmbedded,
     ) -> None:
         """Write the windows and vectors of entries, or queue the entries. `nums` are the numbers of the entries.
-
         Entries are also queued if a vector that they share was removed in the meantime, or if the store has moved to
-        another space.
-        """
+        another space."""
         searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
         add_to_move(connection, searched)
         active = active_space(connection)

@@ -95,11 +95,8 @@ def verify_windows(
     connection: sqlite3.Connection, embedder: Embedder | None, problem: str, damaged: Collection[int]
 ) -> Findings:
     """Verify each searched entry: its windows cover its text and have the vectors of their texts, or the entry waits
-    for its vectors.
-
-    The keys of the findings are entry numbers. `embedder` is the embedder of the active space. It is None if the
-    embedder is unavailable, and `problem` gives the reason. `damaged` entries are left out.
-    """
+    for its vectors. The keys of the findings are entry numbers. `embedder` is the embedder of the active space. It is
+    None if the embedder is unavailable, and `problem` gives the reason. `damaged` entries are left out."""
     findings = Findings(
         "windows", "the windows of each entry cover its text and have vectors, or the entry waits for its vectors"
     )

@@ -45,11 +45,8 @@ Windows = list[Window] | Refused
 
 
 class WindowTable:
-    """The windows of many entries as columns. A window needs about fifty bytes.
-
-    For each entry, in order, the table has its windows or a refusal. The position of a window counts the windows of all
-    entries.
-    """
+    """The windows of many entries as columns. A window needs about fifty bytes. For each entry, in order, the table has
+    its windows or a refusal. The position of a window counts the windows of all entries."""
 
     __slots__ = ("_ends", "_first", "_hashes", "_replaced", "_starts")
 
@@ -125,11 +122,8 @@ class WindowTable:
 
 
 class WindowCutter:
-    """Cuts entries into windows of at most `share` of the model's length.
-
-    `window_tokens` is an additional limit for the content of a window (0: no additional limit). It does not limit the
-    context line.
-    """
+    """Cuts entries into windows of at most `share` of the model's length. `window_tokens` is an additional limit for
+    the content of a window (0: no additional limit). It does not limit the context line."""
 
     def __init__(self, embedder: Embedder, share: float = 1.0, window_tokens: int = 0) -> None:
         self._embedder = embedder
@@ -187,10 +181,8 @@ class _Failures(NamedTuple):
 
 
 class WindowEmbedder:
-    """Embeds the windows of entries.
-
-    `find_known` returns the hashes that already have a vector. `store_rows` stores finished vectors during long work.
-    """
+    """Embeds the windows of entries. `find_known` returns the hashes that already have a vector. `store_rows` stores
+    finished vectors during long work."""
 
     def __init__(
         self,
@@ -220,11 +212,9 @@ class WindowEmbedder:
         return Rows(hashes, np.concatenate([rows.matrix for rows in self._unstored]))
 
     def embed(self, entries: Sequence[MemoryEntry]) -> WindowTable:
-        """Return the windows of each entry. New vectors are stored, or they are in `rows`.
-
-        If the model refuses an entry in every form, the entry is `Refused`, and the other entries are embedded. Raises
-        `EmbedderUnavailable` after finished vectors were stored.
-        """
+        """Return the windows of each entry. New vectors are stored, or they are in `rows`. If the model refuses an
+        entry in every form, the entry is `Refused`, and the other entries are embedded. Raises `EmbedderUnavailable`
+        after finished vectors were stored."""
         cutter = WindowCutter(self._embedder, window_tokens=self._window_tokens)
         table = cutter.cut(entries)
         try:

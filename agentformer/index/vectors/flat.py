@@ -77,11 +77,8 @@ class SelectionCache:
 
 
 class Flat:
-    """A scan of all rows, or of the rows of a scope.
-
-    Half precision needs half the memory and changes a score by about 1e-4. Callers compute exact scores for the best
-    rows.
-    """
+    """A scan of all rows, or of the rows of a scope. Half precision needs half the memory and changes a score by about
+    1e-4. Callers compute exact scores for the best rows."""
 
     name = "exact"
 
@@ -149,11 +146,8 @@ def bitmap_selector(inside: Mask) -> Any:
 
 def limit_threads(*, training: bool = False) -> None:
     """Make FAISS use one core in this thread, or half of the cores for a `training`. Only the first call in a thread
-    has an effect.
-
-    A single query is not faster with more cores, and the additional threads take time from other searches.
-    `OMP_NUM_THREADS` is an upper limit.
-    """
+    has an effect. A single query is not faster with more cores, and the additional threads take time from other
+    searches. `OMP_NUM_THREADS` is an upper limit."""
     import faiss
 
     if not getattr(_thread, "set", False):

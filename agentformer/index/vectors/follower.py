@@ -101,10 +101,8 @@ class VectorFollower:
                 self._saved_seq, self._unsaved = self._applied, 0
 
     def discard(self) -> None:
-        """Delete the snapshot, which may contain removed entries.
-
-        Raises `OSError`. If another process is training or writing a snapshot, the error is a `Timeout`.
-        """
+        """Delete the snapshot, which may contain removed entries. Raises `OSError`. If another process is training or
+        writing a snapshot, the error is a `Timeout`."""
         with self._following:
             self._saved_seq = -1
             snapshots.discard(self._folder)

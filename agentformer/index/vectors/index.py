@@ -105,10 +105,8 @@ class VectorIndex:
         return self._rows.newest_window
 
     def change(self, dropped: IntArray, windows: IntArray, entries: IntArray, vectors: IntArray, rows: Matrix) -> None:
-        """Remove the windows of the entries `dropped` and add other windows, in one step.
-
-        `vectors` are the numbers of the stored vectors. `rows` are unit vectors of shape (windows, dimension).
-        """
+        """Remove the windows of the entries `dropped` and add other windows, in one step. `vectors` are the numbers of
+        the stored vectors. `rows` are unit vectors of shape (windows, dimension)."""
         stage: Any = self._stage  # the stage encodes rows and adds the codes
         codes = stage.encode(rows) if len(windows) else None
         with self._lock.write():
@@ -157,11 +155,8 @@ class VectorIndex:
         save: Callable[[Image], None],
     ) -> None:
         """Train an index while searches continue. Then replace the present index, and apply all changes made since
-        `start`.
-
-        Before the replacement, `save` receives the trained index without the entries that `changed` since `start`.
-        Raises `Interrupted`.
-        """
+        `start`. Before the replacement, `save` receives the trained index without the entries that `changed` since
+        `start`. Raises `Interrupted`."""
         rows = start.rows
         trained = train_ivf(rows.vectors, read_vectors, self.dimension, self._options.exact_rows, stopped)
         live, query_count = trained.select(rows, rows.entries >= 0, 0), self._query_count
@@ -311,11 +306,8 @@ def _put_vectors(ivf: Ivf, vectors: IntArray, start: int, read_vectors: ReadVect
 
 
 class ReadWriteLock:
-    """A lock that many readers share or one writer holds alone.
-
-    A waiting writer gets the lock before new readers, so that constant searches do not delay a change. The lock is not
-    reentrant.
-    """
+    """A lock that many readers share or one writer holds alone. A waiting writer gets the lock before new readers, so
+    that constant searches do not delay a change. The lock is not reentrant."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition(threading.Lock())  # a writer holds it until its block ends

@@ -34,10 +34,7 @@ class OutlierCodes(NamedTuple):
 
 class Outliers:
     """Rows with numbers outside the range of the 8-bit codes. They are stored in half precision by position, and every
-    search scans them.
-
-    The lists also contain these rows, with the nearest possible codes.
-    """
+    search scans them. The lists also contain these rows, with the nearest possible codes."""
 
     def __init__(self, dimension: int, codes: OutlierCodes | None = None) -> None:
         self._flat = Flat(dimension)
@@ -112,11 +109,8 @@ class Tuning:
 
 @dataclass(slots=True)
 class Ivf:
-    """Lists of rows around centroids.
-
-    A search reads the nearest lists. If a scope has at most `exact_rows` rows, a search reads every row of the scope.
-    Such a search is exact except for the 8-bit rounding.
-    """
+    """Lists of rows around centroids. A search reads the nearest lists. If a scope has at most `exact_rows` rows, a
+    search reads every row of the scope. Such a search is exact except for the 8-bit rounding."""
 
     index: Any  # faiss.IndexIVFScalarQuantizer; its ids are positions
     trained_rows: int

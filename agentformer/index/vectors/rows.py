@@ -22,10 +22,8 @@ _SELECT = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w 
 
 
 class Rows:
-    """Window number, entry number and vector number of each position, in arrays that grow together.
-
-    A dead row keeps its position, and its entry number is -1. Not thread-safe.
-    """
+    """Window number, entry number and vector number of each position, in arrays that grow together. A dead row keeps
+    its position, and its entry number is -1. Not thread-safe."""
 
     def __init__(self, windows: Sequence[int] | IntArray = (), entries: Any = (), vectors: Any = ()) -> None:
         self._numbers = np.array([windows, entries, vectors], np.int64)  # by kind of number and by position
@@ -133,10 +131,7 @@ def entries_above(connection: sqlite3.Connection, space: int, window: int) -> li
 
 def read_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
     """Read full-precision vectors by number, in ascending order. Return the numbers that are still stored, and unit
-    rows.
-
-    Raises `StoreDamaged` for a vector with a wrong checksum.
-    """
+    rows. Raises `StoreDamaged` for a vector with a wrong checksum."""
     rows: list[tuple[int, bytes, int | None]] = []
     cursor = _tuple_cursor(connection)
     for start in range(0, len(vectors), _VARIABLES):

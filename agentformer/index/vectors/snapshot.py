@@ -95,11 +95,9 @@ def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot
 
 
 def read(folder: Path, **expected: Any) -> tuple[dict[str, Any], Image | None] | None:
-    """Return the description and the index of a snapshot. The index is None if the snapshot has another format.
-
-    Return None if there is no snapshot. Raises one of `READ_ERRORS` if the files are damaged, or if the description
-    does not have the `expected` values.
-    """
+    """Return the description and the index of a snapshot. The index is None if the snapshot has another format. Return
+    None if there is no snapshot. Raises one of `READ_ERRORS` if the files are damaged, or if the description does not
+    have the `expected` values."""
     try:
         with open_regular_file(folder / INDEX_FILE) as file:
             meta = json.loads(read_file(folder / META_FILE))

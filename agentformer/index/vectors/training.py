@@ -96,9 +96,7 @@ def list_count(rows: int) -> int:
 
 def positions_of(vectors: IntArray, order: IntArray, numbers: IntArray) -> tuple[IntArray, IntArray]:
     """Return the positions in `vectors` that contain one of `numbers`, and for each position the index into `numbers`.
-
-    `order` sorts `vectors`. Entries with equal texts share a vector, so a number may have several positions.
-    """
+    `order` sorts `vectors`. Entries with equal texts share a vector, so a number may have several positions."""
     ordered = vectors[order]
     first, last = np.searchsorted(ordered, numbers, "left"), np.searchsorted(ordered, numbers, "right")
     counts = last - first
@@ -174,11 +172,9 @@ class Tuner:
     stopped: Stopped
 
     def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
-        """Return the smallest effort that reaches the target recall.
-
-        On one half of the queries, it reaches the target with a margin for chance. On the other half, it also reaches
-        the target; the reported recall is measured on that half. Raises `Interrupted`.
-        """
+        """Return the smallest effort that reaches the target recall. On one half of the queries, it reaches the target
+        with a margin for chance. On the other half, it also reaches the target; the reported recall is measured on that
+        half. Raises `Interrupted`."""
         queries = self._queries(user_queries)
         truths = [self._truth(query) for query in queries]
         chosen, control = slice(0, None, 2), slice(1, None, 2)

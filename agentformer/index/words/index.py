@@ -22,9 +22,9 @@ import tantivy
 from filelock import FileLock, Timeout
 
 from agentformer.errors import AgentFormerError, StoreFull
-from agentformer.index.words.fields import ANALYSIS, BOOSTS, AnalyzedEntry, SharedAnalyzers, schema
+from agentformer.index.words.fields import ANALYSIS, AnalyzedEntry, SharedAnalyzers, schema
 from agentformer.index.words.memtable import Change, Memtable
-from agentformer.index.words.query import CommittedIndex, View, WordHits
+from agentformer.index.words.query import CommittedIndex, View
 from agentformer.index.words.writer import (
     UncommittedManifest,
     delete_unlisted,
@@ -41,8 +41,6 @@ from agentformer.records.database import Database
 from agentformer.records.files import delete
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS
-
-__all__ = ["BOOSTS", "WordHits", "WordIndex"]
 
 log = logging.getLogger("agentformer")
 
@@ -76,21 +74,14 @@ class WordIndex:
         self._writer: threading.Thread | None = None
         self._closed = False
 
-    def refresh(self, database: Database, newest: int = -1) -> None:
-        """Follow the records up to `newest`. Without `newest`, follow them up to the newest acknowledged change.
-
-        Raises `StoreFull` or another `StoreError`.
-        """
-        with self._lock:
-            if (self._view is not None and self._seen == newest) or self._up_to_date(database):
-                return
-        self._update(database, wait=True)
-
     def view(self, database: Database, newest: int = -1) -> View:
-        """Return the state after `refresh`. The returned state never changes, even if another thread discards the
-        index."""
+        """Follow the records up to `newest`, or up to the newest acknowledged change. Return the state. It never
+        changes, even if another thread discards the index. Raises `StoreFull` or another `StoreError`."""
         while True:
-            self.refresh(database, newest)
+            with self._lock:
+                current = (self._view is not None and self._seen == newest) or self._up_to_date(database)
+            if not current:
+                self._update(database, wait=True)
             with self._lock:
                 if self._view is not None:
                     return self._view
@@ -100,10 +91,8 @@ class WordIndex:
         self._update(database, wait=True)
 
     def discard(self) -> None:
-        """Delete the index. This is needed because segments contain removed entries until they are merged.
-
-        The next search rebuilds the index from the records. Raises `OSError`.
-        """
+        """Delete the index. This is needed because segments contain removed entries until they are merged. The next
+        search rebuilds the index from the records. Raises `OSError`."""
         with self._writing, FileLock(self._lock_file):
             with self._lock:
                 self._index, self._applied, self._point = None, -1, ""
@@ -237,7 +226,6 @@ class WordIndex:
                 self._view = View(self._committed, self._view.memtable.after(self._applied))
 
     def _write_changes(self, database: Database, outdated: Sequence[int] = ()) -> None:
-        """Write all changes, and the `outdated` entries, which another analyzer of this process must analyze."""
         delete_unlisted(self._folder)
         with index_writer(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
             newest = change_feed.last_seq(connection)
@@ -255,12 +243,11 @@ class WordIndex:
         view = self._view
         entries = {change.num: view.memtable.analyzed(change) if view else None for change in changes}
         missing = [num for num, analyzed in entries.items() if analyzed is None]
-        read = _analyze(connection, missing, self._analyzers)
+        entries |= _analyze(connection, missing, self._analyzers)
         for _, num in changes:
             if self._applied:
                 writer.delete_documents_by_query(tantivy.Query.term_query(self._index.schema, "num", num))
-            analyzed = entries[num] or read.get(num)
-            if analyzed is not None:
+            if (analyzed := entries[num]) is not None:
                 writer.add_document(analyzed.document())
 
 

@@ -43,11 +43,9 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Memtable:
-    """Entries that changed after the last commit of the index. The value of a removed entry is None.
-
-    One thread at a time makes a new memtable for each change. All memtables share `postings`, which only grows. Each
-    memtable uses only its own entries in `postings`.
-    """
+    """Entries that changed after the last commit of the index. The value of a removed entry is None. One thread at a
+    time makes a new memtable for each change. All memtables share `postings`, which only grows. Each memtable uses only
+    its own entries in `postings`."""
 
     entries: Mapping[int, MemtableEntry | None] = field(default_factory=dict)  # by number
     seqs: Mapping[int, int] = field(default_factory=dict)  # the change of each

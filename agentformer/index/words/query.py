@@ -88,19 +88,21 @@ class CommittedIndex:
         self._lengths: dict[str, float] = {}
         self._document_count = 0  # with deleted entries not merged away yet, as BM25 counts
         self.entries = int(searcher.num_docs)
-        counts = {name: int(searcher.doc_freq("language", name)) for name, _ in searcher.terms_with_prefix("language", "")}
+        counts = {
+            name: int(searcher.doc_freq("language", name)) for name, _ in searcher.terms_with_prefix("language", "")
+        }
         self.languages = {"" if name == UNKNOWN_LANGUAGE else name: count for name, count in counts.items()}
-        self._main_languages = {name for name, count in self.languages.items() if count >= self.entries * _LANGUAGE_SHARE}
+        self._main_languages = {
+            name for name, count in self.languages.items() if count >= self.entries * _LANGUAGE_SHARE
+        }
         self.language = max(self.languages, key=lambda name: self.languages[name], default="")  # of most entries
 
     def query_terms(
         self, query: QueryTerms, more_languages: Collection[str], dates: Sequence[str] = ()
     ) -> list[WeightedTerm]:
-        """Return the terms of a query for the index and for texts in `more_languages`, and the date terms `dates`.
-
-        Of a thousand short texts, a few get the wrong language. So in a large index, stems are searched only for the
-        main languages of the index and for the language of the query. Unstemmed words are always searched.
-        """
+        """Return the terms of a query for the index and for texts in `more_languages`, and the date terms `dates`. Of a
+        thousand short texts, a few get the wrong language. So in a large index, stems are searched only for the main
+        languages of the index and for the language of the query. Unstemmed words are always searched."""
         languages = {*self.languages, *more_languages}
         if self.entries >= _LARGE and len(self._main_languages) < len(self.languages):
             languages = {*self._main_languages, *more_languages, *(languages & {query.language})}

@@ -30,7 +30,14 @@ _BUSY = "LockBusy"
 _TRIES = 5
 _PAUSE_SECONDS = 0.05
 # "Writer was killed" means that one of its threads failed, mostly with an io::Error while writing a segment.
-_NO_ROOM = ("No space left", "Read-only file system", "Permission denied", "File too large", "quota", "writer was killed")
+_NO_ROOM = (
+    "No space left",
+    "Read-only file system",
+    "Permission denied",
+    "File too large",
+    "quota",
+    "writer was killed",
+)
 _NO_ROOM_NUMBERS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EDQUOT)
 _MAX_QUOTED = 200  # characters of a library's message
 
@@ -106,11 +113,8 @@ def delete_unlisted(folder: Path) -> None:
 
 
 def read_manifest(folder: Path, *, verify: bool) -> dict[str, Any]:
-    """Return the state from the manifest. It is empty for an empty folder.
-
-    Raises `ValueError` if the manifest does not match the files. With `verify`, all files are read. Without `verify`,
-    only tantivy's list of segments is read.
-    """
+    """Return the state from the manifest. It is empty for an empty folder. Raises `ValueError` if the manifest does not
+    match the files. With `verify`, all files are read. Without `verify`, only tantivy's list of segments is read."""
     for path in folder.iterdir():  # tantivy would wait forever for a pipe in the place of one of its files
         if not path.is_file() and os.path.lexists(path):
             raise ValueError(f"{path.name} in the word index is not a file")

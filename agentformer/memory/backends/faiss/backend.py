@@ -252,7 +252,7 @@ class FaissMemoryBackend(FolderRecords):
             return 0  # the result of a background attempt could not be stored
         remaining = self._indexes.embedding.catch_up(progress, refused=refused)
         if refused:  # an explicit call trains now, so that a store of short-lived processes is trained too
-            self._indexes.search.settle()
+            self._indexes.search.vectors.train_now(self._database)
         return remaining
 
     def reembed(
@@ -289,7 +289,7 @@ class FaissMemoryBackend(FolderRecords):
     def status(self) -> dict[str, Any]:
         """Return the counts, the space and the state of the index as JSON values."""
         opened = self._opened
-        index = opened.search.status() if opened and opened.searching else read_index_status(self._folder)
+        index = opened.search.vectors.status() if opened and opened.searching else read_index_status(self._folder)
         with self._database.reading() as connection:
             space = spaces.active_space(connection)
             counts = {

@@ -112,7 +112,7 @@ class Indexes:
         if self._search.catches_up_soon():  # so that both indexes are up to date at the next start
             self._search.refresh()
         self._search.close()
-        self._search.save()
+        self._search.vectors.save()
 
     def discard_scratch(self) -> None:
         """Delete the temporary folder of a store that cannot be written."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from agentformer.index.words.index import BOOSTS
+from agentformer.index.words.fields import BOOSTS
 from agentformer.memory.backends import is_live
 from agentformer.records.scopes import OWNERS, effective_salience
 from agentformer.text.analysis import query_terms, text_terms
