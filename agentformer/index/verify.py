@@ -20,10 +20,10 @@ from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreDamaged
 from agentformer.index.files import INDEX_FILE, META_FILE, WORDS_FOLDER
-from agentformer.index.vectors import rows as stored
 from agentformer.index.vectors import snapshot as snapshots
+from agentformer.index.vectors.flat import IntArray, Mask
+from agentformer.index.vectors.follower import read_stored_vectors
 from agentformer.index.vectors.index import Image
-from agentformer.index.vectors.rows import IntArray, Mask
 from agentformer.index.words.fields import ANALYSIS, UNKNOWN_LANGUAGE, AnalyzedEntry, schema
 from agentformer.index.words.writer import UncommittedManifest, is_index_failure, read_manifest
 from agentformer.records import change_feed
@@ -281,7 +281,7 @@ def _sorted_windows(windows: IntArray) -> IntArray:
 
 def _count_different(connection: sqlite3.Connection, vectors: IntArray, decoded: Matrix, dimension: int) -> int:
     """Return how many decoded rows differ from the stored vectors with these numbers."""
-    numbers, rows = stored.read_vectors(connection, np.unique(vectors), dimension)
+    numbers, rows = read_stored_vectors(connection, np.unique(vectors), dimension)
     present = np.isin(vectors, numbers)
     expected, actual = rows[np.searchsorted(numbers, vectors[present])], decoded[present]
     lengths = np.maximum(np.linalg.norm(expected, axis=1) * np.linalg.norm(actual, axis=1), 1e-12)

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from agentformer.index.embedding.active import current_embedder, embedder_for, loaded_embedder
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.index.vectors import rows as stored_rows
-from agentformer.index.vectors.follower import VectorFollower
+from agentformer.index.vectors.flat import IntArray
+from agentformer.index.vectors.follower import VectorFollower, read_stored_vectors
 from agentformer.index.vectors.index import VectorHits
-from agentformer.index.vectors.rows import IntArray
 from agentformer.records.database import Database
 from agentformer.records.spaces import space_of
 from agentformer.types import Embedder, EmbeddingSpace, Vector
@@ -151,7 +150,7 @@ def _cosines(
 ) -> NDArray[np.float32]:
     """Return the cosines of these vectors with the query. If a vector was deleted in the meantime, its rounded score is
     returned."""
-    numbers, rows = stored_rows.read_vectors(connection, np.sort(vectors), len(query))
+    numbers, rows = read_stored_vectors(connection, np.sort(vectors), len(query))
     if not len(numbers):
         return rounded
     places = np.minimum(np.searchsorted(numbers, vectors), len(numbers) - 1)

@@ -14,9 +14,8 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.files import META_FILE
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import flat, follower
-from agentformer.index.vectors.flat import CodeCopy, Selection, SelectionCache
+from agentformer.index.vectors.flat import CodeCopy, Rows, Selection, SelectionCache
 from agentformer.index.vectors.index import ReadWriteLock
-from agentformer.index.vectors.rows import Rows
 from agentformer.index.vectors.training import _ladder, list_count, positions_of
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes

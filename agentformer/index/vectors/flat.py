@@ -1,11 +1,10 @@
-"""The first stage of the vector index: all rows in half precision, searched without approximation. Also selections of
-rows."""
+"""The rows of the vector index, and its first stage: all rows in half precision, searched without approximation."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,13 +12,93 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.index.vectors.rows import IntArray, Mask, Rows
 from agentformer.types import Matrix, Vector
 
+IntArray = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_MIN_CAPACITY = 256
 _MAX_SELECTIONS = 16  # one of a million rows takes 125 kB here and 1 MB for its `ScopeMask`
 _MAX_COPIED_ROWS = 131_072  # of all copies together: 50 MB at 384 dimensions
 
 _thread = threading.local()
+
+
+class Rows:
+    """Window number, entry number and vector number of each position, in arrays that grow together. A dead row keeps
+    its position, and its entry number is -1. Not thread-safe."""
+
+    def __init__(self, windows: Sequence[int] | IntArray = (), entries: Any = (), vectors: Any = ()) -> None:
+        self._numbers = np.array([windows, entries, vectors], np.int64)  # by kind of number and by position
+        self.size = len(entries)
+        self.dead = int(np.count_nonzero(self.entries < 0))
+        self.newest_entry = int(self.entries.max(initial=-1))
+        self.newest_window = int(self.windows.max(initial=-1))
+
+    @property
+    def live(self) -> int:
+        return self.size - self.dead
+
+    @property
+    def windows(self) -> IntArray:
+        return self._numbers[0, : self.size]
+
+    @property
+    def entries(self) -> IntArray:
+        return self._numbers[1, : self.size]
+
+    @property
+    def vectors(self) -> IntArray:
+        return self._numbers[2, : self.size]
+
+    @property
+    def bytes(self) -> int:
+        return self._numbers.nbytes
+
+    def append(self, windows: IntArray, entries: IntArray, vectors: IntArray) -> None:
+        """Append rows."""
+        end = self.size + len(windows)
+        if end > self._numbers.shape[1]:
+            larger = np.zeros((3, max(end, self.size + self.size // 2, _MIN_CAPACITY)), np.int64)
+            larger[:, : self.size] = self._numbers[:, : self.size]
+            self._numbers = larger
+        self._numbers[:, self.size : end] = windows, entries, vectors
+        self.size = end
+        self.dead += int(np.count_nonzero(entries < 0))
+        self.newest_entry = max(self.newest_entry, int(entries.max(initial=-1)))
+        self.newest_window = max(self.newest_window, int(windows.max(initial=-1)))
+
+    def drop(self, entries: IntArray) -> IntArray:
+        """Mark the rows of these entries as dead. Return the positions of these rows."""
+        entries = entries[(entries >= 0) & (entries <= self.newest_entry)]
+        if len(entries) == 0:
+            return entries
+        if len(entries) == 1:  # one comparison of all rows: half a millisecond for a million
+            positions = np.flatnonzero(self.entries == entries[0])
+        else:
+            table = np.zeros(self.newest_entry + 2, np.bool_)  # the last element belongs to the entry -1
+            table[entries] = True
+            positions = np.flatnonzero(table[self.entries])
+        return self.drop_positions(positions)
+
+    def drop_positions(self, positions: IntArray) -> IntArray:
+        """Mark the rows at these positions as dead. Return the positions that were alive."""
+        positions = positions[self.entries[positions] >= 0]
+        self.entries[positions] = -1
+        self.dead += len(positions)
+        return positions
+
+    def inside(self, allowed: Mask) -> Mask:
+        """Return a mask by position of the live rows with entries in the given mask by entry number."""
+        table = np.zeros(self.newest_entry + 2, np.bool_)
+        end = min(len(allowed), self.newest_entry + 1)
+        table[:end] = allowed[:end]
+        inside: Mask = table[self.entries]
+        return inside
+
+    def take(self, positions: IntArray) -> Rows:
+        """Return a copy with only these rows, in this order."""
+        return Rows(*self._numbers[:, positions])
 
 
 class Nearest(NamedTuple):

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import Timeout
 
 from agentformer.index.files import read_index_status
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.index.vectors import rows as stored
 from agentformer.index.vectors import snapshot as snapshots
+from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.index import Image, VectorHits, VectorIndex
-from agentformer.index.vectors.rows import IntArray
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.index.vectors.training_options import IndexOptions
 from agentformer.records import change_feed
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space
+from agentformer.records.vectors import decode_vectors
 from agentformer.types import Matrix, Vector
 
 log = logging.getLogger("agentformer")
 
 _BATCH = 512  # number of changed entries that are applied in one step
+_READ_ROWS = 4_096  # rows read at a time
+_VARIABLES = 500  # numbers per statement; well below every SQLite's limit of bound variables
+_SELECT = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
 _DISCARD_SECONDS = 3.0  # to wait for another process that writes a snapshot, before it is deleted
 # A snapshot is written when this share has changed since the last one, or always while the store is small:
 # a single addition to a large store must not write gigabytes.
@@ -137,18 +141,18 @@ class VectorFollower:
         if index is None or index.space != space:
             index = self._load(connection, space, dimension)
             if self._applied:  # entries got windows without a change, because the store has returned to a former space
-                late = stored.entries_above(connection, space, index.newest_window)
+                late = entries_above(connection, space, index.newest_window)
         elif self._applied >= newest:
             return
         if self._applied == 0 and len(index) == 0:
-            for windows in stored.read_space(connection, space, dimension):
+            for windows in read_space(connection, space, dimension):
                 index.change(np.zeros(0, np.int64), *windows)
             self._unsaved += len(index)
         else:
             changed = list(dict.fromkeys([*late, *change_feed.entries_since(connection, self._applied)]))
             for start in range(0, len(changed), _BATCH):
                 batch = changed[start : start + _BATCH]
-                windows = stored.read_entries(connection, space, batch, dimension)
+                windows = read_entries(connection, space, batch, dimension)
                 index.change(np.array(batch, np.int64), *windows)
             self._unsaved += len(changed)
         self._index = index
@@ -174,7 +178,7 @@ class VectorFollower:
     def _train(self, database: Database, index: VectorIndex, stopped: Stopped) -> None:
         def read_vectors(vectors: IntArray) -> tuple[IntArray, Matrix]:
             with database.reading() as connection:
-                return stored.read_vectors(connection, vectors, index.dimension)
+                return read_stored_vectors(connection, vectors, index.dimension)
 
         while self._index is index and index.needs_training() and not stopped():
             with self._following:  # no change may happen between reading the rows and reading their change number
@@ -206,3 +210,60 @@ class VectorFollower:
 
     def _write(self, image: Image, space: int, seq: int, point: str) -> None:
         snapshots.save(self._folder, image, store_id=self._store_id, space=space, seq=seq, point=point)
+
+
+class StoredWindows(NamedTuple):
+    """Windows read from SQLite: arrays of equal length, and unit rows of shape (windows, dimension)."""
+
+    windows: IntArray
+    entries: IntArray
+    vectors: IntArray
+    rows: Matrix
+
+
+def read_space(connection: sqlite3.Connection, space: int, dimension: int) -> Iterator[StoredWindows]:
+    """Read all windows of a space in batches. Raises `StoreDamaged` for a vector with a wrong checksum."""
+    cursor = _tuple_cursor(connection).execute(_SELECT + "WHERE w.space = ? ORDER BY w.id", [space])
+    while batch := cursor.fetchmany(_READ_ROWS):
+        yield _stored_windows(batch, dimension)
+
+
+def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[int], dimension: int) -> StoredWindows:
+    """Read the windows of these entries. Raises `StoreDamaged` for a vector with a wrong checksum."""
+    rows = _tuple_cursor(connection).execute(
+        _SELECT + "WHERE w.space = ? AND w.entry IN (SELECT value FROM json_each(?)) ORDER BY w.id",
+        [space, json.dumps(list(entries))],
+    )
+    return _stored_windows(rows.fetchall(), dimension)
+
+
+def entries_above(connection: sqlite3.Connection, space: int, window: int) -> list[int]:
+    """Return the entries that have windows newer than this window."""
+    rows = connection.execute("SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?", [window, space])
+    return [row[0] for row in rows]
+
+
+def read_stored_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
+    """Read full-precision vectors by number, in ascending order. Return the numbers that are still stored, and unit
+    rows. Raises `StoreDamaged` for a vector with a wrong checksum."""
+    rows: list[tuple[int, bytes, int | None]] = []
+    cursor = _tuple_cursor(connection)
+    for start in range(0, len(vectors), _VARIABLES):
+        batch = vectors[start : start + _VARIABLES].tolist()
+        marks = ",".join("?" * len(batch))
+        query = f"SELECT id, data, checksum FROM vectors WHERE id IN ({marks}) ORDER BY id"
+        rows += cursor.execute(query, batch).fetchall()
+    numbers, blobs, checksums = zip(*rows, strict=True) if rows else ((), (), ())
+    return np.array(numbers, np.int64), decode_vectors(numbers, blobs, checksums, dimension)
+
+
+def _tuple_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    cursor = connection.cursor()
+    cursor.row_factory = None  # plain tuples are faster than named rows
+    return cursor
+
+
+def _stored_windows(batch: Sequence[tuple[Any, ...]], dimension: int) -> StoredWindows:
+    windows, entries, vectors, blobs, checksums = zip(*batch, strict=True) if batch else ((),) * 5
+    numbers = [np.array(column, np.int64) for column in (windows, entries, vectors)]
+    return StoredWindows(numbers[0], numbers[1], numbers[2], decode_vectors(vectors, blobs, checksums, dimension))

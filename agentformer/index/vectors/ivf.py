@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 from agentformer.index.vectors.flat import (
     CodeCopy,
     Flat,
+    IntArray,
+    Mask,
     Nearest,
+    Rows,
     Selection,
     bitmap_selector,
     limit_threads,
     nearest,
     search_parameters,
 )
-from agentformer.index.vectors.rows import IntArray, Mask, Rows
 from agentformer.types import Matrix, Vector
 
 _NO_OFFSET = -1  # of a position with no row in the index

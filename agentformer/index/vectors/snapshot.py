@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index.files import INDEX_FILE, META_FILE
+from agentformer.index.vectors.flat import Rows
 from agentformer.index.vectors.index import Image
 from agentformer.index.vectors.ivf import OutlierCodes
-from agentformer.index.vectors.rows import Rows
 from agentformer.records.files import (
     atomic_writer,
     delete,

@@ -20,9 +20,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from agentformer.index.vectors.flat import limit_threads
+from agentformer.index.vectors.flat import IntArray, limit_threads
 from agentformer.index.vectors.ivf import AssignedRows, Ivf, Outliers, Tuning
-from agentformer.index.vectors.rows import IntArray
 from agentformer.types import Matrix, Vector
 
 log = logging.getLogger("agentformer")
