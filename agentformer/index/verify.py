@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import tantivy
 from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreDamaged
-from agentformer.index.files import INDEX_FILE, META_FILE, WORDS_FOLDER
+from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray, Mask
 from agentformer.index.vectors.follower import read_stored_vectors
@@ -157,7 +158,6 @@ def _searched_entries(connection: sqlite3.Connection) -> IntArray:
 
 
 def _indexed_entries(words: _Words) -> IntArray:
-    """Return the entry numbers of all documents of the index. Numbers may be repeated."""
     count, everything = int(words.searcher.num_docs), tantivy.Query.all_query()
     parts = [np.zeros(0, np.int64)]
     for start in range(0, count, _PAGE):
@@ -203,29 +203,16 @@ def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
 
 
 def _read_snapshot(folder: Path, findings: Findings) -> tuple[dict[str, Any], Image | None] | None:
-    """Return the description and the index of the snapshot. Return None without a snapshot. Return None and add a
-    finding if the snapshot is damaged."""
-    for tries in range(1, _TRIES + 1):
-        before = _file_states(folder)
+    """Return the description and the index of the snapshot. Return None without a snapshot, or after adding a finding
+    about a damaged one."""
+    problem = ""
+    for _ in range(_TRIES):
         try:
             return snapshots.read(folder)
         except snapshots.READ_ERRORS as error:
-            if _file_states(folder) == before or tries == _TRIES:  # no other process has written a new snapshot
-                findings.add(f"the saved vector index is damaged: {_one_line(error)}")
-                break
+            problem = _one_line(error)
+    findings.add(f"the saved vector index is damaged: {problem}")
     return None
-
-
-def _file_states(folder: Path) -> list[tuple[int, int, int] | None]:
-    """Return inode, time and size of each file of the snapshot, or None for a missing file."""
-    states: list[tuple[int, int, int] | None] = []
-    for name in (INDEX_FILE, META_FILE):
-        try:
-            state = (folder / name).stat()
-            states.append((state.st_ino, state.st_mtime_ns, state.st_size))
-        except OSError:
-            states.append(None)
-    return states
 
 
 def _compare_snapshot(
@@ -267,11 +254,8 @@ def _compare_snapshot(
 
 def _read_windows(connection: sqlite3.Connection, space: int, changed: IntArray) -> IntArray:
     """Return the window, entry and vector numbers of a space. Windows of changed entries are left out."""
-    cursor = connection.execute("SELECT id, entry, vector FROM windows WHERE space = ?", [space])
-    parts = [np.zeros((0, 3), np.int64)]
-    while batch := cursor.fetchmany(_ROWS):
-        parts.append(np.array([tuple(row) for row in batch], np.int64))
-    windows = np.concatenate(parts)
+    rows = connection.execute("SELECT id, entry, vector FROM windows WHERE space = ?", [space])
+    windows = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 3)
     return _sorted_windows(windows[~np.isin(windows[:, 1], changed)])
 
 
@@ -310,7 +294,6 @@ def _decoded_rows(image: Image, positions: Mask) -> Iterator[tuple[IntArray, Mat
 
 
 def _decoded_list(index: Any, number: int) -> tuple[IntArray, Matrix]:
-    """Return the positions of a list and their decoded rows."""
     import faiss
 
     inverted = index.invlists

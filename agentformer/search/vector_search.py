@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.embedding.active import current_embedder, embedder_for, loaded_embedder
+from agentformer.index.embedding.active import ActiveEmbedder, current_embedder, embedder_for
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.follower import VectorFollower, read_stored_vectors
@@ -50,12 +50,14 @@ class VectorSearch:
         the store has moved to another space in the meantime. While the embedder of a new space is being loaded, the
         index of the former space is searched, and a warning is returned. Raises `EmbedderError` or `SpaceMismatch`."""
         number, active = space
-        embedder = loaded_embedder(self._embedder, active)
-        if embedder is None:
-            former = self._nearest_in_former_space(text, limit, mask)
+        own = self._embedder
+        embedder: Embedder | None = None
+        if isinstance(own, ActiveEmbedder):
+            embedder = own.loaded_for_space(active)
+            former = self._nearest_in_former_space(text, limit, mask) if embedder is None else None
             if former is not None:
                 return former, (_FORMER_SPACE.format(active.spec),)
-            embedder = embedder_for(self._embedder, active)
+        embedder = embedder or embedder_for(own, active)
         vector = self.cache.embed(embedder, number, text)
         self._index.follow(self._database, seq, number)
         hits = self._index.search(number, vector, limit, mask)

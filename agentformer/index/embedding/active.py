@@ -98,11 +98,14 @@ class ActiveEmbedder:
         own = current.known_space or current.space
         if not self._follows or not stored.difference(own) or self._used_for(stored):
             return self.for_space(stored)
+
+        def load() -> None:
+            with suppress(AgentFormerError):  # the next call of `for_space` raises it
+                self.for_space(stored)
+
         with self._lock:
             if self._background is None or self._background[0] != stored:
-                thread = threading.Thread(
-                    target=self._load_in_background, args=(stored,), name="agentformer-embedder", daemon=True
-                )
+                thread = threading.Thread(target=load, name="agentformer-embedder", daemon=True)
                 self._background = stored, thread
                 thread.start()
             thread = self._background[1]
@@ -122,10 +125,6 @@ class ActiveEmbedder:
         self._breaker.reset()
         for embedder in self.used():
             embedder.retry_now()
-
-    def _load_in_background(self, stored: EmbeddingSpace) -> None:
-        with suppress(AgentFormerError):  # the next call of `for_space` raises it
-            self.for_space(stored)
 
     def _used_for(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
         """Return an embedder of this space that was used or registered earlier."""
@@ -148,14 +147,6 @@ class ActiveEmbedder:
         return embedder
 
 
-def loaded_embedder(embedder: Embedder, stored: EmbeddingSpace) -> Embedder | None:
-    """Return the same as `embedder_for`, but return None while the embedder of the store's new space is being
-    loaded."""
-    if isinstance(embedder, ActiveEmbedder):
-        return embedder.loaded_for_space(stored)
-    return embedder_for(embedder, stored)
-
-
 def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
     """Return one embedder to be used for all steps of a task on a store in the space `stored`. Raises
     `SpaceMismatch`."""
@@ -169,9 +160,3 @@ def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
 def current_embedder(embedder: Embedder) -> Embedder:
     """Return one embedder to be used for all steps of a task that needs no store."""
     return embedder.current if isinstance(embedder, ActiveEmbedder) else embedder
-
-
-def retry_now(embedder: Embedder) -> None:
-    """Allow a call at once after a failure of the embedder."""
-    if isinstance(embedder, ActiveEmbedder):
-        embedder.retry_now()

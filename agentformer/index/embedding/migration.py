@@ -27,7 +27,7 @@ from agentformer.records import spaces
 from agentformer.records import vectors as store
 from agentformer.records.database import Database
 from agentformer.records.vectors import Rows, Window
-from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, Reembedding, Vector
+from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, Reembedding
 
 LOCK_FILE = "reembed.lock"
 _ENTRIES = 64  # embedded together: one step of the progress bar, and the cost of an interruption
@@ -171,16 +171,10 @@ class SpaceMigration:
             return None, 0
         new = [self._target.embed_query(query) for query in queries]
         with self._database.reading() as connection:
-            return query_overlap(connection, (active[0], old), (number, new)), len(queries)
-
-
-def query_overlap(
-    connection: sqlite3.Connection, one: tuple[int, Sequence[Vector]], other: tuple[int, Sequence[Vector]]
-) -> float:
-    """Return the mean share of the ten nearest entries that two spaces have in common, 0..1. Each argument is the
-    number of a space and its query vectors. The queries have the same order in both arguments."""
-    near, far = (_nearest(connection, space, np.stack(list(queries)), []) for space, queries in (one, other))
-    return _mean_overlap(near, far)
+            near, far = (
+                _nearest(connection, *pair, []) for pair in ((active[0], np.stack(old)), (number, np.stack(new)))
+            )
+            return _mean_overlap(near, far), len(queries)
 
 
 def entry_overlap(connection: sqlite3.Connection, one: int, other: int) -> tuple[float | None, int]:
@@ -199,6 +193,7 @@ def entry_overlap(connection: sqlite3.Connection, one: int, other: int) -> tuple
 
 
 def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> float:
+    """Return the mean share of the nearest entries that two spaces have in common, 0..1."""
     shares = [len(set(a) & set(b)) / max(len(a), len(b)) for a, b in zip(one, other, strict=True) if a or b]
     return float(np.mean(shares)) if shares else 1.0
 

@@ -18,7 +18,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError, StoreFull
-from agentformer.index.embedding.active import ActiveEmbedder, embedder_for, retry_now
+from agentformer.index.embedding.active import ActiveEmbedder, embedder_for
 from agentformer.index.embedding.windows import Progress, Refused, WindowEmbedder, WindowTable
 from agentformer.records import change_feed
 from agentformer.records import entries as records
@@ -161,7 +161,8 @@ class EmbeddingQueue:
             raise StoreFull(f"{self._folder} cannot be written ({error.strerror}); nothing was embedded") from error
 
     def _embed_queue(self, progress: Progress | None, refused: bool) -> None:
-        retry_now(self._embedder)
+        if isinstance(self._embedder, ActiveEmbedder):
+            self._embedder.retry_now()
         after = 0
         while True:
             with self._database.reading() as connection:

@@ -141,7 +141,8 @@ class VectorFollower:
         if index is None or index.space != space:
             index = self._load(connection, space, dimension)
             if self._applied:  # entries got windows without a change, because the store has returned to a former space
-                late = entries_above(connection, space, index.newest_window)
+                newer = "SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?"
+                late = [row[0] for row in connection.execute(newer, [index.newest_window, space])]
         elif self._applied >= newest:
             return
         if self._applied == 0 and len(index) == 0:
@@ -235,12 +236,6 @@ def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[i
         [space, json.dumps(list(entries))],
     )
     return _stored_windows(rows.fetchall(), dimension)
-
-
-def entries_above(connection: sqlite3.Connection, space: int, window: int) -> list[int]:
-    """Return the entries that have windows newer than this window."""
-    rows = connection.execute("SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?", [window, space])
-    return [row[0] for row in rows]
 
 
 def read_stored_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: int) -> tuple[IntArray, Matrix]:

@@ -290,20 +290,17 @@ class BackgroundTrainer:
                     self._thread = None
                     self._failed(error)
 
-    def wait(self) -> None:
-        """Wait until no training runs."""
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until no training runs, or for this time."""
         with self._lock:
             thread = self._thread
-        if thread is not None:
-            thread.join()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(seconds)
 
     def close(self) -> None:
         """Stop the thread between two slices of its work. Calling this twice does no harm."""
         self._stopped.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_CLOSE_SECONDS)
+        self.wait(_CLOSE_SECONDS)
 
     def lock(self, seconds: float = 0.0) -> FileLock:
         """Return the lock for training and for writing a snapshot. Acquiring the lock raises `Timeout` after the given
