@@ -10,7 +10,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +85,8 @@ class ScratchFolder:
 def usable_index_folder(folder: Path, *, writable: bool) -> Iterator[Path]:
     """Yield a folder in which the indexes can be opened: the given folder, or a `ScratchFolder` with links to it.
     Raises `StoreFull`."""
-    if writable:
-        yield folder
-        return
-    scratch = ScratchFolder(folder)
-    try:
-        yield scratch.folder
-    finally:
-        scratch.close()
+    with nullcontext() if writable else closing(ScratchFolder(folder)) as scratch:
+        yield scratch.folder if scratch else folder
 
 
 def _link(source: Path, target: Path) -> None:

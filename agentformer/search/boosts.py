@@ -48,9 +48,6 @@ _TITLE_COLUMNS = (
 )
 
 
-# ------------------------------------------------------------------ document
-
-
 def document_boost(connection: sqlite3.Connection, hits: Sequence[tuple[int, float]]) -> RankedList:
     """Boost passages of long documents that have several hits. The score of a document is the mean of its best three
     passages. `hits` are entry numbers with scores in 0..1, best first.
@@ -75,9 +72,6 @@ def document_boost(connection: sqlite3.Connection, hits: Sequence[tuple[int, flo
     score_of = {num: means[documents[num]] for num, _ in hits if num in documents}
     order = sorted(score_of, key=lambda num: -score_of[num])
     return RankedList("document", order, _DOCUMENT_WEIGHT, [score_of[num] for num in order])
-
-
-# ------------------------------------------------------------------ title
 
 
 class _Title(NamedTuple):
@@ -142,9 +136,6 @@ def _has_words(text: str, phrase: str) -> bool:
     return False
 
 
-# ------------------------------------------------------------------ date
-
-
 @dataclass(frozen=True, slots=True)
 class QueryDates:
     """The dates that a query names. The object is false if the query names no date."""
@@ -185,9 +176,6 @@ def date_boost(connection: sqlite3.Connection, nums: Sequence[int], dates: Query
         if any(asked.first <= days.first and days.last <= asked.last for days in named for asked in dates.days):
             inside.add(num)
     return RankedList("period", [num for num in nums if num in inside], _DATE_WEIGHT)
-
-
-# ------------------------------------------------------------------ all
 
 
 def all_boosts(

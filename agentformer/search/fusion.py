@@ -2,11 +2,6 @@
 
 `merge` is weighted reciprocal rank fusion (Cormack, Clarke, Buettcher, SIGIR 2009). `fuse` is the default of hybrid
 search. In addition to ranks, it uses how close the score of an item is to the first score of its list.
-
-The weight of the vectors depends on three measurements, and none of them needs the right answer. The first is how well
-the embedder covers the languages of the query and of its passages. The second is the distance of the nearest entry from
-the other near entries: if all distances are about equal, the order of the entries says little. The third is the share
-of the query that the best match by words contains.
 """
 
 from __future__ import annotations

@@ -118,8 +118,6 @@ class HybridSearch:
             warnings = (*warnings, _WORDS_ALONE.format(error))
         return self._hits(request, replace(candidates, vectors=None, warnings=warnings))
 
-    # ------------------------------------------------------------------ candidates
-
     def _request(self, query: Query, terms: QueryTerms, dates: QueryDates) -> _Request:
         with self._database.reading() as connection:
             seq = change_feed.last_seq(connection)
@@ -180,8 +178,6 @@ class HybridSearch:
     def _candidate_count(self, query: Query) -> int:
         return min(max(self._fanout, query.limit), MAX_LIMIT)
 
-    # ------------------------------------------------------------------ ranking
-
     def _hits(self, request: _Request, candidates: _Candidates) -> Hits:
         query, words = request.query, candidates.words
         with self._database.reading() as connection:
@@ -241,8 +237,6 @@ class HybridSearch:
             return records.content_starts(connection, nums[:_SAMPLES], _SAMPLE_LENGTH) if nums else []
 
         return self._coverage.of_search(request.terms, samples(words.entries), lambda: samples(nearest.entries))
-
-    # ------------------------------------------------------------------ indexes
 
     def refresh(self) -> None:
         """Update both indexes now, also on disk. Without this call, the next search updates them."""

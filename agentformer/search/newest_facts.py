@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise, takewhile
@@ -40,7 +40,6 @@ _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
 def _phrases(table: Mapping[str, str]) -> dict[str, frozenset[tuple[str, ...]]]:
-    """Return the phrases of each language as tuples of words."""
     return {language: frozenset(tuple(phrase.split()) for phrase in table[language].split(", ")) for language in table}
 
 
@@ -166,24 +165,17 @@ def _statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[_Stat
     content = entry.content
     if entry.kind in DOCUMENT_KINDS or entry.kind == "summary" or len(content) > _MAX_LENGTH:
         return
-    candidates = _candidate_languages(languages.of(entry))
+    language = languages.of(entry)
+    candidates = _ALIKE if language in _ALIKE else (language,) if language in _VERBS else tuple(_VERBS)
     for start, end in sentence_spans(content)[:_SENTENCES]:
         sentence = content[start:end].strip()
         if sentence.endswith(("?", "？")):
             continue
         labelled = _LABELLED.fullmatch(sentence) if entry.kind != "message" else None
-        if labelled:
-            statement = _labelled(labelled)
-        else:
-            words = _WORD.findall(sentence)
-            statement = next(filter(None, (_stated(words, language) for language in candidates)), None)
-        if statement:
+        words = _WORD.findall(sentence)
+        read = (_labelled(labelled),) if labelled else (_stated(words, language) for language in candidates)
+        if statement := next(filter(None, read), None):
             yield statement
-
-
-def _candidate_languages(language: str) -> Iterable[str]:
-    """Return the languages that a sentence may have in a text in `language`."""
-    return _ALIKE if language in _ALIKE else (language,) if language in _VERBS else _VERBS
 
 
 def _labelled(match: re.Match[str]) -> _Statement | None:

@@ -77,9 +77,6 @@ def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = Non
     return Hits(relevant, hits.warnings)
 
 
-# ------------------------------------------------------------------ what a hit holds
-
-
 @dataclass(slots=True)
 class _LanguageQuery:
     """The terms of a query in one language, without function words."""
@@ -237,9 +234,6 @@ def _distance(one: str, other: str) -> int:
             row.append(best)
         before = above
     return row[-1]
-
-
-# ------------------------------------------------------------------ which hits are relevant
 
 
 def _named(matches: Sequence[_Match]) -> set[int]:

@@ -1,4 +1,5 @@
-"""The weight of the vectors in a hybrid search: how decisive they are, and whether the embedder knows the language."""
+"""The weight of the vectors in a hybrid search. It depends on the languages that the embedder knows, on the distance of
+the nearest entry from the other near entries, and on the share of the query that the best match by words contains."""
 
 from __future__ import annotations
 

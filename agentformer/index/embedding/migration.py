@@ -171,10 +171,8 @@ class SpaceMigration:
             return None, 0
         new = [self._target.embed_query(query) for query in queries]
         with self._database.reading() as connection:
-            near, far = (
-                _nearest(connection, *pair, []) for pair in ((active[0], np.stack(old)), (number, np.stack(new)))
-            )
-            return _mean_overlap(near, far), len(queries)
+            near = _nearest(connection, active[0], np.stack(old), [])
+            return _mean_overlap(near, _nearest(connection, number, np.stack(new), [])), len(queries)
 
 
 def entry_overlap(connection: sqlite3.Connection, one: int, other: int) -> tuple[float | None, int]:

@@ -259,8 +259,7 @@ def _check_vectors(vectors: Sequence[StoredVector]) -> None:
 def _commit_windows(
     connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, list[Window] | Refused]]
 ) -> None:
-    """Write the windows of entries in the active space. Queue an entry if the model refused it, or if one of its
-    vectors was removed."""
+    """Write windows. Queue an entry if the model refused it, or if one of its vectors was removed."""
     complete: list[tuple[int, Sequence[Window]]] = []
     for num, windows in entries:
         if isinstance(windows, Refused):

@@ -9,7 +9,7 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -256,13 +256,10 @@ def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> s
 def _has_gap(content: str, windows: Sequence[_Window], model: _Model) -> bool:
     """Return whether a token lies outside of all windows. If tokens are unknown, return whether many letters lie
     outside."""
-    gaps, end = [], 0
-    for span in sorted(window.span for window in windows):
-        if content[end : span.start].strip():
-            gaps.append(Span(end, span.start))
-        end = max(end, span.end)
-    if content[end:].strip():
-        gaps.append(Span(end, len(content)))
+    spans = sorted(window.span for window in windows)
+    ends = accumulate((span.end for span in spans), max, initial=0)
+    starts = (*(span.start for span in spans), len(content))
+    gaps = [Span(end, start) for end, start in zip(ends, starts, strict=True) if content[end:start].strip()]
     if not gaps:
         return False
     tokens = model.tokens(content)

@@ -86,7 +86,11 @@ def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot
     try:
         files = read(folder, store=store_id, space=space, dimension=dimension)
     except READ_ERRORS:
-        _set_aside(folder)
+        for path in (folder / INDEX_FILE, folder / META_FILE):
+            if os.path.lexists(path):
+                aside = path.with_name(path.name + _ASIDE)
+                delete(aside)  # `os.replace` does not replace a folder
+                os.replace(path, aside)
         return None
     if files is None:
         return None
@@ -175,12 +179,3 @@ def _array(file: BinaryIO, kind: str, size: int) -> NDArray[Any]:
 def _checksum(meta: dict[str, Any]) -> str:
     """Return the checksum of the description. Without it, a flipped digit in `seq` could hide changes forever."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
-
-
-def _set_aside(folder: Path) -> None:
-    for name in (INDEX_FILE, META_FILE):
-        path = folder / name
-        if os.path.lexists(path):
-            aside = path.with_name(name + _ASIDE)
-            delete(aside)  # `os.replace` does not replace a folder
-            os.replace(path, aside)

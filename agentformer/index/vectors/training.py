@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -84,7 +84,7 @@ def train_ivf(vectors: IntArray, read_vectors: ReadVectors, dimension: int, exac
     ivf.reserve(len(vectors))
     for numbers, rows in _slices(vectors, read_vectors, stopped):
         positions, which = positions_of(vectors, order, numbers)
-        ivf.put(AssignedRows(rows[which], _nearest_lists(quantizer, rows)[which]), positions)
+        ivf.put(AssignedRows(rows[which], quantizer.assign(rows, 1).reshape(-1)[which]), positions)
     return ivf
 
 
@@ -127,7 +127,7 @@ def _centroids(sample: Matrix, lists: int, rng: np.random.Generator, stopped: St
             if stopped():
                 raise Interrupted
             rows = sample[start : start + _SLICE]
-            _add_to_lists(rows, _nearest_lists(quantizer, rows), sums, counts)
+            _add_to_lists(rows, quantizer.assign(rows, 1).reshape(-1), sums, counts)
         empty = np.flatnonzero(counts == 0)
         sums[empty] = sample[rng.choice(len(sample), len(empty), replace=False)]
         lengths = np.linalg.norm(sums, axis=1, keepdims=True)
@@ -140,11 +140,6 @@ def _add_to_lists(rows: Matrix, lists: IntArray, sums: NDArray[np.float32], coun
     present, starts = np.unique(lists[order], return_index=True)
     sums[present] += np.add.reduceat(rows[order], starts, axis=0)
     counts += np.bincount(lists, minlength=len(counts))
-
-
-def _nearest_lists(quantizer: Any, rows: Matrix) -> IntArray:
-    lists: IntArray = quantizer.assign(rows, 1).reshape(-1)
-    return lists
 
 
 # ------------------------------------------------------------------ tuning
