@@ -14,8 +14,7 @@ import tantivy
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words import fields as word_fields
 from agentformer.index.words import query as word_search
-from agentformer.index.words.memtable import Change, Memtable
-from agentformer.index.words.query import CommittedIndex, without_common_terms
+from agentformer.index.words.query import Change, CommittedIndex, Memtable, without_common_terms
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.fields import MAX_LIMIT

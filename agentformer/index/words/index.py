@@ -23,8 +23,7 @@ from filelock import FileLock, Timeout
 
 from agentformer.errors import AgentFormerError, StoreFull
 from agentformer.index.words.fields import ANALYSIS, AnalyzedEntry, SharedAnalyzers, schema
-from agentformer.index.words.memtable import Change, Memtable
-from agentformer.index.words.query import CommittedIndex, View
+from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
 from agentformer.index.words.writer import (
     UncommittedManifest,
     delete_unlisted,

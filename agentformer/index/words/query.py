@@ -1,12 +1,17 @@
-"""Queries of the word index: one state of the index, on disk and in memory, and the ranking of its entries."""
+"""Queries of the word index. They see one commit on disk, and the changes in memory since then, the memtable.
+
+A commit needs a dozen synced writes. So the newest changes are kept in memory and written in batches. They get the same
+scores as in the index.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +22,12 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import (
     BOOSTS,
     UNKNOWN_LANGUAGE,
+    AnalyzedEntry,
     WeightedTerm,
     in_language,
     required_places,
     weighted_terms,
 )
-from agentformer.index.words.memtable import Memtable, Statistics
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Scope
@@ -38,6 +43,10 @@ _COMMON = 0.3  # the share of entries that makes a term common
 _MIN_RARE = 2  # rarer terms that a query must have before common ones are left out
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
 _MAX_FREQUENCIES = 50_000  # terms with a cached number of entries
+
+# BM25 as tantivy computes it.
+_K1 = 1.2  # saturation of repeated terms
+_B = 0.75  # how much a long text lowers the weight of each word
 
 
 class WordHits(NamedTuple):
@@ -74,6 +83,87 @@ class Scored(NamedTuple):
 
 
 _NONE = Scored.of([], [])
+
+
+class Change(NamedTuple):
+    seq: int
+    num: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemtableEntry:
+    """A changed entry with its terms, counted by field."""
+
+    seq: int
+    analyzed: AnalyzedEntry
+    counts: Mapping[str, Counter[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Memtable:
+    """Entries that changed after the last commit of the index. The value of a removed entry is None. One thread at a
+    time makes a new memtable for each change. All memtables share `postings`, which only grows. Each memtable uses only
+    its own entries in `postings`."""
+
+    entries: Mapping[int, MemtableEntry | None] = field(default_factory=dict)  # by number
+    seqs: Mapping[int, int] = field(default_factory=dict)  # the change of each
+    postings: dict[tuple[str, str], list[MemtableEntry]] = field(default_factory=dict)  # by field and term
+    languages: frozenset[str] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def with_changes(self, changes: Iterable[Change], analyzed: Mapping[int, AnalyzedEntry]) -> Memtable:
+        """Return a memtable that also has these changes. `analyzed` contains the changed entries that exist and are
+        searched."""
+        entries, seqs, languages = dict(self.entries), dict(self.seqs), set(self.languages)
+        for seq, num in changes:
+            seqs[num], entries[num] = seq, None
+            if num in analyzed:
+                counts = {name: Counter(terms) for name, terms in analyzed[num].terms.items()}
+                entry = entries[num] = MemtableEntry(seq, analyzed[num], counts)
+                languages.add(entry.analyzed.language)
+                for name, terms in counts.items():
+                    for term in terms:
+                        self.postings.setdefault((name, term), []).append(entry)
+        return Memtable(entries, seqs, self.postings, frozenset(languages))
+
+    def after(self, seq: int) -> Memtable:
+        """Return a memtable with only the changes after `seq`. The index already has the other changes."""
+        changes = [Change(own, num) for num, own in self.seqs.items() if own > seq]
+        analyzed = {num: entry.analyzed for _, num in changes if (entry := self.entries[num])}
+        return Memtable().with_changes(changes, analyzed)
+
+    def analyzed(self, change: Change) -> AnalyzedEntry | None:
+        """Return the entry as this change left it, or None if the memtable does not have this change."""
+        entry = self.entries.get(change.num)
+        return entry.analyzed if entry and entry.seq == change.seq else None
+
+    def scores(
+        self,
+        terms: Sequence[WeightedTerm],
+        frequencies: Mapping[tuple[str, str], int],
+        statistics: tuple[int, Mapping[str, float]],
+    ) -> dict[int, float]:
+        """Return the BM25 score of each entry that has at least one of the terms. `frequencies` gives the number of
+        entries in the index for each term. `statistics` are those of `CommittedIndex`."""
+        entries, lengths = statistics
+        scores: dict[int, float] = {}
+        for name, term, weight in terms:
+            postings = self.postings.get((name, term), ())
+            matching = [entry for entry in postings if self.entries.get(entry.analyzed.num) is entry]
+            if not matching:
+                continue
+            # If the index does not have a term, its frequency is the number of entries here.
+            frequency = frequencies.get((name, term)) or len(matching)
+            rarity = math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
+            # If the index has none of the query's terms in a field, the entries here give the mean length.
+            mean = lengths.get(name) or sum(_stored_length(e, name) for e in matching) / len(matching)
+            for entry in matching:
+                count, num = entry.counts[name][term], entry.analyzed.num
+                length = _K1 * (1 - _B + _B * _stored_length(entry, name) / mean)
+                scores[num] = scores.get(num, 0.0) + weight * rarity * (1 + _K1) * count / (count + length)
+        return scores
 
 
 class CommittedIndex:
@@ -118,13 +208,13 @@ class CommittedIndex:
             self._frequencies[field, term] = frequency
         return frequency
 
-    def statistics(self, terms: Sequence[WeightedTerm]) -> Statistics:
-        """Return the BM25 statistics of the index that are needed for the scores of these terms."""
+    def statistics(self, terms: Sequence[WeightedTerm]) -> tuple[int, Mapping[str, float]]:
+        """Return the number of entries, and the mean number of terms of each field that these terms belong to."""
         with self._lock:
             for name in BOOSTS:
                 if name not in self._lengths:
                     self._read_statistics(name, [term for term in terms if term.field == name])
-            return Statistics(self._document_count or self.entries, dict(self._lengths))
+            return self._document_count or self.entries, dict(self._lengths)
 
     def _read_statistics(self, name: str, terms: Sequence[WeightedTerm]) -> None:
         """Read the statistics of a field from tantivy's explanation of a score. Tantivy shows them nowhere else."""
@@ -213,9 +303,9 @@ def ideal_score(
     """Return the BM25 score of a text of mean length that contains each stem of the query once. The language with the
     most frequent stems is used."""
     rarity = {}
-    for field, term, weight in terms:
-        if field == "stems":
-            frequency = frequencies[field, term]
+    for name, term, weight in terms:
+        if name == "stems":
+            frequency = frequencies[name, term]
             rarity[term] = weight * math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
     sums = (sum(rarity[term] for term in rarity if in_language(term, language)) for language in languages)
     return min((total for total in sums if total), default=0.0)
@@ -240,3 +330,13 @@ def _explained_values(explained: Mapping[str, Any]) -> dict[str, float]:
     for detail in explained.get("details", ()):
         values |= _explained_values(detail)
     return values
+
+
+def _stored_length(entry: MemtableEntry, name: str) -> int:
+    """Return the length of a field as the index stores it in one byte. It is exact up to 40 terms. Larger lengths are
+    rounded to four binary digits."""
+    length = len(entry.analyzed.terms[name])
+    if length < 40:
+        return length
+    shift = (length - 24).bit_length() - 4
+    return 24 + ((length - 24 >> shift) << shift)
