@@ -6,8 +6,10 @@ point is a callable `(model: str, settings: Settings)`. In the group `agentforme
 `(settings: Settings, embedder: Embedder)`.
 
 Four more groups have callables of `index_dir: Path`. The name of the entry point is the name of the backend.
-`agentformer.stored_spaces` returns `EmbeddingSpace | None`, `agentformer.wanted_embedders` returns a `str`,
-`agentformer.present` returns a `bool`, and `agentformer.salvagers` returns the result of a recovery.
+`agentformer.stored_spaces` returns the space of the vectors (`EmbeddingSpace | None`); from it, `auto` selects the
+embedder. `agentformer.wanted_embedders` returns the embedder (`str`) for which the entries of a store without vectors
+wait. `agentformer.present` returns whether the folder contains a store of this backend. `agentformer.salvagers`
+recovers the readable records of a store that cannot be opened.
 """
 
 from __future__ import annotations
@@ -35,26 +37,19 @@ PARTS: dict[str, dict[str, str]] = {
         "faiss": "agentformer.builders:faiss_backend",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
     },
-    # The space of the vectors in the folder. From it, `auto` selects the embedder.
     "stored_spaces": {"faiss": "agentformer.memory.backends.faiss:stored_space"},
-    # The embedder for which the entries of a store without vectors wait.
     "wanted_embedders": {"faiss": "agentformer.memory.backends.faiss:wanted_embedder"},
-    # Whether the folder contains a store of this backend. So settings with another backend do not treat it as empty.
     "present": {
         "faiss": "agentformer.memory.backends.faiss:present",
         "local_json": "agentformer.memory.backends:has_local_json",
     },
-    # Recovers the readable records of a store that cannot be opened.
     "salvagers": {"faiss": "agentformer.memory.backends.faiss.indexes:salvage_folder"},
     "servers": {
         "auto": "agentformer.api.serving:serve",  # selects one of the other servers
         "gunicorn": "agentformer.api.serving.gunicorn:serve",
         "waitress": "agentformer.api.serving.waitress:serve",
     },
-    "mcp": {
-        "stdio": "agentformer.mcp_server.stdio:serve",
-        "http": "agentformer.mcp_server.http:serve",
-    },
+    "mcp": {"stdio": "agentformer.mcp_server.stdio:serve", "http": "agentformer.mcp_server.http:serve"},
     "llms": {
         "openai": "agentformer.llms.openai:OpenAIModel.from_settings",
         "ollama": "agentformer.llms.openai:OpenAIModel.ollama",

@@ -205,6 +205,12 @@ def _open_closed_streams() -> None:
 
 def common(command: Command) -> Command:
     """Add the options that every command has, and print each error as one line."""
+    namespace = click.option("--namespace", metavar="NAME", default=DEFAULT_NAMESPACE, help=_NAMESPACE)
+    return namespace(without_namespace(command))
+
+
+def without_namespace(command: Command) -> Command:
+    """Add the options that every command has, except --namespace, and print each error as one line."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
@@ -217,7 +223,6 @@ def common(command: Command) -> Command:
 
     return with_options(
         run,
-        click.option("--namespace", metavar="NAME", default=DEFAULT_NAMESPACE, help=_NAMESPACE),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
         click.option("--embedder", metavar="SPEC", help=_EMBEDDER),
         click.option("--index-dir", type=_FOLDER, help="Folder of the stored data and its indexes [default: indexes]."),

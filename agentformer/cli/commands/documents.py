@@ -118,8 +118,7 @@ def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json:
 
 
 @main.command(
-    "list",
-    epilog=examples("agentformer list", "agentformer list --namespace board", "agentformer list --json"),
+    "list", epilog=examples("agentformer list", "agentformer list --namespace board", "agentformer list --json")
 )
 @common
 def list_documents(namespace: str, as_json: bool, **options: Any) -> None:

@@ -198,11 +198,7 @@ def _measure_stored(
         dataset = _select(Dataset(namespace, (), generated.questions, generated.notes), options)
         with bar("questions") as progress:
             measure = EvaluationOptions(
-                modes,
-                scope_of=lambda question: scope,
-                passage_of=synthetic.entry_of,
-                seed=seed,
-                progress=progress,
+                modes, scope_of=lambda question: scope, passage_of=synthetic.entry_of, seed=seed, progress=progress
             )
             evaluation = evaluate(af.backend.search, dataset, measure)
         evaluation = replace(evaluation, passages=af.backend.count(scope))

@@ -157,7 +157,7 @@ def recall(
         'agentformer search "keys"',
         'agentformer search "keys" --explain',
         'agentformer search "kevätkokous" --limit 3 --json',
-    ),
+    )
 )
 @click.argument("query")
 @_limit("hits", 10, 1000)
@@ -249,12 +249,8 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
 
 def _scope(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Remove the options of the scope from `given`, and return them."""
-    return {
-        "tiers": given.pop("tiers"),
-        "kinds": given.pop("kinds"),
-        "include_archived": given.pop("archived"),
-        **place,
-    }
+    archived = given.pop("archived")
+    return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), "include_archived": archived, **place}
 
 
 def _store(af: AgentFormer, content: str, values: Mapping[str, Any]) -> MemoryEntry:

@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete, get_completion_class
 
 from agentformer.access.grant import EVERYTHING, RIGHTS, Grant, Right
 from agentformer.access.keys import Key, KeyStore
-from agentformer.cli.group import Command, common, examples, explicit_namespace, main, without_tools
+from agentformer.cli.group import common, examples, explicit_namespace, main, without_namespace, without_tools
 from agentformer.cli.inputs import check_tools
 from agentformer.cli.output import fail, moment, print_json, print_result, print_table, say
 from agentformer.errors import InvalidInput, MissingExtra, failed_package
@@ -156,14 +156,6 @@ def keys() -> None:
     """
 
 
-def _without_namespace(command: Command) -> Command:
-    """Add the options of every command, except `--namespace`, because keys belong to no namespace."""
-    run = common(command)
-    options = run.__click_params__  # type: ignore[attr-defined]
-    run.__click_params__ = [option for option in options if option.name != "namespace"]  # type: ignore[attr-defined]
-    return run
-
-
 @keys.command(
     epilog=examples(
         "agentformer keys add office",
@@ -190,7 +182,7 @@ def _without_namespace(command: Command) -> Command:
 @without_tools
 @click.option("--no-destructive", is_flag=True, help="Disable every tool that can delete or overwrite data.")
 @click.option("--days", type=click.IntRange(1, 36_500), help="The key expires after this many days [default: never].")
-@_without_namespace
+@without_namespace
 def add(
     name: str,
     rights: tuple[Right, ...],
@@ -226,7 +218,7 @@ def add(
 
 
 @keys.command("list", epilog=examples("agentformer keys list", "agentformer keys list --json"))
-@_without_namespace
+@without_namespace
 def show(as_json: bool, **options: Any) -> None:
     """List the keys and their rights. The keys themselves are not shown."""
     store = _store(options)
@@ -241,7 +233,7 @@ def show(as_json: bool, **options: Any) -> None:
 
 @keys.command(epilog=examples("agentformer keys list", "agentformer keys revoke 1f2e3d4c"))
 @click.argument("key_id", metavar="ID")
-@_without_namespace
+@without_namespace
 def revoke(key_id: str, as_json: bool, **options: Any) -> None:
     """Revoke a key. Running servers refuse the key from the next request on."""
     key = _store(options).revoke(key_id)
