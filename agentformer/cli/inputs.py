@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,6 +38,14 @@ def text_of(argument: str, name: str = "TEXT") -> str:
         return data.decode("utf-8-sig").strip("\r\n")
     except UnicodeDecodeError:
         raise InvalidInput(name, "standard input is not UTF-8; convert it, or ingest it as a document") from None
+
+
+def lines_of(path: Path, name: str) -> list[str]:
+    """Return the lines of a file of UTF-8 text. Raises `InvalidInput`."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(name, f"{path} cannot be read as UTF-8 text ({type(error).__name__})") from None
 
 
 def object_of(text: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentformer.cli.inputs import hint_namespaces
+from agentformer.cli.inputs import hint_namespaces, lines_of
 from agentformer.cli.output import bar, print_json, print_warnings, say
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.run import Mode
@@ -86,12 +86,8 @@ def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any
 def _read_questions(path: Path, documents: Mapping[str, int], longest: int) -> list[Question]:
     """Return the questions of a file. `documents` maps names of documents to numbers of pages. A question has at most
     `longest` characters. Raises `InvalidInput` with the numbers of invalid lines."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput("FILE", f"{path} cannot be read as UTF-8 text ({type(error).__name__})") from None
     questions, errors = [], []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(path, "FILE"), 1):
         if line.strip():
             try:
                 questions.append(_parse(number, line, documents, longest))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentformer.cli.group import common, entry_in, examples, main
+from agentformer.cli.inputs import lines_of
 from agentformer.cli.output import (
     INTERRUPTED,
     excerpt,
@@ -165,7 +166,8 @@ def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, 
             text = "the move was abandoned" if abandoned else "there is no unfinished move"
             print_result({"abandoned": abandoned}, text, as_json=as_json)
             return
-        result = _reembed(af, to, _read_queries(queries) if queries else [])
+        lines = lines_of(queries, "--queries") if queries else []
+        result = _reembed(af, to, [line.strip() for line in lines if line.strip()])
     if as_json:
         print_json(move_json(result))
     else:
@@ -241,14 +243,6 @@ def _space_cells(state: SpaceState) -> tuple[str, ...]:
     left = f"{state.waiting} entries to go" if state.state == "building" else ""
     size = f"{state.bytes / 1e6:.1f}"
     return state.state, state.space.spec, str(state.space.dimension), str(state.vectors), size, left
-
-
-def _read_queries(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput("--queries", f"{path} cannot be read as UTF-8 text ({type(error).__name__})") from None
-    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _reembed(af: AgentFormer, to: str, queries: list[str]) -> Reembedding:
