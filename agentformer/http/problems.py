@@ -8,62 +8,29 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from agentformer.errors import (
-    AgentFormerError,
-    Busy,
-    Conflict,
-    DocumentError,
-    EmbedderUnavailable,
-    Forbidden,
-    InvalidInput,
-    LimitExceeded,
-    MissingExtra,
-    NotFound,
-    SpaceMismatch,
-    StoreDamaged,
-    StoreError,
-    StoreFull,
-    TooLarge,
-    Unauthenticated,
-)
+from agentformer import errors
 
 PROBLEM = "application/problem+json"
 
-# The first class that matches is used.
-_STATUS: tuple[tuple[type[AgentFormerError], int, str], ...] = (
-    (InvalidInput, 400, "invalid-input"),
-    (Unauthenticated, 401, "unauthenticated"),
-    (Forbidden, 403, "forbidden"),
-    (NotFound, 404, "not-found"),
-    (Conflict, 409, "conflict"),
-    (SpaceMismatch, 409, "space-mismatch"),
-    (TooLarge, 413, "too-large"),
-    (DocumentError, 422, "unreadable-document"),
-    (Busy, 429, "busy"),
-    (MissingExtra, 501, "missing-extra"),
-    (EmbedderUnavailable, 503, "embedder-unavailable"),
-    (StoreFull, 507, "store-full"),
-    (StoreDamaged, 500, "store-damaged"),
-    (StoreError, 500, "store-unusable"),
-    (AgentFormerError, 500, "internal"),
+# Class, status, type and title. The first class that matches is used.
+_KINDS: tuple[tuple[type[errors.AgentFormerError], int, str, str], ...] = (
+    (errors.InvalidInput, 400, "invalid-input", "Invalid input"),
+    (errors.Unauthenticated, 401, "unauthenticated", "Authentication required"),
+    (errors.Forbidden, 403, "forbidden", "Permission denied"),
+    (errors.NotFound, 404, "not-found", "Not found"),
+    (errors.Conflict, 409, "conflict", "Version conflict"),
+    (errors.SpaceMismatch, 409, "space-mismatch", "Embedding space mismatch"),
+    (errors.TooLarge, 413, "too-large", "Limit exceeded"),
+    (errors.DocumentError, 422, "unreadable-document", "Unreadable document"),
+    (errors.Busy, 429, "busy", "Server busy"),
+    (errors.MissingExtra, 501, "missing-extra", "Optional package not installed"),
+    (errors.EmbedderUnavailable, 503, "embedder-unavailable", "Embedder unavailable"),
+    (errors.StoreFull, 507, "store-full", "Storage full"),
+    (errors.StoreDamaged, 500, "store-damaged", "Store damaged: see the server's log, then run `agentformer doctor`"),
+    (errors.StoreError, 500, "store-unusable", "Store unavailable: see the server's log"),
+    (errors.AgentFormerError, 500, "internal", "Internal server error"),
 )
-_TITLES = {
-    "invalid-input": "Invalid input",
-    "unauthenticated": "Authentication required",
-    "forbidden": "Permission denied",
-    "too-large": "Limit exceeded",
-    "busy": "Server busy",
-    "missing-extra": "Optional package not installed",
-    "not-found": "Not found",
-    "conflict": "Version conflict",
-    "space-mismatch": "Embedding space mismatch",
-    "unreadable-document": "Unreadable document",
-    "embedder-unavailable": "Embedder unavailable",
-    "store-full": "Storage full",
-    "store-damaged": "Store damaged: see the server's log, then run `agentformer doctor`",
-    "store-unusable": "Store unavailable: see the server's log",
-    "internal": "Internal server error",
-}
+_TITLES = {kind: title for _, _, kind, title in _KINDS}
 # The messages of these classes describe the request. Other messages may name files of the server and are only logged.
 _SHOWS_MESSAGE = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 501, 503})
 
@@ -88,18 +55,18 @@ class Problem:
         return f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\n{lines}\r\n".encode() + body
 
 
-def problem_of(error: AgentFormerError) -> Problem:
+def problem_of(error: errors.AgentFormerError) -> Problem:
     """Return the problem for an error: status, type, `field` or `limit`, and the headers that the status needs."""
-    status, kind = next((status, kind) for cls, status, kind in _STATUS if isinstance(error, cls))
+    status, kind = next((status, kind) for cls, status, kind, _ in _KINDS if isinstance(error, cls))
     members: dict[str, str] = {}
     headers: dict[str, str] = {}
-    if isinstance(error, InvalidInput):
+    if isinstance(error, errors.InvalidInput):
         members["field"] = error.field
-    if isinstance(error, LimitExceeded):
+    if isinstance(error, errors.LimitExceeded):
         members["limit"] = error.limit
-    if isinstance(error, Busy):
+    if isinstance(error, errors.Busy):
         headers["Retry-After"] = str(error.retry_after)
-    if isinstance(error, Unauthenticated):
+    if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="agentformer"'
     detail = str(error) if status in _SHOWS_MESSAGE else ""
     return Problem(status, problem_json(status, kind, detail, **members), headers)

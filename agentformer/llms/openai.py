@@ -22,21 +22,8 @@ from agentformer.http.openai_client import (
 )
 from agentformer.http.redaction import mask, redact, with_path
 from agentformer.http.retry_policy import Policy
+from agentformer.llms import wire
 from agentformer.llms.structured import Mismatch, Schema
-from agentformer.llms.wire import (
-    SHAPES,
-    Capabilities,
-    Finish,
-    SurrogateJoiner,
-    check_length,
-    check_request,
-    check_text,
-    message_out,
-    piece_in,
-    reply_in,
-    tool_out,
-    unstreamed_in,
-)
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool
 
@@ -118,7 +105,7 @@ class OpenAIModel:
         max_tokens: int = 512,
     ) -> Reply:
         """See `LanguageModel.complete`. If the JSON is not valid under the schema, it is requested once more."""
-        check_request(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
+        wire.check_request(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
         shape = None if schema is None else Schema(schema)
         request = _ChatRequest(messages, temperature, max_tokens, tuple(tools), shape)
         return self._first_reply(lambda server: self._servers[server].complete(request))
@@ -127,7 +114,7 @@ class OpenAIModel:
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
         """See `LanguageModel.stream`. If the caller closes the generator, the connection is closed."""
-        check_request(messages, temperature=temperature, max_tokens=max_tokens)
+        wire.check_request(messages, temperature=temperature, max_tokens=max_tokens)
         request = _ChatRequest(messages, temperature, max_tokens)
 
         def begin(server: Server) -> tuple[Server, str, Generator[str, None, Reply]]:
@@ -181,7 +168,7 @@ class _ChatServer:
         self._model = model
         self._title = f"model {model!r} on {server}"
         self._policies = policies
-        self._capabilities = Capabilities()
+        self._capabilities = wire.Capabilities()
         self._clients: dict[bool, openai.OpenAI] = {}
         self._lock = threading.Lock()
 
@@ -226,23 +213,23 @@ class _ChatServer:
                 messages, shape = self._capabilities.json_request(messages, request.schema, refused)
                 options |= shape
             if request.tools:
-                options["tools"] = [tool_out(tool) for tool in request.tools]
-            return {"model": self._model, "messages": [message_out(message) for message in messages], **options}
+                options["tools"] = [wire.tool_out(tool) for tool in request.tools]
+            return {"model": self._model, "messages": [wire.message_out(message) for message in messages], **options}
 
-        return self._send(body, lambda done: reply_in(done, self._title, self._model, request.max_tokens))
+        return self._send(body, lambda done: wire.reply_in(done, self._title, self._model, request.max_tokens))
 
     def stream(self, request: _ChatRequest) -> Generator[str, None, Reply]:
         """Yield the pieces of the reply, at least one, and return the reply."""
-        messages = [message_out(message) for message in request.messages]
+        messages = [wire.message_out(message) for message in request.messages]
 
         def body(refused: str) -> dict[str, Any]:
             return {"model": self._model, "messages": messages, **self._options(request, stream=True)}
 
         def read(parts: Any) -> Any:
-            completion = unstreamed_in(parts)
+            completion = wire.unstreamed_in(parts)
             if completion is None:
                 return parts
-            return reply_in(completion, self._title, self._model, request.max_tokens)
+            return wire.reply_in(completion, self._title, self._model, request.max_tokens)
 
         parts = self._send(body, read, streams=True)
         if isinstance(parts, Reply):
@@ -258,12 +245,12 @@ class _ChatServer:
 
     def _pieces(self, parts: Any, max_tokens: int) -> Generator[str, None, Reply]:
         texts: list[str] = []
-        joiner = SurrogateJoiner()
-        finish: Finish = ""
+        joiner = wire.SurrogateJoiner()
+        finish: wire.Finish = ""
         tokens = (0, 0)
         chars = events = 0
         while True:
-            piece = self._attempt(lambda: piece_in(next(parts, None)), streams=True)
+            piece = self._attempt(lambda: wire.piece_in(next(parts, None)), streams=True)
             if isinstance(piece, Failure) and not finish:
                 raise _error(piece)
             if piece is None or isinstance(piece, Failure):  # after the end of the reply, only token counts can be lost
@@ -271,7 +258,7 @@ class _ChatServer:
             events += 1
             finish, tokens = piece.finish or finish, piece.tokens or tokens
             chars += len(piece.text)
-            check_length(chars, max_tokens, self._title)
+            wire.check_length(chars, max_tokens, self._title)
             if text := joiner.add(piece.text):
                 texts.append(text)
                 yield text
@@ -283,7 +270,7 @@ class _ChatServer:
         if text := joiner.end():
             texts.append(text)
             yield text
-        check_text("".join(texts), finish, self._title)
+        wire.check_text("".join(texts), finish, self._title)
         return Reply("".join(texts), self._model, *tokens, finish)
 
     def _send(self, body: Callable[[str], dict[str, Any]], read: Callable[[Any], T], *, streams: bool = False) -> T:
@@ -299,7 +286,7 @@ class _ChatServer:
             learned = self._capabilities.learn(result, sent)
             if not learned or attempt == _TRIES - 1:
                 raise _error(result)
-            refused = learned if learned in SHAPES else refused
+            refused = learned if learned in wire.SHAPES else refused
         raise AssertionError("the last attempt returns or raises")
 
     def _attempt(self, call: Callable[[], T], *, streams: bool) -> T | Failure:

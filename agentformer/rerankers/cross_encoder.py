@@ -19,6 +19,7 @@ import numpy as np
 
 from agentformer.embedders.sbert.runtime import (
     limit_torch_threads,
+    loading,
     local_folder,
     replace_surrogates,
     token_offsets,
@@ -162,30 +163,11 @@ def _evenly_spaced(items: Sequence[_T], count: int) -> Sequence[_T]:
 def _load(model: str, device: str) -> CrossEncoder:
     """Load a model from a folder, or by its name on the model hub. If the environment switches the hub off, the hub's
     cache folder is used directly, because the hub's client would still send a request."""
-    try:
+    with loading(RerankerUnavailable, f"the reranker {model!r}", "or make it reachable"):
         from sentence_transformers import CrossEncoder
-        from transformers.utils import logging as transformers_logging
-    except ImportError:
-        raise RerankerUnavailable("sentence-transformers is not installed: pip install 'agentformer[sbert]'") from None
-    transformers_logging.disable_progress_bar()
-    given = Path(model).expanduser()
-    folder = given if given.is_dir() else None
-    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    if folder is None and any(os.environ.get(name, "").strip().lower() in _TRUE for name in names):
-        folder = local_folder(model, "cross-encoder")
-        if folder is None:
-            raise RerankerUnavailable(
-                f"the reranker {model!r} could not be loaded: it is not on this machine, and the "
-                "environment switches the model hub off"
-            )
-    try:
+
+        folder = _folder(model)
         loaded = CrossEncoder(str(folder or model), device=device or None, local_files_only=folder is not None)
-    except Exception as error:  # the hub's client, transformers and torch raise different classes
-        reason = str(error).strip().split("\n", 1)[0][:200]
-        raise RerankerUnavailable(
-            f"the reranker {model!r} could not be loaded ({type(error).__name__}: {reason}); "
-            "give a folder that contains it, or make it reachable"
-        ) from error
     architecture = (loaded.config.architectures or [""])[0]
     if not architecture.endswith(_HEADS):
         raise RerankerUnavailable(f"{model!r} is not a cross-encoder (its architecture is {architecture or 'unknown'})")
@@ -197,3 +179,19 @@ def _load(model: str, device: str) -> CrossEncoder:
         limit_torch_threads()
         loaded.float()  # weights saved in half precision are slow here
     return loaded
+
+
+def _folder(model: str) -> Path | None:
+    """Return the local folder of a model, or None if the model hub is to be used. Raise `RerankerUnavailable`."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    if not any(os.environ.get(name, "").strip().lower() in _TRUE for name in names):
+        return None
+    if cached := local_folder(model, "cross-encoder"):
+        return cached
+    raise RerankerUnavailable(
+        f"the reranker {model!r} could not be loaded: it is not on this machine, and the environment switches the "
+        "model hub off"
+    )

@@ -35,16 +35,8 @@ import numpy as np
 from filelock import FileLock
 
 from agentformer.embedders.model_info import PROBE, PROBES, mean_cosine, unit
-from agentformer.embedders.sbert.openvino import (
-    FACTS,
-    MODEL,
-    PROBE_ROWS,
-    TOKENIZER,
-    FastTokenizer,
-    NotExportable,
-    OpenVinoUnavailable,
-    import_package,
-)
+from agentformer.embedders.sbert import openvino
+from agentformer.embedders.sbert.openvino import FastTokenizer, NotExportable, OpenVinoUnavailable, import_package
 from agentformer.embedders.sbert.runtime import SAME_SPACE, facts_of, load_model, usable_cpus
 from agentformer.errors import AgentFormerError
 from agentformer.types import Matrix
@@ -309,7 +301,7 @@ def export(folder: Path, target: Path, precision: str) -> None:
     torch.set_num_threads(usable_cpus())
     model = load_model(str(folder), local_only=True, device="cpu").float().eval()
     with _blame_model():
-        tokenizer = _export_tokenizer(model, target / TOKENIZER)
+        tokenizer = _export_tokenizer(model, target / openvino.TOKENIZER)
     max_tokens = int(model.max_seq_length or model.tokenizer.model_max_length)
     probes = [text for text in PROBES if tokenizer.fitting([text], max_tokens)]
     if probes[:1] != [PROBE]:
@@ -324,11 +316,11 @@ def export(folder: Path, target: Path, precision: str) -> None:
         rows = _compute(graph, tokenizer, probes)
         _check_rows(rows, reference, _LEAST_INT8, precision)
         reference = rows  # int8 has a separate space
-    ov.save_model(graph, target / MODEL, compress_to_fp16=False)
-    np.save(target / PROBE_ROWS, unit(reference))
+    ov.save_model(graph, target / openvino.MODEL, compress_to_fp16=False)
+    np.save(target / openvino.PROBE_ROWS, unit(reference))
     facts = dataclasses.asdict(facts_of(model, reference))
     facts |= {"inputs": tokenizer.inputs, "pad_id": tokenizer.pad_id}
-    (target / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+    (target / openvino.FACTS).write_text(json.dumps(facts), encoding="utf-8")
 
 
 def _check_rows(rows: Matrix, reference: Matrix, least: float, what: str) -> None:

@@ -8,7 +8,8 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from agentformer.embedders.model_info import PROBES, QUICK_PROBES, fingerprint, mean_cosine, unit
-from agentformer.errors import EmbedderUnavailable
+from agentformer.errors import AgentFormerError, EmbedderUnavailable
 from agentformer.types import Matrix, Span
 
 if TYPE_CHECKING:
@@ -106,20 +107,30 @@ class TorchRuntime:
 
 def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransformer:
     """Load a model by name or folder. Raise `EmbedderUnavailable`."""
-    try:
+    with loading(EmbedderUnavailable, f"the model {model!r}", "make it reachable, or use --embedder minilm"):
         from sentence_transformers import SentenceTransformer
+
+        return SentenceTransformer(model, local_files_only=local_only, device=device or None)
+
+
+@contextmanager
+def loading(error: type[AgentFormerError], what: str, advice: str) -> Iterator[None]:
+    """Convert the errors of loading a model with sentence-transformers to `error`, except the package's own errors."""
+    try:
+        import sentence_transformers  # noqa: F401
         from transformers.utils import logging as transformers_logging
     except ImportError:
-        raise EmbedderUnavailable("sentence-transformers is not installed: pip install 'agentformer[sbert]'") from None
+        raise error("sentence-transformers is not installed: pip install 'agentformer[sbert]'") from None
     transformers_logging.disable_progress_bar()  # loading takes a second
     try:
-        return SentenceTransformer(model, local_files_only=local_only, device=device or None)
-    except Exception as error:  # the hub's client, transformers and torch raise different classes
-        reason = str(error).strip().split("\n", 1)[0][:200]
-        raise EmbedderUnavailable(
-            f"the model {model!r} could not be loaded ({type(error).__name__}: {reason}); "
-            "give a folder that contains it, make it reachable, or use --embedder minilm"
-        ) from error
+        yield
+    except AgentFormerError:
+        raise
+    except Exception as cause:  # the hub's client, transformers and torch raise different classes
+        reason = str(cause).strip().split("\n", 1)[0][:200]
+        raise error(
+            f"{what} could not be loaded ({type(cause).__name__}: {reason}); give a folder that contains it, {advice}"
+        ) from cause
 
 
 def facts_of(model: SentenceTransformer, reference: Matrix) -> ModelFacts:

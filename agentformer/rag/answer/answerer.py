@@ -9,16 +9,7 @@ from contextlib import closing
 
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
-from agentformer.rag.answer import prompts
-from agentformer.rag.answer.output import (
-    AnswerStream,
-    LinkFilter,
-    link_warnings,
-    refuses,
-    remove_unknown_links,
-    visible_text,
-    without_refusal,
-)
+from agentformer.rag.answer import output, prompts
 from agentformer.rag.answer.passages import (
     BASELINES,
     Passage,
@@ -105,7 +96,7 @@ class Answerer:
                 reason = error
                 break
             else:
-                return self._checked(request, count, visible_text(reply.text), cut=_cut(reply, limit))
+                return self._checked(request, count, output.visible_text(reply.text), cut=_cut(reply, limit))
         return self._after_failure(request, reason)
 
     def stream(
@@ -120,36 +111,36 @@ class Answerer:
             yield from _at_once(self._without_model(request))
             return
         limit = max_tokens or self.max_tokens
-        count, output, reason = len(hits), AnswerStream(), None
+        count, arrived, reason = len(hits), output.AnswerStream(), None
         for count in _passage_counts(len(hits)):
-            output, reason = AnswerStream(), None
+            arrived, reason = output.AnswerStream(), None
             try:
                 pieces = model.stream(
                     prompts.messages(question, hits[:count]), temperature=self.temperature, max_tokens=limit
                 )
-                with closing(_shown(output, pieces, request.given_texts(count))) as shown:
+                with closing(_shown(arrived, pieces, request.given_texts(count))) as shown:
                     yield from shown
             except LanguageModelError as error:
                 reason = error
-            if not isinstance(reason, PromptTooLong) or output.shown:
+            if not isinstance(reason, PromptTooLong) or arrived.shown:
                 break
-        yield from self._end_of_stream(request, count, output, reason, limit)
+        yield from self._end_of_stream(request, count, arrived, reason, limit)
 
     def _end_of_stream(
-        self, request: _Request, count: int, output: AnswerStream, reason: LanguageModelError | None, limit: int
+        self, request: _Request, count: int, arrived: output.AnswerStream, reason: LanguageModelError | None, limit: int
     ) -> Iterator[AnswerEvent]:
-        if reason and not output.shown:
+        if reason and not arrived.shown:
             yield from _at_once(self._after_failure(request, reason))
             return
-        if rest := output.rest():
+        if rest := arrived.rest():
             yield AnswerPiece(rest)
         if reason:
             yield AnswerFault(str(reason))
-        cut = f"the model broke off: {reason}" if reason else _cut(output.reply, limit)
-        answer = self._checked(request, count, output.text, cut=cut)
+        cut = f"the model broke off: {reason}" if reason else _cut(arrived.reply, limit)
+        answer = self._checked(request, count, arrived.text, cut=cut)
         if reason:
             answer = dataclasses.replace(answer, complete=False)
-        yield from _at_once(answer, shown=output.shown)
+        yield from _at_once(answer, shown=arrived.shown)
 
     def _usable_model(self, request: _Request) -> LanguageModel | None:
         """Return the model if there is a model and the hits may contain an answer, else None."""
@@ -173,11 +164,11 @@ class Answerer:
         if count < len(request.hits):
             warnings.append(f"the passages did not fit the model: it was given {count} of {len(request.hits)}")
         given = request.given_texts(count)
-        checked = remove_unknown_links(MarkerRestorer(given).restore(text), given)
-        warnings += link_warnings(checked.unknown_hosts)
-        text = without_refusal(checked.text)
+        checked = output.remove_unknown_links(MarkerRestorer(given).restore(text), given)
+        warnings += output.link_warnings(checked.unknown_hosts)
+        text = output.without_refusal(checked.text)
         cited = prompts.cite(prompts.without_unfinished(text) if cut else text, request.passages[:count])
-        if not cited.citations and (refuses(checked.text) or prompts.NO_ANSWER in checked.text):
+        if not cited.citations and (output.refuses(checked.text) or prompts.NO_ANSWER in checked.text):
             if prompts.contains_no_answer(
                 request.hits[:count]
             ):  # in this case, the token may be a quotation from the passage
@@ -240,9 +231,11 @@ class Answerer:
             return rank_sentences(request.terms, request.passages)
 
 
-def _shown(output: AnswerStream, pieces: Iterable[str], given: Iterable[str]) -> Generator[AnswerEvent, None, None]:
-    links = LinkFilter(given)
-    with closing(output.read(pieces)) as shown:
+def _shown(
+    arrived: output.AnswerStream, pieces: Iterable[str], given: Iterable[str]
+) -> Generator[AnswerEvent, None, None]:
+    links = output.LinkFilter(given)
+    with closing(arrived.read(pieces)) as shown:
         for piece in shown:
             if text := links.feed(piece):
                 yield AnswerPiece(text)

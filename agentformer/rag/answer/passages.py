@@ -4,19 +4,17 @@ The score of a sentence has three parts: its terms of the question, weighted by 
 cosine with the question, if the embedder knows the language; and the rank of its passage. Terms of the neighboring
 sentences have a small weight, because a pronoun often replaces a name.
 
-Confidence is the chance that the hits hold the answer, before an answer is generated. Two features decide: the share of
-the question's words that one passage holds, and the cosine of the nearest passage if the embedder found it. A logistic
-curve turns them into the chance, if half of all questions have an answer (Platt 1999; declining below a bound chosen by
-its cost: El-Yaniv and Wiener 2010, Kamath et al. 2020, "Selective Question Answering"). Models differ in the cosine of
-unrelated texts, so a cosine is measured from the mean cosine of unrelated sentences in its space (`CosineBaselines`). A
-passage on the topic of the question that lacks the answer looks like one that has it (docs/BENCHMARKS.md). `Hit.score`
-is not read, because it is comparable within its own list only.
+Confidence is the chance that the hits hold the answer, before an answer is generated: a logistic function of the share
+of the question's words that one passage holds and of the cosine of the nearest passage, if half of all questions have
+an answer (Platt 1999; declining below a bound chosen by its cost: El-Yaniv and Wiener 2010, Kamath et al. 2020,
+"Selective Question Answering"). Models differ in the cosine of unrelated texts, so a cosine is measured from this
+baseline (`CosineBaselines`). A passage on the topic of the question that lacks the answer looks like one that has it
+(docs/BENCHMARKS.md). `Hit.score` is not read, because it is comparable within its own list only.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from typing import NamedTuple
 
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.chunks import CARRIED, SEPARATOR
+from agentformer.rag.documents import KeyedLock
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.sentences import sentence_spans
@@ -267,17 +266,14 @@ class CosineBaselines:
     """The mean cosine of unrelated texts, measured once per embedding space. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # never held while a text is embedded
         self._measured: dict[EmbeddingSpace, float] = {}
-        self._measuring: dict[EmbeddingSpace, threading.Lock] = {}
+        self._locks = KeyedLock()
 
     def of(self, embedder: Embedder) -> float:
         """Return the baseline, -1..1. The first call embeds two questions and four passages in English, or in each
         language above that the space declares. Raises the errors of the embedder; then the next call measures again."""
         space = embedder.space
-        with self._lock:
-            measuring = self._measuring.setdefault(space, threading.Lock())
-        with measuring:
+        with self._locks.hold(space):
             if space not in self._measured:
                 self._measured[space] = _measure(embedder, space)
             return self._measured[space]
