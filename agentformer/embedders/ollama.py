@@ -130,7 +130,6 @@ class OllamaEmbedder(RemoteEmbedder):
         return self._unavailable(failure)
 
     def _unavailable(self, failure: HttpFailure) -> EmbedderUnavailable:
-        """Return the error of a failed request, with advice for the user."""
         if failure.status == 404 and not _lacks_endpoint(failure):
             advice = f"get the model with `ollama pull {self._model}`"
         elif failure.status in (401, 403):

@@ -151,7 +151,6 @@ class RemoteEmbedder(ABC):
             return mean / max(np.float32(np.linalg.norm(mean)), np.float32(1e-12))
 
     def _split(self, text: str, limit: int) -> list[str]:
-        """Split the text into parts of at most `limit` tokens."""
         spans = self.token_spans(text)
         groups = [spans[i : i + limit] for i in range(0, len(spans), limit)]
         return [text[group[0].start : group[-1].end] for group in groups] or [text]

@@ -192,8 +192,6 @@ def open_http(policy: Policy, authorization: str = "") -> Any:
 
 
 class _Hooks:
-    """Applies the policy to the requests of one HTTP client."""
-
     def __init__(self, policy: Policy, authorization: str) -> None:
         self._policy = policy
         self._authorization = authorization

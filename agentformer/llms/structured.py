@@ -90,7 +90,6 @@ class Schema:
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the schema and every schema inside it."""
     if isinstance(schema, list):
         for item in schema:
             yield from _parts(item)

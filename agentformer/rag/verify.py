@@ -52,8 +52,6 @@ class _Listing(Protocol):
 
 
 class _Survey:
-    """All documents and parts of a memory, and their problems."""
-
     def __init__(self, backend: MemoryBackend, *, sound: bool) -> None:
         """`sound` is True if the backend's checks found no damage."""
         what = "documents have their pages and chunks, and chunks are parts of their page's text"
@@ -168,7 +166,6 @@ def _ingest_again(documents: Findings, originals: Findings, reread: Callable[[Me
 
 
 def _set_aside(parts: Findings, store: StoreParts) -> None:
-    """Move pages and chunks without a document into a file."""
     quarantine = Quarantine(store.index_dir)
     ids = []
     with parts.repairing():
@@ -190,7 +187,6 @@ def _verify_originals(store: StoreParts, ready: Sequence[MemoryEntry]) -> Findin
 
 
 def _original_problem(originals: Originals, digest: str) -> str:
-    """Return the problem of an original, or "" if the original is intact."""
     try:
         with originals.path(digest).open("rb") as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()

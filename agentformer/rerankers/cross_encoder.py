@@ -121,7 +121,6 @@ class CrossEncoderReranker:
             start = end
 
     def _windows(self, text_index: int, text: str, limit: int) -> Iterator[_Window]:
-        """Split the text into windows of at most `limit` tokens."""
         tokens: list[Span] = []
 
         def count(part: str) -> list[Span]:
@@ -136,7 +135,6 @@ class CrossEncoderReranker:
             yield _Window(text_index, text[start:end], bisect_left(starts, end) - bisect_left(starts, start))
 
     def _predict(self, pairs: Sequence[tuple[str, str]]) -> Vector:
-        """Return the scores of one batch."""
         from torch import nn
 
         with self._lock:

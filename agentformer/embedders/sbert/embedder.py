@@ -142,7 +142,6 @@ class SbertEmbedder:
         return [text[group[0].start : group[-1].end] for group in groups]
 
     def _tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
-        """Return the tokens of each text. Raise `TextTooLong`."""
         items = self._runtime.tokenize(texts)
         limit = self._runtime.facts.max_tokens
         longest = max(range(len(items)), key=lambda i: items[i].length)
@@ -201,8 +200,6 @@ def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A model and the settings that choose its runtime."""
-
     model: str  # a hub name or a folder
     name: str  # the name in messages
     precision: str  # "int8", or "" for the precision of the model

@@ -143,7 +143,6 @@ class Answerer:
         yield from _at_once(answer, shown=arrived.shown)
 
     def _usable_model(self, request: _Request) -> LanguageModel | None:
-        """Return the model if there is a model and the hits may contain an answer, else None."""
         if self.model is None or not request.hits or (self.abstain and self._is_hopeless(request)):
             return None
         return self.model
@@ -205,7 +204,6 @@ class Answerer:
         return Answer(text, "extractive", citations, tuple(request.hits), warnings, confidence=confidence)
 
     def _confidence(self, request: _Request) -> float | None:
-        """Return the confidence in the hits, or None without hits."""
         if not request.hits:
             return None
         return confidence_features(request.terms, request.passages, baseline=self._baseline(request)).confidence
@@ -267,7 +265,6 @@ def _citation_warnings(cited: prompts.CitedText) -> Iterator[str]:
 
 
 def _cut(reply: Reply | None, limit: int) -> str:
-    """Return the reason why a reply is incomplete, or ""."""
     if reply is None or reply.finish not in ("length", "filtered"):
         return ""
     if reply.finish == "filtered":
