@@ -67,8 +67,7 @@ def _is_simple(data: bytes) -> bool:
 
 
 def _refuse_disguise(media_type: str, name: str) -> None:
-    """Raise `UnsupportedFormat` if no reader exists for the type, or if the file is text with the extension of another
-    type."""
+    """Raise `UnsupportedFormat` if no reader exists for the type, or if the extension names another type."""
     suffix = PurePath(name).suffix.lower()
     if media_type not in ADAPTERS:
         problem = (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from agentformer.errors import DocumentError, UnsupportedFormat
+from agentformer.errors import DocumentError
 from agentformer.readers.media_type import DOCX, HTML, MARKDOWN, PDF, PLAIN
 from agentformer.types import DocumentText
 
@@ -64,10 +64,7 @@ class Adapter(Protocol):
 
 
 def adapter_for(media_type: str) -> Adapter:
-    """Import and return the adapter of a media type. Raises `UnsupportedFormat` if there is none, and `DocumentError`
-    if its parser is not installed."""
-    if media_type not in ADAPTERS:
-        raise UnsupportedFormat(f"files of type {media_type} cannot be read; {SUPPORTED}")
+    """Import and return the adapter of a media type. Raises `DocumentError` if its parser is not installed."""
     try:
         return cast(Adapter, importlib.import_module(ADAPTERS[media_type]))
     except ImportError as error:

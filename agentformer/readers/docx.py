@@ -1,5 +1,4 @@
-"""Read Word documents: paragraphs, headings, rows of tables, footnotes and endnotes. Sizes are checked before
-parsing."""
+"""Read Word documents: paragraphs, headings, rows of tables, footnotes and endnotes."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ _MAX_DEPTH = 100
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Only its text parts are unpacked, each up to `MAX_PART_BYTES`. Images and macros are not
-    unpacked."""
+    """Yield the document. Only its text parts are unpacked, each up to `MAX_PART_BYTES`."""
     parts = _unpack(data)
     levels = _heading_levels(parts.get("word/styles.xml"))
     body = _xml(parts[_BODY]).find(f"{_W}body")
@@ -80,8 +78,7 @@ def _xml(content: bytes) -> etree._Element:
 
 
 def _heading_levels(styles: bytes | None) -> dict[str, int]:
-    """Return style id -> heading level. Heading styles are recognised by their English names, which files of every
-    language version contain."""
+    """Return style id -> heading level. Heading styles have English names in every language version of Word."""
     levels: dict[str, int] = {}
     for style in _xml(styles).iter(f"{_W}style") if styles is not None else ():
         name = style.find(f"{_W}name")

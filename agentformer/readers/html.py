@@ -1,5 +1,4 @@
-"""Read HTML with lxml's HTML parser. Headings divide the text into pages. The parser uses no network and expands no
-entities."""
+"""Read HTML with lxml's parser, which uses no network. Headings divide the text into pages."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Its text is that of `<main>`, or of the only `<article>`, or else of the body without
-    navigation."""
+    """Yield the document: the text of `<main>`, of the only `<article>`, or else of the body without navigation."""
     declared = _META_CHARSET.search(data[:4096])
     text = _XML_DECLARATION.sub("", decode(data, declared[1].decode("ascii") if declared else ""))
     parser = lxml_html.HTMLParser(no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)

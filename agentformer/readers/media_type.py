@@ -45,7 +45,8 @@ def sniff(data: bytes, name: str = "") -> str:
     If a file has two types at once, its first bytes decide. This function runs in the calling process on untrusted
     bytes, so the time of every step is at most linear.
     """
-    pdf = b"%PDF-" in data[:_PDF_HEADER_WITHIN] and not _is_prose_before_pdf(data)
+    # A real PDF has objects; a text may only mention "%PDF-".
+    pdf = b"%PDF-" in data[:_PDF_HEADER_WITHIN] and (b" obj" in data or b"startxref" in data)
     if data.startswith(b"%PDF-") or (pdf and data.startswith(b"%!PS")):
         return PDF
     if data[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
@@ -89,8 +90,7 @@ def looks_like_text(data: bytes) -> bool:
 
 
 def utf16_without_bom(data: bytes) -> str:
-    """Return the encoding of UTF-16 without a byte order mark, or "" if the bytes are not UTF-16. The zero bytes of
-    ASCII characters show the encoding."""
+    """Return the encoding of UTF-16 without a byte order mark, which the zero bytes of ASCII show, or ""."""
     sample = data[:4096]
     if len(sample) < 4 or len(data) % 2:
         return ""
@@ -101,11 +101,6 @@ def utf16_without_bom(data: bytes) -> str:
     if even > 0.3 * half and odd <= 0.02 * half:
         return "utf-16-be"
     return ""
-
-
-def _is_prose_before_pdf(data: bytes) -> bool:
-    """Return whether the bytes are a text that only mentions "%PDF-". A real PDF has objects."""
-    return not data.startswith(b"%PDF-") and b" obj" not in data and b"startxref" not in data
 
 
 def _zip_type(data: bytes) -> str:

@@ -33,8 +33,7 @@ def page_of(number: int, text: str, label: str = "", headings: tuple[Heading, ..
 
 
 def document_of(media_type: str, pages: Iterable[Page], limits: ReadLimits, title: str = "") -> DocumentText:
-    """Return the document. Raises `DocumentTooLarge` above the limits, and `EmptyDocument` if no page has visible
-    text."""
+    """Return the document. Raises `DocumentTooLarge`, and `EmptyDocument` if no page has visible text."""
     accepted: list[Page] = []
     chars = 0
     for page in pages:

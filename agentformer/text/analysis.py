@@ -54,8 +54,7 @@ class Terms:
 
 
 def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str:
-    """Return `detect_language`. If it returns "", return the language that the optional detector finds, or "" if the
-    detector is uncertain."""
+    """Return `detect_language` or, if it returns "", the language of which the optional detector is certain."""
     detected = detect_language(text, prior)
     if detected or prior or analyzers.detector is None:
         return detected
@@ -197,8 +196,7 @@ def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
 
 
 def _surface(word: str, spelt: bool) -> tuple[str, ...]:
-    """Return the word and its form without diacritics, without repetition. With `spelt`, also return its form with "ae"
-    for "ä"."""
+    """Return the word, its form without diacritics and, with `spelt`, its form with "ae" for "ä"."""
     return (word,) if word.isascii() else _surfaces(word, spelt)
 
 
@@ -223,8 +221,7 @@ def _term(word: str, language: str) -> str:
 
 @lru_cache(maxsize=65536)
 def _pieces_of_stem(term: str) -> tuple[str, ...]:
-    """Return overlapping pieces of the stem. The ends of the stem are marked, so a piece at the start or end differs
-    from a piece inside."""
+    """Return overlapping pieces of the stem. The two ends of the stem are marked with "_"."""
     word = _fold(term.partition("~")[2])
     if len(word) < _PART - 1:
         return ()

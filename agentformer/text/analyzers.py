@@ -111,8 +111,7 @@ class Analyzers:
         return (splitter,) if splitter else ()
 
     def names(self, language: str) -> tuple[str, ...]:
-        """Return the names of the analyzers that apply to texts in this language. Analyzers that failed to load are
-        left out."""
+        """Return the names of the analyzers for texts in this language, without those that failed to load."""
         return tuple(analyzer.name for analyzer in (*self.of_any, *self.of(language)) if not analyzer.broken)
 
 

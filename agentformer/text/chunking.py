@@ -41,8 +41,7 @@ Tokens = Sequence[Span]
 
 
 def split(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Sequence[int] = ()) -> list[Span]:
-    """Return the spans of pieces of `text` in order. A piece has at most `limit` of the `tokens`. Every token is in a
-    piece.
+    """Return the spans of pieces of `text` in order. A piece has at most `limit` of the `tokens`; no token is left out.
 
     Neighbouring pieces share at most `overlap` tokens. If possible, the shared text begins with a sentence. `breaks`
     are offsets that count as paragraph borders, such as headings. Spans begin and end at tokens. A word is split only
@@ -84,8 +83,7 @@ def _at_space(text: str, position: int) -> bool:
 
 
 def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[Span]:
-    """Return spans of `text` for a model of `limit` tokens. They have similar sizes, do not overlap, and contain every
-    token.
+    """Return spans of `text` for a model of `limit` tokens, with similar sizes, without overlap, with every token.
 
     `count` returns the token spans of a text. A model may tokenise the start of a text in a different way. So if a
     piece is split inside a run of characters, or is close to the limit, its tokens are counted again, and the piece is
@@ -138,8 +136,7 @@ def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
 
 
 def _resume(strengths: Sequence[int], first: int, last: int, overlap: int) -> int:
-    """Return the first token of the next piece. It is up to `overlap` tokens before the end, at a sentence or else at a
-    word."""
+    """Return the first token of the next piece: up to `overlap` tokens before `last`, at a sentence or a word."""
     earliest = max(first + 1, last - overlap)
     for strength in (_SENTENCE, _WORD):
         for start in range(earliest, last):

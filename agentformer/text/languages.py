@@ -41,31 +41,17 @@ _LETTER_VOTE = 0.6  # for a word with a letter that few languages use
 
 # Scripts in the order of testing. A script of one language decides at once, the others need votes.
 _SCRIPTS: tuple[tuple[str, str, str], ...] = (
-    ("kana", "\u3040-\u30ff\uff66-\uff9f", "ja"),
-    ("hangul", "\u1100-\u11ff\uac00-\ud7af", "ko"),
-    ("han", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff", "zh"),
-    ("hebrew", "\u0590-\u05ff", "he"),
-    ("thai", "\u0e00-\u0e7f", "th"),
-    ("lao", "\u0e80-\u0eff", "lo"),
-    ("khmer", "\u1780-\u17ff", "km"),
-    ("myanmar", "\u1000-\u109f", "my"),
-    ("greek", "\u0370-\u03ff\u1f00-\u1fff", "el"),
-    ("armenian", "\u0530-\u058f", "hy"),
-    ("georgian", "\u10a0-\u10ff", "ka"),
-    ("tamil", "\u0b80-\u0bff", "ta"),
-    ("bengali", "\u0980-\u09ff", "bn"),
-    ("telugu", "\u0c00-\u0c7f", "te"),
-    ("kannada", "\u0c80-\u0cff", "kn"),
-    ("malayalam", "\u0d00-\u0d7f", "ml"),
-    ("gujarati", "\u0a80-\u0aff", "gu"),
-    ("gurmukhi", "\u0a00-\u0a7f", "pa"),
-    ("sinhala", "\u0d80-\u0dff", "si"),
-    ("ethiopic", "\u1200-\u137f", "am"),
-    ("devanagari", "\u0900-\u097f", "hi ne"),
-    ("cyrillic", "\u0400-\u052f", "ru uk bg sr"),
-    ("arabic", "\u0600-\u06ff\u0750-\u077f", "ar fa"),
-    ("latin", "A-Za-z\u00c0-\u024f\u1e00-\u1eff", ""),
-)
+    ("kana", "\u3040-\u30ff\uff66-\uff9f", "ja"), ("hangul", "\u1100-\u11ff\uac00-\ud7af", "ko"),
+    ("han", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff", "zh"), ("hebrew", "\u0590-\u05ff", "he"),
+    ("thai", "\u0e00-\u0e7f", "th"), ("lao", "\u0e80-\u0eff", "lo"), ("khmer", "\u1780-\u17ff", "km"),
+    ("myanmar", "\u1000-\u109f", "my"), ("greek", "\u0370-\u03ff\u1f00-\u1fff", "el"),
+    ("armenian", "\u0530-\u058f", "hy"), ("georgian", "\u10a0-\u10ff", "ka"), ("tamil", "\u0b80-\u0bff", "ta"),
+    ("bengali", "\u0980-\u09ff", "bn"), ("telugu", "\u0c00-\u0c7f", "te"), ("kannada", "\u0c80-\u0cff", "kn"),
+    ("malayalam", "\u0d00-\u0d7f", "ml"), ("gujarati", "\u0a80-\u0aff", "gu"), ("gurmukhi", "\u0a00-\u0a7f", "pa"),
+    ("sinhala", "\u0d80-\u0dff", "si"), ("ethiopic", "\u1200-\u137f", "am"),
+    ("devanagari", "\u0900-\u097f", "hi ne"), ("cyrillic", "\u0400-\u052f", "ru uk bg sr"),
+    ("arabic", "\u0600-\u06ff\u0750-\u077f", "ar fa"), ("latin", "A-Za-z\u00c0-\u024f\u1e00-\u1eff", ""),
+)  # fmt: skip
 _SCRIPT = re.compile("|".join(f"(?P<{name}>[{chars}]+)" for name, chars, _ in _SCRIPTS))
 _LETTER = re.compile("[" + _SCRIPTS[-1][1] + "]")
 _NOT_LATIN = re.compile("[" + "".join(chars for _, chars, _ in _SCRIPTS[:-1]) + "]")
@@ -94,8 +80,7 @@ def _items(kind: str) -> dict[str, list[str]]:
 
 
 def word_list(kind: str) -> dict[str, frozenset[str]]:
-    """Return language -> the folded items of all its lines of this kind in `function_words.txt`. The file lists the
-    kinds."""
+    """Return language -> folded items of this kind in `function_words.txt`, which lists the kinds."""
     return {language: frozenset(map(_folded, items)) for language, items in _items(kind).items()}
 
 
@@ -130,7 +115,7 @@ _SOME, _LEAD = 0.5, 1.1  # votes that the likeliest needs, and its lead over all
 @lru_cache(maxsize=8_192)
 def _script_of(letter: str) -> str:
     match = _SCRIPT.match(letter)
-    return (match.lastgroup or "") if match else ""
+    return (match and match.lastgroup) or ""
 
 
 def _script(sample: str) -> str:
@@ -170,11 +155,8 @@ def _word_votes(word: str) -> tuple[tuple[str, float], ...]:
 
 
 def _weighted_words(sample: str) -> dict[str, float]:
-    """Return the words of the sample in lower case with their weights.
-
-    A word counts at most `_REPEATS` times. A capitalised word after the first word is usually a name, and names do not
-    show the language ("Los Angeles"). If all letters of a text are capitals, no word counts as a name.
-    """
+    """Return the words of the sample in lower case with their weights. A word counts at most `_REPEATS` times. A
+    capitalised word after the first word is usually a name, and names do not show the language ("Los Angeles")."""
     if sample.isupper():
         sample = sample.lower()
     weights: dict[str, float] = {}
@@ -223,8 +205,7 @@ _KNOWN = _OWN_SCRIPT | FUNCTION_WORDS.keys()
 
 
 def language_code(value: object) -> str:
-    """Return the code that `detect_language` uses for a language given by a caller ("fi", "FI", "sv-SE"). Return "" for
-    an unknown language."""
+    """Return the code of `detect_language` for a caller's "fi", "FI" or "sv-SE", or "" for an unknown language."""
     code = re.split(r"[-_]", value.strip().lower(), maxsplit=1)[0] if isinstance(value, str) else ""
     code = _WRITTEN_FORMS.get(code, code)
     return code if code in _KNOWN else ""

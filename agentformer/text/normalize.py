@@ -50,8 +50,7 @@ MIN_EVIDENCE = 2  # attached accents needed in a document before stray and space
 
 
 def accent_style(texts: Sequence[str]) -> Style:
-    """Return the side of the letter on which this document has its accents. Return "" if too few accents touch a
-    letter."""
+    """Return the side of the letter on which a document has its accents, or "" if too few accents touch a letter."""
     before = after = 0
     for text in texts:
         for match in _ATTACHED.finditer(text):
@@ -64,8 +63,7 @@ def accent_style(texts: Sequence[str]) -> Style:
 
 
 def repair_accents(text: str, style: str = "") -> str:
-    """Join accents with their letters. `style` is the `accent_style` of the document. Without a style, only accents
-    that touch a letter are moved."""
+    """Join accents with their letters. Without the `accent_style` of the document, only touching accents are moved."""
     if not _ANY.search(text):
         return text
     style = style or accent_style([text])
@@ -116,8 +114,7 @@ def _attach_spaced(match: re.Match[str]) -> str:
 
 
 def _place_stray(lines: list[str], number: int) -> None:
-    """Move an accent that touches no letter to the only capital of its line that can take the accent. If the accent is
-    alone in its line, use the line before or after."""
+    """Move an accent that touches no letter to the only fitting capital of its line, or of the line before or after."""
     match = _STRAY.search(lines[number])
     if match is None:
         return

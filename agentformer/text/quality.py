@@ -104,8 +104,7 @@ def _meaningless(char: str) -> bool:
 
 
 def _mojibake(text: str, letters: int) -> float:
-    """Return the penalty for text of UTF-8 or another code page that was decoded as Latin-1. Signs are unusual pairs,
-    and capitals or symbols inside words."""
+    """Return the penalty for text in a wrong encoding: unusual pairs, and capitals or symbols inside words."""
     if letters < 8:
         return 0.0
     pairs = sum(2 for _ in _MOJIBAKE.finditer(text))
@@ -154,8 +153,7 @@ def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
 
 
 def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
-    """Return the highest cosine between the letter frequencies of the text and of a language (0..1), and the number of
-    Latin letters."""
+    """Return the highest cosine between the frequencies of the text and of a language, and the number of letters."""
     folded: Counter[str] = Counter()
     for char, n in counts.items():
         if char.isalpha() and char < "\u1f00":
@@ -172,8 +170,7 @@ def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
 
 
 def _lost_spaces(text: str) -> float:
-    """Return the penalty for runs of letters that are too long for words. Compounds rarely have more than 24
-    letters."""
+    """Return the penalty for runs of letters that are too long for words. Compounds rarely exceed 24 letters."""
     runs = _LATIN_RUN.findall(text)
     total = sum(map(len, runs))
     if total < 40:

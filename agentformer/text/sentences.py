@@ -35,8 +35,7 @@ _ABBREVIATIONS, _CLOSING_ABBREVIATIONS, _ORDINAL_NOUNS = (
 
 
 def sentence_spans(text: str) -> list[Span]:
-    """Return the spans of the sentences in order. Spans do not overlap, and contain all text except surrounding white
-    space.
+    """Return the spans of the sentences in order, without overlap. Only white space is outside of the spans.
 
     A blank line always ends a sentence. A single line break ends a sentence only before a list item or after a heading.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -106,7 +106,7 @@ def lexemes(text: str) -> Iterator[Lexeme]:
         elif kind == "slashed":
             yield _slashed(token)
         else:
-            yield Lexeme(codes=tuple(dict.fromkeys(_GROUPS[kind](token))))
+            yield Lexeme(codes=tuple(dict.fromkeys(_grouped(kind, token))))
     if empty:
         for token in text.split():
             yield Lexeme(codes=tuple(_pieces(token)))
@@ -117,8 +117,8 @@ def _pieces(token: str) -> Iterator[str]:
 
 
 def _unspaced(run: str) -> Lexeme:
-    """Return the character pairs of a text without spaces. Pairs with hiragana (mostly endings and particles), single
-    ideographs, and sequences of ideographs (mostly one word) are in `parts`."""
+    """Return the character pairs of a text without spaces. Pairs with hiragana (mostly endings), single ideographs, and
+    sequences of ideographs (mostly one word) are in `parts`."""
     codes = _PAIRS.findall(run) if len(run) > 1 or _HIRAGANA.match(run) else [run]
     together = (piece for word in _IDEOGRAPHS.findall(run) for piece in _pieces(word))
     loose = _LOOSE_PAIRS.findall(run) if len(run) > 1 else _HIRAGANA.findall(run)
@@ -126,34 +126,27 @@ def _unspaced(run: str) -> Lexeme:
 
 
 def _long(token: str) -> Lexeme:
-    """Return the parts of a token that is longer than `MAX_TERM`. A part is split into pieces of at most `MAX_TERM`."""
-    parts = [part for part in _MARKS_BETWEEN.split(token.casefold()) if part]
-    return Lexeme(words=tuple(piece for part in parts for piece in _pieces(part)))
+    """Return the parts of a token that is longer than `MAX_TERM`, in pieces of at most `MAX_TERM`."""
+    return Lexeme(words=tuple(piece for part in _MARKS_BETWEEN.split(token.casefold()) for piece in _pieces(part)))
 
 
-def _spaced(token: str) -> Iterator[str]:
-    """Yield the number 12500.50, the number 12500 and the groups of digits for a text such as "12 500,50"."""
-    whole, comma, _ = token.partition(",")
-    yield token.replace(" ", "").replace(",", ".")
-    if comma:
-        yield whole.replace(" ", "")
-    yield from token.split(" ")
+def _grouped(kind: str | None, token: str) -> Iterator[str]:
+    """Yield the terms of groups of digits or capitals: the whole without spaces, and the groups.
 
-
-def _phone(token: str) -> Iterator[str]:
-    """Yield all digits of a telephone number, its last seven digits, which every spelling of the number has, and its
-    groups of digits."""
-    groups = _DIGITS.findall(token)
-    digits = "".join(groups)
-    yield from (digits, digits[-_SUBSCRIBER:], *groups)
-
-
-def _account(token: str) -> Iterator[str]:
-    groups = token.casefold().split(" ")
-    yield from ("".join(groups), *groups)
-
-
-_GROUPS: dict[str | None, Callable[[str], Iterator[str]]] = {"spaced": _spaced, "phone": _phone, "account": _account}
+    For a text such as "12 500,50", also yield 12500. For a telephone number, also yield its last seven digits, which
+    every spelling of the number has.
+    """
+    if kind == "spaced":
+        yield token.replace(" ", "").replace(",", ".")
+        yield token.partition(",")[0].replace(" ", "")
+        yield from token.split(" ")
+        return
+    groups = _DIGITS.findall(token) if kind == "phone" else token.casefold().split(" ")
+    joined = "".join(groups)
+    yield joined
+    if kind == "phone":
+        yield joined[-_SUBSCRIBER:]
+    yield from groups
 
 
 def _slashed(token: str) -> Lexeme:
@@ -166,8 +159,6 @@ def _slashed(token: str) -> Lexeme:
 
 @lru_cache(maxsize=65536)
 def _word(token: str) -> Lexeme:
-    """Return the lexeme of a token of at most `MAX_TERM` code points. The token is a word, a number, a compound or a
-    code."""
     capital = token[0].isupper()
     token = _without_ending(token)
     folded = token.casefold()
@@ -182,8 +173,7 @@ def _word(token: str) -> Lexeme:
 
 
 def _compound(token: str, folded: str, capital: bool) -> Lexeme:
-    """Return the lexeme of a token with several parts. If marks join words, each word stays a word. The words inside an
-    identifier are `inner`."""
+    """Return the lexeme of words that marks join, or of an identifier, with the words inside it as `inner`."""
     words: list[str] = []
     inner: list[str] = []
     numbers: list[str] = []
@@ -208,8 +198,7 @@ def _compound(token: str, folded: str, capital: bool) -> Lexeme:
 
 
 def _humps(part: str) -> tuple[str, ...]:
-    """Split an identifier: `getUserName` into get, user and name; `PDFReader` into pdf and reader; `covid19` into covid
-    and 19."""
+    """Split an identifier: `getUserName` into get, user and name; `PDFReader` into pdf and reader."""
     runs: list[str] = []
     for run in _RUNS.findall(part):
         start = 0
@@ -233,8 +222,7 @@ def _without_ending(token: str) -> str:
 
 
 def _apostrophe(folded: str) -> tuple[str, ...]:
-    """Return the forms of a word with an apostrophe: leau and eau for "l'eau", obrien and brien for "o'brien", dont for
-    "don't"."""
+    """Return the forms of a word with an apostrophe: leau and eau for "l'eau", dont for "don't"."""
     parts = folded.split("'")
     joined = "".join(parts)
     return (joined,) if parts[-1] == "t" else (joined, *(part for part in parts if len(part) > 2))

@@ -257,8 +257,7 @@ class PypdfDocument:
 
 
 def _attempt(read: Callable[[], T], seconds: float = 0) -> T | None:
-    """Return the result of `read`, or None if pypdf fails on a damaged file or page, or takes longer than `seconds`
-    (0: no limit)."""
+    """Return the result of `read`, or None if pypdf fails or takes longer than `seconds` (0: no limit)."""
     from pypdf.errors import PyPdfError
 
     with suppress(PyPdfError, *_PAGE_ERRORS), warnings.catch_warnings(), _time_limit(seconds):

@@ -45,8 +45,7 @@ def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
 
 
 def _space_in_row(previous: Line, line: Line) -> str | None:
-    """Return the white space between two pieces of one row, such as "n" and its raised "2". Return None if the pieces
-    are in different rows."""
+    """Return the white space between two pieces of one row, such as "n" and its raised "2", or None for two rows."""
     height = max(previous.height, line.height)
     gap = line.x - previous.right
     if not (previous.height and line.height) or abs(previous.last_y - line.y) > 0.5 * height:
@@ -95,8 +94,7 @@ _MAX_LINE = 200
 
 
 def bodies(texts: Sequence[str]) -> list[Span | None]:
-    """Return the span of each page without running headers and footers. The span is None if it is the whole page or
-    empty."""
+    """Return the span of each page without running headers and footers, or None if it is empty or the whole page."""
     lines = [[*re.finditer(r"\S[^\n]*", text)] for text in texts]
     tops = [[_line_keys(line[0], n) for line in page[:_EDGE_LINES]] for n, page in enumerate(lines)]
     ends = [[_line_keys(line[0], n) for line in page[::-1][:_EDGE_LINES]] for n, page in enumerate(lines)]
@@ -158,11 +156,8 @@ def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Pa
 
 
 def _locate(title: str, page: Page, after: int) -> int:
-    """Return the offset of the title on its page. Prefer the start of a line. If the title is not found, return the
-    start of the body.
-
-    Either the page or the outline may omit a number before the title ("2.1").
-    """
+    """Return the offset of the title on its page, or the start of the body if the page does not contain the title.
+    Either the page or the outline may omit a number before the title ("2.1")."""
     words = r"\s+".join(re.escape(word) for word in title.split())
     bare = r"\s+".join(re.escape(word) for word in re.sub(r"^[\d.]+\s+", "", title).split())
     for pattern in (rf"(?m)^[ \t]*(?:[\dA-Z.]+\s+)?({words})", rf"(?m)^[ \t]*(?:[\dA-Z.]+\s+)?({bare})", f"({words})"):

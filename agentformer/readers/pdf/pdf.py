@@ -273,8 +273,7 @@ def ocr_unavailable() -> str:
 
 
 def recognise(document: PdfiumDocument, number: int) -> str:
-    """Return the text on the image of a page. The image is rotated if necessary. Return "" if the page is too large to
-    render, tesseract fails, or its confidence is too low."""
+    """Return the text on the image of a page, or "" if the page is too large, tesseract fails or is too uncertain."""
     import pytesseract  # imports NumPy, which few files need
 
     scale = scale_for(*document.size(number))
@@ -297,18 +296,16 @@ def _read(image: Any) -> tuple[str, float]:
     installed = set(pytesseract.get_languages())
     languages = "+".join(code for code in LANGUAGES if code in installed) or "eng"
     data = pytesseract.image_to_data(image, languages, timeout=OCR_SECONDS, output_type=pytesseract.Output.DICT)
-    lines: dict[tuple[int, int, int], list[str]] = {}
+    paragraphs: dict[tuple[int, int], dict[int, list[str]]] = {}
     letters = sure = 0.0
-    for i, word in enumerate(data["text"]):
+    columns = (data[name] for name in ("text", "conf", "block_num", "par_num", "line_num"))
+    for word, confidence, block, paragraph, line in zip(*columns, strict=True):
         if word.strip():
-            place = (data["block_num"][i], data["par_num"][i], data["line_num"][i])
-            lines.setdefault(place, []).append(word)
+            paragraphs.setdefault((block, paragraph), {}).setdefault(line, []).append(word)
             letters += len(word)
-            sure += len(word) * max(0.0, float(data["conf"][i]))
-    paragraphs: dict[tuple[int, int], list[str]] = {}
-    for (block, paragraph, _), words in lines.items():
-        paragraphs.setdefault((block, paragraph), []).append(" ".join(words))
-    return "\n\n".join("\n".join(rows) for rows in paragraphs.values()), sure / letters if letters else 0.0
+            sure += len(word) * max(0.0, float(confidence))
+    text = "\n\n".join("\n".join(map(" ".join, lines.values())) for lines in paragraphs.values())
+    return text, sure / letters if letters else 0.0
 
 
 def _turn(image: Any) -> int:
@@ -322,8 +319,7 @@ def _turn(image: Any) -> int:
 
 
 def scale_for(width: float, height: float) -> float:
-    """Return the pixels per point for a page of this size, at most 300 dpi and `MAX_PIXELS`. Return 0 if the page must
-    not be rendered."""
+    """Return the pixels per point for a page of this size, or 0 if the page must not be rendered."""
     area = width * height
     if not 1 < area < math.inf:
         return 0.0

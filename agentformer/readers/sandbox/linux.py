@@ -21,8 +21,7 @@ _ALL_SIGNALS_AND_SOCKETS = 3  # no signals to, and no abstract sockets of, other
 
 
 def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Restrict this process and its children to the given files and folders (Landlock). The restriction cannot be
-    removed.
+    """Restrict this process and its children to the given files and folders (Landlock), until they end.
 
     Files that are open already stay open. In the `listed` folders, only names can be read. Return False if the system
     does not support Landlock.

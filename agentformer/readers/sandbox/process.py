@@ -125,8 +125,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _communicate(
     process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, seconds: float
 ) -> bool:
-    """Exchange data on systems that cannot wait for pipes. The size of the output is checked only after the child has
-    ended."""
+    """Exchange data on systems that cannot wait for pipes. The size of the output is checked at its end only."""
     try:
         out, _ = process.communicate(b"".join(given), timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -245,8 +244,7 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
 
 
 def _module_path() -> list[str]:
-    """Return `sys.path` with absolute paths, because the child runs in another folder. Entries that are not paths of
-    files stay."""
+    """Return `sys.path` with absolute paths, because the child runs in another folder."""
     paths = [os.path.abspath(p) if os.path.exists(p) else p for p in sys.path if p]  # noqa: PTH100, PTH110
     return paths or [""]
 

@@ -52,8 +52,7 @@ class Frames:
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Add received bytes. Raises `Overrun` or `NoFrame`. Complete frames that were received before the error
-        stay."""
+        """Add received bytes. Raises `Overrun` or `NoFrame`. Complete frames before the error stay."""
         self._left -= len(data)
         self._unread += data
         while not self.done and len(self._unread) >= _FRAME.size:

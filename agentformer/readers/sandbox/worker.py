@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import sys
@@ -53,7 +54,7 @@ def programs() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """
     readable = [Path(__file__).parents[2], Path(os.__file__).resolve().parent, *_of_python(), *_of_tesseract()]
     readable += [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if _is_narrow(p)]
-    places = [place for spec in filter(None, map(_spec, _PARSERS)) for place in _places(spec)]
+    places = [place for module in _PARSERS for place in _places(module)]
     around = _real([place.parent for place in places])
     readable += [*places, *(file for folder in around for pattern in _WHEEL_FILES for file in folder.glob(pattern))]
     return _real([*readable, *map(Path, _SYSTEM)]), around
@@ -67,14 +68,13 @@ def _of_python() -> Iterator[Path]:
             yield Path(entry)
 
 
-def _spec(name: str) -> ModuleSpec | None:
-    with suppress(ImportError, ValueError, OSError):
-        return find_spec(name)
-    return None
-
-
-def _places(spec: ModuleSpec) -> Iterator[Path]:
+def _places(module: str) -> Iterator[Path]:
     """Yield the folder of a package and the folder that a link in it points to. For a single module, yield its file."""
+    spec: ModuleSpec | None = None
+    with suppress(ImportError, ValueError, OSError):
+        spec = find_spec(module)
+    if spec is None:
+        return
     origin = (Path(spec.origin), Path(spec.origin).resolve()) if spec.has_location and spec.origin else ()
     if spec.submodule_search_locations is None:
         yield from origin
@@ -106,17 +106,7 @@ def _real(paths: list[Path]) -> tuple[Path, ...]:
 
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_REFUSED = (
-    "socket.",
-    "ctypes.dlopen",
-    "os.system",
-    "os.fork",
-    "os.exec",
-    "os.spawn",
-    "os.startfile",
-    "pty.",
-    "winreg.",
-)
+_REFUSED = re.compile(r"socket\.|ctypes\.dlopen|os\.(?:system|fork|exec|spawn|startfile)|pty\.|winreg\.")
 _STARTING = frozenset({"subprocess.Popen", "os.posix_spawn"})
 _CHANGES = ("remove", "mkdir", "rmdir", "chmod", "chown", "truncate", "utime", "setxattr", "removexattr")
 # The arguments that name the changed files; for a symbolic link, only the link.
@@ -141,7 +131,7 @@ def refuse_events(readable: Iterable[Path], folder: str) -> None:
         elif event in _STARTING:
             if not folder or Path(str(arguments[0])).name != "tesseract":
                 raise PermissionError("a reader may not start programs")
-        elif event.startswith(_REFUSED):
+        elif _REFUSED.match(event):
             raise PermissionError(f"a reader may not perform {event}")
 
     sys.addaudithook(refuse)
@@ -230,13 +220,15 @@ def restrict(options: ReadOptions) -> None:
 
 def _limit_resources(options: ReadOptions) -> None:
     seconds = math.ceil(options.limits.wall_seconds) + 1
-    for kind, soft, most in (
-        (resource.RLIMIT_AS, options.limits.memory_bytes, options.limits.memory_bytes),
-        (resource.RLIMIT_CPU, seconds, seconds + 1),  # a signal that gives the reason, then the end
-        (resource.RLIMIT_FSIZE, *[FILE_BYTES if options.folder else 0] * 2),
-        (resource.RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES),
-        (resource.RLIMIT_CORE, 0, 0),
+    for kind, most in (
+        (resource.RLIMIT_AS, options.limits.memory_bytes),
+        (resource.RLIMIT_CPU, seconds + 1),
+        (resource.RLIMIT_FSIZE, FILE_BYTES if options.folder else 0),
+        (resource.RLIMIT_NOFILE, OPEN_FILES),
+        (resource.RLIMIT_CORE, 0),
     ):
+        # The soft limit of CPU time sends a signal that gives the reason, before the hard limit ends the process.
+        soft = seconds if kind == resource.RLIMIT_CPU else most
         with suppress(ValueError, OSError):  # macOS refuses some of them
             _, hard = resource.getrlimit(kind)
             bound = most if hard == resource.RLIM_INFINITY else min(most, hard)

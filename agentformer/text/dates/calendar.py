@@ -36,8 +36,7 @@ def strip_accents(text: str) -> str:
 
 
 def _table(kind: str) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
-    """Return two tables: whole words, and beginnings of words, each with their positions (from 1) in
-    the lines of this kind."""
+    """Return whole words, and beginnings of words, with their positions (from 1) in the lines of this kind."""
     whole: dict[str, set[int]] = {}
     beginnings: dict[str, set[int]] = {}
     for row in (items for of_kind, items in _LINES if of_kind == kind):
@@ -62,8 +61,7 @@ def _numbers(word: str, table: tuple[dict[str, set[int]], dict[str, set[int]]]) 
 
 @lru_cache(maxsize=65536)
 def months(word: str) -> frozenset[int]:
-    """Return the months, 1..12, that the word may name. There are several if the word has different meanings in
-    different languages."""
+    """Return the months, 1..12, that the word may name. It may have different meanings in different languages."""
     return _numbers(word, _MONTH_TABLE)
 
 

@@ -23,8 +23,7 @@ class Day(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A date at `[start, end)` of a text, with its possible meanings. `sure` is False if the text may be a plain
-    number, such as "8.5."."""
+    """A date at `[start, end)` of a text. `sure` is False if the text may be a plain number, such as "8.5."."""
 
     start: int
     end: int
@@ -69,9 +68,7 @@ _SURE_ALONE = 6  # letters of a month's name that counts as a date without a num
 def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> list[Mention]:
     """Return the dates of `text` in order, without overlap. If `loose` is true, "8/5" counts as a date."""
     plain = strip_accents(text)
-    candidates = [*_numeric(plain, loose), *_named(text, plain)]
-    if days_of_week:
-        candidates += _days_of_week(plain)
+    candidates = [*_numeric(plain, loose), *_named(text, plain), *(_days_of_week(plain) if days_of_week else ())]
     mentions: list[Mention] = []
     for mention in sorted(candidates, key=lambda mention: (mention.start, -mention.end)):
         if not mentions or mention.start >= mentions[-1].end:
@@ -85,8 +82,7 @@ def day_of_moment(moment: datetime) -> Day:
 
 
 def is_given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
-    """Return whether `claim` is one of the `known` dates, or a part of one of them. If a known date has no year, it
-    fits all `years`."""
+    """Return whether a `known` date has all parts of `claim`. A known date without a year fits all `years`."""
     return any(_covers(claim, day, years) for day in known)
 
 
@@ -138,9 +134,7 @@ def _eastern_year(era: str | None, year: str | None) -> int | None:
     if year is None:
         return 0
     number = 1 if year == "元" else int(year)
-    if era is None:
-        return number if len(year) == 4 else None
-    return _ERAS[era] + number
+    return _ERAS[era] + number if era else number if len(year) == 4 else None
 
 
 def _mention(match: re.Match[str], readings: tuple[Day, ...], *, sure: bool) -> Iterator[Mention]:

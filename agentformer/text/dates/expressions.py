@@ -64,8 +64,7 @@ class _Line:
         self.articles = frozenset[str]().union(*(words.articles for words in languages))
 
     def counts_something(self, at: int, language: str) -> bool:
-        """Return whether a noun follows the token, so that the token is a quantity: true for "in 2000 words", false for
-        "in 2000 we"."""
+        """Return whether a noun follows the token: true for "in 2000 words", false for "in 2000 we"."""
         if at + 1 >= len(self.tokens) or not self.joined(at):
             return False
         start, _, word = self.tokens[at + 1]
@@ -108,8 +107,7 @@ def periods(text: str, at: datetime, language: str = "") -> list[Period]:
 
 
 def query_date_ranges(text: str, on: date, language: str = "") -> list[DateRange]:
-    """Return the date ranges that a question names. Relative expressions are computed from the day `on`. Ranges that
-    only limit a period, as after "since", are left out."""
+    """Return the date ranges that a question names, without those that only limit a period, as after "since"."""
     return [
         days
         for days in find_date_ranges(text, on, language, past=True)
@@ -294,8 +292,7 @@ _SLOT: Mapping[str, Callable[[str, Words], int]] = {
 
 
 def _extended(line: _Line, matches: Sequence[_PhraseMatch], dates: Sequence[DateRange]) -> list[DateRange]:
-    """Return the dates with the phrases before them. "two weeks before 7 May 2023" names a second range. In "since 7
-    May 2023", the date is a border."""
+    """Return the dates and the ranges that phrases before them name: "two weeks before 7 May 2023"."""
     if not dates:
         return []
     before_date: dict[int, tuple[_PhraseMatch, int]] = {}

@@ -1,5 +1,4 @@
-"""Read the time phrases of `time_words.txt`, and compute the days that a phrase means. Weeks begin on Monday (ISO
-8601).
+"""Read the time phrases of `time_words.txt`, and compute the days that a phrase means. Weeks begin on Monday.
 
 `unspaced_ranges` finds phrases in text without spaces between words (Japanese). `expressions` finds all other phrases.
 """
@@ -93,8 +92,7 @@ def phrase_tables() -> Mapping[str, Words]:
 
 
 def fold(text: str) -> str:
-    """Remove case and accents without changing the number of letters, so that offsets stay valid. "ß" and similar
-    letters stay."""
+    """Remove case and accents without changing the number of letters, so that offsets stay valid. "ß" stays."""
     plain = strip_accents(text)
     whole = plain.casefold()
     if len(whole) == len(plain):
@@ -113,8 +111,7 @@ class Slots(NamedTuple):
 
 
 def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
-    """Return the first and last day of a date, or None if the date does not exist. If `day` is 0, the date is a whole
-    month."""
+    """Return the first and last day of a date, or of a month if `day` is 0. Return None if there is no such date."""
     try:
         first = date(year, month, day or 1)
         return first, first if day else _end_of_month(first)
@@ -124,8 +121,7 @@ def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
 
 @lru_cache(maxsize=1024)
 def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> DaySpan | None:
-    """For a date without a year, return the occurrence that is nearest to `on`. With `past`, return the last occurrence
-    that has begun by `on`."""
+    """For a date without a year, return the nearest occurrence or, with `past`, the last that has begun by `on`."""
     if on is None:
         return None
     spans = [days for year in range(on.year - 8, on.year + 9) if (days := calendar_days(year, month, day))]
@@ -135,8 +131,7 @@ def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> Day
 
 
 def _distance(days: DaySpan, on: date) -> int:
-    """Return twice the number of days between the range and `on`, 0 if `on` is inside. Of two equal distances, the past
-    one counts as nearer, because texts mention the past more often."""
+    """Return twice the number of days to the range. The past counts as nearer: texts mention it more often."""
     return max((days[0] - on).days * 2 + 1, (on - days[1]).days * 2, 0)
 
 
@@ -167,8 +162,7 @@ def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -
 
 
 def _unit(unit: str, number: int, on: date, until: date | None = None) -> DaySpan:
-    """Return the unit that is `number` units away from the unit of `on`. With `until`, return the days from that unit
-    to `until`."""
+    """Return the unit that is `number` units away from the unit of `on`, or the days from there to `until`."""
     if unit == "day":
         first = last = on + timedelta(days=number)
     elif unit == "week":
@@ -244,15 +238,12 @@ def unspaced_ranges(text: str, on: date | None) -> Iterator[DateRange]:
 
 @lru_cache(maxsize=1)
 def _pattern() -> tuple[re.Pattern[str], list[Phrase]]:
-    """Return one pattern of all phrases, and the phrases with the longest first. In the pattern, the group of a phrase
-    is "p" plus its index."""
+    """Return the phrases with the longest first, and one pattern of them all, where group "p3" is the fourth phrase."""
     words = phrase_tables()[UNSPACED]
     phrases = sorted(words.phrases, key=lambda phrase: -len("".join(phrase.words)))
     units = "|".join(sorted(words.units, key=len, reverse=True))
-    first = {phrase.words[0][0] for phrase in phrases if phrase.words[0] not in SLOTS} | {
-        "\\d",
-        *"一二三四五六七八九十",
-    }
+    first = {phrase.words[0][0] for phrase in phrases if phrase.words[0] not in SLOTS}
+    first |= {"\\d", *"一二三四五六七八九十"}
     written = []
     for i, phrase in enumerate(phrases):
         elements = [_SLOTS.get(element, element).format(i=i, units=units) for element in phrase.words]
