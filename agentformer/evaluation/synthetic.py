@@ -25,6 +25,7 @@ from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.loading import LANGUAGE, text_value
 from agentformer.evaluation.opened import page_name
 from agentformer.llms.reasoning import strip_reasoning
+from agentformer.memory.backends import all_entries
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.text.sentences import sentence_spans
@@ -120,7 +121,6 @@ def _term(word: str, language: str) -> str:
 
 COUNT = 100
 _SPARE = 4  # passages considered for each question, because some passages give no question
-_PAGE = 1_000
 _SHORTEST = 40  # least code points of a passage that a question is made from
 _LONGEST = 300  # code points of a model's question
 _COPIED = 8  # words in a row that a model's question may not share with its passage,
@@ -218,12 +218,9 @@ def with_questions(dataset: Dataset, built: Built) -> Dataset:
 
 def stored_sources(backend: MemoryBackend, namespace: str) -> Iterator[Source]:
     """Yield the chunks of all documents in a namespace."""
-    after = ""
-    while group := backend.list(Scope(namespace, kinds=("chunk",)), after=after, limit=_PAGE):
-        for entry in group:
-            language = entry.metadata.get("language")
-            yield Source(entry.id, entry.content, language if isinstance(language, str) else "", _page(entry))
-        after = group[-1].id
+    for entry in all_entries(backend, Scope(namespace, kinds=("chunk",))):
+        language = entry.metadata.get("language")
+        yield Source(entry.id, entry.content, language if isinstance(language, str) else "", _page(entry))
 
 
 def _page(entry: MemoryEntry) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from agentformer.types import (
     new_id,
 )
 
+T = TypeVar("T")
 Mode = Literal["hybrid", "dense", "lexical"]
 EVERYTHING = Scope(include_archived=True)
 COSINE_TOLERANCE = 1e-5  # rounding errors of float32 sums that are added in another order
@@ -127,17 +128,17 @@ def raises(*kinds: type[Exception]) -> Iterator[list[Exception]]:
     raise AssertionError(f"nothing was raised, expected {' or '.join(kind.__name__ for kind in kinds)}")
 
 
-def run_in_threads(count: int, call: Callable[[int], object]) -> None:
-    """Call `call(0)`, `call(1)`, ... `call(count - 1)` at the same time, each in its own thread. Raise the first
-    error."""
+def run_in_threads(count: int, call: Callable[[int], T]) -> list[T]:
+    """Call `call(0)`, `call(1)`, ... `call(count - 1)` at the same time, each in its own thread. Return the results in
+    order, or raise the first error."""
     barrier = threading.Barrier(count)
 
-    def run(number: int) -> None:
+    def run(number: int) -> T:
         barrier.wait()
-        call(number)
+        return call(number)
 
     with ThreadPoolExecutor(count) as pool:
-        list(pool.map(run, range(count)))
+        return list(pool.map(run, range(count)))
 
 
 def make_entry(content: str, **fields: Any) -> MemoryEntry:

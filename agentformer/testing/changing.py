@@ -168,12 +168,7 @@ class Leases(BackendCase):
     def test_one_of_many_threads_gets_the_lease(self, tmp_path: Path) -> None:
         """If many threads ask for the same lease at the same time, only one gets it."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
-        outcomes: list[bool] = []
-
-        def take(n: int) -> None:
-            outcomes.append(backends[n % 2].lease("clean", f"holder {n}", _LONG))
-
-        run_in_threads(8, take)
+        outcomes = run_in_threads(8, lambda n: backends[n % 2].lease("clean", f"holder {n}", _LONG))
         assert sorted(outcomes) == [False] * 7 + [True]
 
     def test_a_lease_blocks_no_other_call(self, tmp_path: Path) -> None:

@@ -104,13 +104,11 @@ class Duplicates(BackendCase):
     def test_concurrent_duplicates_are_stored_once(self, tmp_path: Path) -> None:
         """If concurrent calls store the same fact, the fact is stored once."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
-        ids: list[str] = []
 
-        def write(n: int) -> None:
-            for _ in range(3):
-                ids.extend(entry.id for entry in backends[n % 2].store([_fact()], unique=True))
+        def write(n: int) -> list[str]:
+            return [backends[n % 2].store([_fact()], unique=True)[0].id for _ in range(3)]
 
-        run_in_threads(8, write)
+        ids = [entry_id for written in run_in_threads(8, write) for entry_id in written]
         assert len(ids) == 24 and len(set(ids)) == 1
         assert [(e.id, e.repeat_count, e.version) for e in backends[0].list(EVERYTHING)] == [(ids[0], 23, 1)]
 

@@ -6,12 +6,13 @@ import dataclasses
 import hashlib
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from agentformer.errors import InvalidInput, NotFound
+from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Document, KeyedLock, Originals, document_of
 from agentformer.records import fields
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from agentformer.rag.ingest import IngestPipeline, Progress
 
 _PENDING = "the embedder was unavailable: found by words now, and by vectors after `agentformer reindex`"
-_PAGE = 500  # entries listed at a time
 _MAX_NAME = 255  # code points of a name; the limit of common file systems
 _MAX_TOKENS = 4096  # of an answer
 
@@ -179,7 +179,7 @@ class RAGTool:
         """Return every document of the namespace, oldest first. A search by words already finds documents with the
         status `pending`."""
         scope = Scope(fields.name("namespace", namespace), kinds=("document",))
-        return [self._with_state(document_of(entry)) for entry in self._entries(scope)]
+        return [self._with_state(document_of(entry)) for entry in all_entries(self._backend, scope)]
 
     def page_of_documents(
         self, *, namespace: str = DEFAULT_NAMESPACE, after: str = "", limit: int = 100
@@ -207,7 +207,7 @@ class RAGTool:
         """Return the stored text of each page. The offsets of citations refer to this text. Raises `NotFound`."""
         entry = self._document(document_id, namespace)
         scope = Scope(entry.namespace, kinds=("page",), document_id=document_id)
-        return [_page_of(page) for page in self._entries(scope)]
+        return [_page_of(page) for page in all_entries(self._backend, scope)]
 
     def remove(self, document_id: str, *, namespace: str | None = None) -> None:
         """Delete a document, everything that was made from it, and its original. Raises `NotFound`."""
@@ -270,12 +270,6 @@ class RAGTool:
     def _page(self, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
         after = fields.text("after", after, fields.MAX_NAME)
         return [*self._backend.list(scope, after=after, limit=fields.limit("limit", limit))]
-
-    def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
-        after = ""
-        while page := self._backend.list(scope, after=after, limit=_PAGE):
-            yield from page
-            after = page[-1].id
 
 
 def _checked_tokens(value: Any) -> int | None:
