@@ -69,8 +69,8 @@ class ScopeCache:
 
 
 def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached) -> ScopeMask | None:
-    """Return the mask with all changes applied. Return None if there are too many changes, or if a backup of the
-    records was restored."""
+    """Return the mask with all changes applied: the same object if the scope has not changed. Return None if there are
+    too many changes, or if a backup of the records was restored."""
     if change_feed.token_at(connection, cached.seq) != cached.point:
         return None
     changes = change_feed.since(connection, cached.seq, _MAX_CHANGES + 1)
@@ -78,22 +78,16 @@ def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached) -> S
         return None
     changed = np.fromiter((num for _, num in changes), np.int64, len(changes))
     inside = scopes.searchable_numbers(connection, scope, changed.tolist())
-    return _with_changes(cached.allowed, changed, inside)
-
-
-def _with_changes(former: ScopeMask, changed: NDArray[np.int64], inside: NDArray[np.int64]) -> ScopeMask:
-    """Return a mask in which the `changed` entries are set if they are in `inside`. If nothing changes, return
-    `former`."""
-    mask = former.mask
+    mask = cached.allowed.mask
     before = changed[changed < len(mask)]
     before = np.sort(before[mask[before]])
     if np.array_equal(before, inside):
-        return former
+        return cached.allowed
     updated = np.zeros(max(len(mask), int(inside.max(initial=-1)) + 1), np.bool_)
     updated[: len(mask)] = mask
     updated[before] = False
     updated[inside] = True
-    return ScopeMask(updated, former.count - len(before) + len(inside))
+    return ScopeMask(updated, cached.allowed.count - len(before) + len(inside))
 
 
 def _read_mask(connection: sqlite3.Connection, scope: Scope) -> ScopeMask:

@@ -155,8 +155,14 @@ class HybridSearch:
         too, raise `words_error`."""
         if request.query.mode == "lexical":
             return None, ()
+        query, limit = request.query, self._candidate_count(request.query)
         try:
-            return self._nearest(request)
+            while request.space is not None:
+                result = self._vector_search.nearest(query.text, request.space, request.seq, limit, request.mask)
+                if result is not None:
+                    return result
+                request = self._request(query, request.terms, request.dates)  # the store has moved to another space
+            return None, ()
         except SpaceMismatch:
             raise
         except (EmbedderError, StoreDamaged) as error:
@@ -165,15 +171,6 @@ class HybridSearch:
             if request.query.mode == "dense" and isinstance(error, StoreDamaged):
                 raise
             return None, (_WORDS_ALONE.format(error),)
-
-    def _nearest(self, request: _Request) -> tuple[VectorHits | None, tuple[str, ...]]:
-        query, limit = request.query, self._candidate_count(request.query)
-        while request.space is not None:
-            result = self._vector_search.nearest(query.text, request.space, request.seq, limit, request.mask)
-            if result is not None:
-                return result
-            request = self._request(query, request.terms, request.dates)  # the store has moved to another space
-        return None, ()
 
     def _candidate_count(self, query: Query) -> int:
         return min(max(self._fanout, query.limit), MAX_LIMIT)

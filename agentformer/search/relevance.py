@@ -71,7 +71,9 @@ def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = Non
     if not query.strip() or not hits:
         return Hits((), hits.warnings)
     matches = _matches(analyze_query(query.replace("_", " ")), hits, languages or EntryLanguages())
-    named = _named(matches)
+    owners = Counter(match.name for match in matches if match.name)
+    most = max(_FEW_NAMED, len(matches) // _COMMON_NAME)
+    named = {id(match) for match in matches if match.name and owners[match.name] <= most}
     judge = _Judge(matches, named)
     relevant = [m.hit for m in matches if id(m) in named or judge.is_near(m.hit) or judge.holds_enough(m)]
     return Hits(relevant, hits.warnings)
@@ -234,13 +236,6 @@ def _distance(one: str, other: str) -> int:
             row.append(best)
         before = above
     return row[-1]
-
-
-def _named(matches: Sequence[_Match]) -> set[int]:
-    """Return the matches that the query names, by `id`."""
-    owners = Counter(match.name for match in matches if match.name)
-    most = max(_FEW_NAMED, len(matches) // _COMMON_NAME)
-    return {id(match) for match in matches if match.name and owners[match.name] <= most}
 
 
 class _Judge:
