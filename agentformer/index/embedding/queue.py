@@ -170,26 +170,19 @@ class EmbeddingQueue:
                 entries = records.by_num(connection, [item.num for item in queue])
             if not queue:
                 return
-            after = queue[-1].num
+            after, nums = queue[-1].num, list(entries)
             try:
-                self._embed_queued(entries, progress)
-            except EmbedderUnavailable:
+                embedded = self.embed(list(entries.values()), progress)
+            except EmbedderUnavailable as error:
+                with self._database.writing() as connection:
+                    store.put_pending(connection, list(records.by_num(connection, nums)), str(error))
                 return
-
-    def _embed_queued(self, entries: dict[int, MemoryEntry], progress: Progress | None) -> None:
-        nums = list(entries)
-        try:
-            embedded = self.embed(list(entries.values()), progress)
-        except EmbedderUnavailable as error:
             with self._database.writing() as connection:
-                store.put_pending(connection, list(records.by_num(connection, nums)), str(error))
-            raise
-        with self._database.writing() as connection:
-            present = records.by_num(connection, nums)
-            unchanged = [i for i, num in enumerate(nums) if present.get(num) == entries[num]]
-            nums = [nums[i] for i in unchanged]
-            self.commit(connection, nums, [entries[num] for num in nums], embedded.select(unchanged))
-            change_feed.append(connection, nums)
+                present = records.by_num(connection, nums)
+                unchanged = [i for i, num in enumerate(nums) if present.get(num) == entries[num]]
+                nums = [nums[i] for i in unchanged]
+                self.commit(connection, nums, [entries[num] for num in nums], embedded.select(unchanged))
+                change_feed.append(connection, nums)
 
 
 class VectorImport:

@@ -134,6 +134,7 @@ class _HashingWriter:
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> None:
+        """Write and hash data. Raises `OSError`."""
         self.hash.update(data)
         self._file.write(data)
         self.size += len(data)
