@@ -86,7 +86,7 @@ class PeriodicThread:
             self._thread.start()
             weakref.finalize(self, self._stopped.set).atexit = False
 
-    def close(self, seconds: float = 0.0) -> None:
+    def close(self, seconds: float = 5.0) -> None:
         """Stop the thread and wait up to `seconds` for a running `tick`. Idempotent."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -108,10 +108,6 @@ class EmbedRetry(PeriodicThread):
     def __init__(self, backend: MemoryBackend, seconds: float) -> None:
         super().__init__(seconds)
         self._backend = backend
-
-    def close(self, seconds: float = 5.0) -> None:
-        """Stop the thread and wait up to `seconds` for a running batch. Idempotent."""
-        super().close(seconds)
 
     def tick(self) -> bool:
         """Embed the waiting entries. Return True if entries still wait."""

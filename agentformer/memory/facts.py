@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from agentformer.text.analysis import query_terms
@@ -53,19 +53,15 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of a text. `label` is the number in a subject such as "Room 12 ...". `rest` holds the other words."""
+    """The facts of a text. `label` is the number in a subject such as "Room 12 ...". `rest` holds the other words. Both
+    are not compared."""
 
     numbers: frozenset[str]
     days: frozenset[Day]
     weekdays: frozenset[Day]
     negated: bool
-    label: str
-    rest: str
-
-    def same(self, other: Facts) -> bool:
-        """True if both texts state the same numbers, dates and negation."""
-        own = (self.numbers, self.days, self.weekdays, self.negated)
-        return own == (other.numbers, other.days, other.weekdays, other.negated)
+    label: str = field(compare=False)
+    rest: str = field(compare=False)
 
 
 def find_numbers(text: str) -> Iterator[Number]:

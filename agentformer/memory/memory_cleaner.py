@@ -196,7 +196,7 @@ class MemoryCleaner:
 
     def close(self, seconds: float = 10.0) -> None:
         """Stop the periodic thread, and finish the queued jobs within `seconds`. Idempotent."""
-        self._clock.close()
+        self._clock.close(0)
         if not self._queue.close(seconds):
             self._stopped.set()
             log.warning("cleaning did not finish within %g s; the next run continues it", seconds)
@@ -249,9 +249,8 @@ class MemoryCleaner:
 
     def _sessions(self, namespace: str) -> list[str]:
         """Return the sessions that have enough live entries to clean, sorted."""
-        counts = Counter(
-            entry.session_id for entry in all_entries(self._backend, Scope(namespace, tiers=("episodic",)))
-        )
+        episodes = all_entries(self._backend, Scope(namespace, tiers=("episodic",)))
+        counts = Counter(entry.session_id for entry in episodes)
         least = self._options.keep_recent + self._options.batch
         return sorted(session for session, count in counts.items() if session is not None and count >= least)
 
@@ -296,29 +295,25 @@ class MemoryCleaner:
         return frozenset(link.id for summary in archived for link in summary.derived_from)
 
     def _summarize_group(self, session_id: str, ids: Sequence[str]) -> CleaningReport:
-        """Summarize a group. An error in one group does not stop the other groups. Raises `StoreError`."""
+        """Replace a group by its summary. After a conflict or an error, nothing has changed, and the other groups are
+        still summarized. Raises `StoreError`."""
         try:
-            return self._replace_by_summary(ids)
+            originals = [entry for entry in self._backend.get(ids) if is_live(entry)]
+            if len(originals) != len(ids):
+                return CleaningReport(conflicts=1)
+            summary = self._summarizer.summarize(originals)
+            if summary.outcome == "extractive_unavailable" and summary.problems:
+                self._last_error = summary.problems[-1]
+            if not summary.text.strip():
+                return CleaningReport(outcomes={summary.outcome: 0})
+            versions = {entry.id: entry.version for entry in originals}
+            stored = self._backend.consolidate(summary.to_entry(originals), ids, versions=versions)
+            return CleaningReport(summaries=(stored.id,), archived=len(ids), outcomes={summary.outcome: 1})
+        except Conflict:
+            return CleaningReport(conflicts=1)
         except StoreError:
             raise
         except Exception as error:
             self._last_error = str(error)
             log.exception("%d entries of session %r could not be summarized and were not changed", len(ids), session_id)
             return CleaningReport(conflicts=1)
-
-    def _replace_by_summary(self, ids: Sequence[str]) -> CleaningReport:
-        """Summarize a group and commit the summary. After a conflict, nothing has changed."""
-        originals = [entry for entry in self._backend.get(ids) if is_live(entry)]
-        if len(originals) != len(ids):
-            return CleaningReport(conflicts=1)
-        summary = self._summarizer.summarize(originals)
-        if summary.outcome == "extractive_unavailable" and summary.problems:
-            self._last_error = summary.problems[-1]
-        if not summary.text.strip():
-            return CleaningReport(outcomes={summary.outcome: 0})
-        versions = {entry.id: entry.version for entry in originals}
-        try:
-            stored = self._backend.consolidate(summary.to_entry(originals), ids, versions=versions)
-        except Conflict:
-            return CleaningReport(conflicts=1)
-        return CleaningReport(summaries=(stored.id,), archived=len(ids), outcomes={summary.outcome: 1})

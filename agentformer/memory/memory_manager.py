@@ -32,7 +32,8 @@ from agentformer.types import (
 
 if TYPE_CHECKING:
     from agentformer.memory.audit import AuditReport
-    from agentformer.memory.context.builder import Context, ContextBuilder
+    from agentformer.memory.context.builder import ContextBuilder
+    from agentformer.memory.context.plan import Context
     from agentformer.memory.recall import Recall
 
 Entries = list[MemoryEntry]  # inside the class, `list` is a method
@@ -152,7 +153,7 @@ class MemoryManager:
         limit = fields.limit("limit", limit)
         query = Query(text, self._scope(scope), limit, mode=mode, at=fields.moment_in_zone("at", at))  # type: ignore[arg-type]
         hits = self._parts.recall().search(query, min_score=min_score, relevant_only=relevant_only)
-        self._usage.count_matches(hit.entry.id for hit in hits)
+        self._usage.count((hit.entry.id for hit in hits), matches=1)
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
@@ -169,7 +170,7 @@ class MemoryManager:
         """Return the entry of this id. The entry can be archived. Raises `NotFound`."""
         self._usage.flush_if_due([fields.name("entry_id", entry_id)])
         entry = _entry(self._backend, entry_id)
-        self._usage.count_gets([entry_id])
+        self._usage.count([entry_id], others=1)
         return entry
 
     def list(self, *, limit: int = 100, after: str | None = None, **scope: Unpack[ScopeFields]) -> Entries:
@@ -192,7 +193,7 @@ class MemoryManager:
         """Search the episodic entries. Summarized entries are included."""
         fields.text("query", query)
         hits = self.hierarchical.relevant(query, self._scope(scope), fields.limit("limit", limit))
-        self._usage.count_matches(hit.entry.id for hit in hits)
+        self._usage.count((hit.entry.id for hit in hits), matches=1)
         return hits
 
     def history(self, entry_id: str) -> Entries:
@@ -211,7 +212,7 @@ class MemoryManager:
         """Return chat messages of at most `max_tokens` (default: `Settings.context_tokens`), and a report of their
         contents; see `ContextBuilder.build`. The included entries count as read."""
         context = self._parts.context_builder().build(task, conversation, max_tokens, **place)
-        self._usage.count_reads(entry_id for ids in context.report.included.values() for entry_id in ids)
+        self._usage.count((entry_id for ids in context.report.included.values() for entry_id in ids), reads=1)
         return context
 
     def update(self, entry_id: str, *, expected_version: int | None = None, **changes: Any) -> MemoryEntry:
@@ -252,7 +253,7 @@ class MemoryManager:
         """Count that a person or a model read these entries. Raises `NotFound`."""
         for entry_id in fields.names("ids", ids):
             _entry(self._backend, entry_id)
-        self._usage.count_reads(ids)
+        self._usage.count(ids, reads=1)
         self._usage.flush()
 
     def clean(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:

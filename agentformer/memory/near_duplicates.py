@@ -126,7 +126,7 @@ class _Comparison:
             estimate = float(np.mean(self._signatures[one] == self._signatures[other]))
             if estimate < MIN_SIMILARITY - _ESTIMATE_ERROR:
                 return 0.0
-        if not self._facts_of(one).same(self._facts_of(other)):
+        if self._facts_of(one) != self._facts_of(other):
             return 0.0
         first, second = self._shingles_of(one), self._shingles_of(other)
         shared = len(np.intersect1d(first, second, assume_unique=True))

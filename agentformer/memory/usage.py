@@ -41,17 +41,22 @@ class UsageCounter:
         self._writer: threading.Thread | None = None
         self._counts: dict[str, _Counts] = {}
 
-    def count_matches(self, ids: Iterable[str]) -> None:
-        """Count entries as results of a search."""
-        self._add(ids, matches=1)
-
-    def count_reads(self, ids: Iterable[str]) -> None:
-        """Count entries as read by a model or a person."""
-        self._add(ids, reads=1)
-
-    def count_gets(self, ids: Iterable[str]) -> None:
-        """Count entries as requested by id."""
-        self._add(ids, others=1)
+    def count(self, ids: Iterable[str], *, matches: int = 0, reads: int = 0, others: int = 0) -> None:
+        """Count that a search found the entries, that a model or a person read them, or that they were requested."""
+        moment = now()
+        with self._lock:
+            for entry_id in ids:
+                counts = self._counts.get(entry_id)
+                if counts is None:
+                    counts = self._counts[entry_id] = _Counts(moment)
+                counts.at = moment
+                counts.matches += matches
+                counts.reads += reads
+                counts.others += others
+            if len(self._counts) >= _BATCH and (self._writer is None or not self._writer.is_alive()):
+                # A search does not wait for the disk.
+                self._writer = threading.Thread(target=self.flush, name="agentformer-uses", daemon=True)
+                self._writer.start()
 
     def flush_if_due(self, ids: Iterable[str] | None = None) -> None:
         """Write the counts if these entries (None: any entry) have matches or reads, because the caller is about to
@@ -75,19 +80,3 @@ class UsageCounter:
                 self._backend.touch(uses)
             except StoreError as error:
                 log.warning("uses of %d entries were not counted: %s", len(uses), error)
-
-    def _add(self, ids: Iterable[str], *, matches: int = 0, reads: int = 0, others: int = 0) -> None:
-        moment = now()
-        with self._lock:
-            for entry_id in ids:
-                counts = self._counts.get(entry_id)
-                if counts is None:
-                    counts = self._counts[entry_id] = _Counts(moment)
-                counts.at = moment
-                counts.matches += matches
-                counts.reads += reads
-                counts.others += others
-            if len(self._counts) >= _BATCH and (self._writer is None or not self._writer.is_alive()):
-                # A search does not wait for the disk.
-                self._writer = threading.Thread(target=self.flush, name="agentformer-uses", daemon=True)
-                self._writer.start()

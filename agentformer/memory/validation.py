@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict
@@ -82,7 +82,7 @@ _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
 _RECALLED = "(recalled memory)"  # the content of a message that only repeats recalled memory
 # The parts of a block of recalled memory in a prompt, as `context/plan.py` writes it.
 _MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled|core)-memory>")
-_ITEM_OPEN, _ITEM_CLOSE = "<memory id=", "</memory>"
+_ITEMS = re.compile("(?:\n?<memory id=[^<]*+</memory>)*")  # an escaped entry contains no bracket
 _ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
 
@@ -247,7 +247,6 @@ def without_recalled(text: str) -> tuple[str, list[str]]:
 
 
 def _block_spans(text: str) -> list[tuple[int, int]]:
-    """Return the spans of all blocks, in order, without overlap."""
     unclosed: defaultdict[str, list[re.Match[str]]] = defaultdict(list)
     spans: list[tuple[int, int]] = []
     for marker in _MARKER.finditer(text):
@@ -257,29 +256,10 @@ def _block_spans(text: str) -> list[tuple[int, int]]:
         elif opened:
             spans.append((opened.pop().start(), marker.end()))
     spans += [marker.span() for opened in unclosed.values() for marker in opened]
-    return list(_merged(text, sorted(spans)))
-
-
-def _merged(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Extend each span to the end of the entries that follow it, and join overlapping spans."""
-    start = end = -1
-    for first, last in spans:
-        if first >= end:
-            if start >= 0:
-                yield start, end
-            start, end = first, last
-        end = _after_items(text, max(end, last))
-    if start >= 0:
-        yield start, end
-
-
-def _after_items(text: str, at: int) -> int:
-    """Return the end of the entries, one per line, that begin at `at`."""
-    while True:
-        begin = at + 1 if text[at : at + 1] == "\n" else at
-        if not text.startswith(_ITEM_OPEN, begin):
-            return at
-        end = text.find("<", begin + 1)  # an escaped entry contains no bracket
-        if not text.startswith(_ITEM_CLOSE, end):
-            return at
-        at = end + len(_ITEM_CLOSE)
+    joined: list[tuple[int, int]] = []  # with the entries that follow each span, and without overlap
+    for start, end in sorted(spans):
+        if joined and start < joined[-1][1]:
+            start, end = joined[-1][0], max(joined.pop()[1], end)
+        items = _ITEMS.match(text, end)
+        joined.append((start, items.end() if items else end))
+    return joined

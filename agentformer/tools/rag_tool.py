@@ -131,7 +131,7 @@ class RAGTool:
                 if self._backend.pending(Scope(namespace, document_id=same.id)):
                     self._backend.embed_pending()
                 self._originals.restore(data)
-                self._usage.count_gets([same.id])
+                self._usage.count([same.id], others=1)
                 return dataclasses.replace(self._with_state(same), unchanged=True)
             document = self._ingest().run(data, name, **about, password=password, progress=progress)
         return self._with_state(document)
@@ -229,7 +229,7 @@ class RAGTool:
         metadata = fields.metadata(filters, "filters")
         chunks = Scope(fields.name("namespace", namespace), kinds=("chunk",), metadata=metadata)
         hits = self._backend.search(Query(question, chunks, limit))
-        self._usage.count_matches(hit.entry.id for hit in hits)
+        self._usage.count((hit.entry.id for hit in hits), matches=1)
         stopwatch.searched = time.perf_counter()
         return hits, stopwatch
 
@@ -244,7 +244,7 @@ class RAGTool:
     def _completed(self, answer: Answer, hits: Hits, stopwatch: _Stopwatch) -> Answer:
         """Add hits, warnings and timings to the answer. Hits that a model read are counted as read."""
         if answer.mode == "llm":
-            self._usage.count_reads(hit.entry.id for hit in hits)
+            self._usage.count((hit.entry.id for hit in hits), reads=1)
         warnings = (*hits.warnings, *answer.warnings)
         return dataclasses.replace(answer, hits=tuple(hits), warnings=warnings, timings=stopwatch.timings())
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Unpack, get_args
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.context.plan import Context, ContextPlan, ContextReport, LeftOut, Turn
+from agentformer.memory.context.plan import Context, ContextPlan, Turn
 from agentformer.memory.core import CoreMemory
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
@@ -21,8 +21,6 @@ from agentformer.search.relevance import relevant_hits
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, Hits, MemoryBackend, MemoryEntry, Query, Scope
-
-__all__ = ["Context", "ContextBuilder", "ContextReport", "LeftOut"]
 
 _CANDIDATES = 30  # hits of a search for one share; their relevance is checked
 _RECENT = 20  # recent episodes that are offered last, without a relevance check

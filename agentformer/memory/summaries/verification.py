@@ -312,18 +312,13 @@ def _opens(match: re.Match[str], text: str, starts: set[int]) -> bool:
     return match.start() in starts or _OPENING.search(text, before, match.start()) is not None
 
 
-def _joined(words: Iterable[re.Match[str]], text: str) -> Iterator[_Name]:
+def _joined(words: Iterable[re.Match[str]], text: str) -> list[_Name]:
     """Join neighboring words to one name: "Jean-Luc", "Anna Virtanen"."""
-    start = end = -1
+    spans: list[tuple[int, int]] = []
     for match in words:
-        if end >= 0 and _JOINED.fullmatch(text, end, match.start()):
-            end = match.end()
-            continue
-        if end >= 0:
-            yield _Name(start, end, text[start:end])
-        start, end = match.span()
-    if end >= 0:
-        yield _Name(start, end, text[start:end])
+        joins = spans and _JOINED.fullmatch(text, spans[-1][1], match.start())
+        spans.append((spans.pop()[0] if joins else match.start(), match.end()))
+    return [_Name(start, end, text[start:end]) for start, end in spans]
 
 
 def _folded(word: str) -> str:

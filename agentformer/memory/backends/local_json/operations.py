@@ -194,10 +194,6 @@ class _Lease(NamedTuple):
     ends_at: float  # seconds since 1970
     seconds: float  # the length of the lease in seconds
 
-    def is_running(self, at: float) -> bool:
-        """Return whether the lease is valid. If more time is left than its length, the clock was set back."""
-        return 0 < self.ends_at - at <= self.seconds
-
 
 class Leases:
     """The leases of all processes that use the folder."""
@@ -249,7 +245,8 @@ class Leases:
             log.warning("%s cannot be read and is replaced: %s", self._path, error)
             return {}
         now = time.time()
-        return {name: lease for name, lease in leases.items() if lease.is_running(now)}
+        # If more time is left than the length of the lease, the clock was set back.
+        return {name: lease for name, lease in leases.items() if 0 < lease.ends_at - now <= lease.seconds}
 
     def _read(self) -> dict[str, _Lease]:
         try:
