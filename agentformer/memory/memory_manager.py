@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
-from agentformer.memory.core import CoreMemory
 from agentformer.memory.hierarchical import HierarchicalMemory
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.usage import UsageCounter
@@ -73,11 +72,7 @@ class MemoryManager:
         self._decay = Decay(dict(decay_rates))
         self._discard_originals = discard_originals
         self.hierarchical = hierarchical
-
-    @property
-    def core(self) -> CoreMemory:
-        """The named blocks that are in every context."""
-        return self.hierarchical.core
+        self.core = hierarchical.core  # the named blocks that are in every context
 
     def add_message(self, session_id: str, role: str, content: str, **values: Unpack[MessageFields]) -> MemoryEntry:
         """Store a message of a session. `role` is user, assistant, system or tool. `values` are `speaker`,

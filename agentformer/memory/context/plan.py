@@ -7,7 +7,7 @@ items. So the result is counted again as one text, and the least important items
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends import by_time
@@ -75,15 +75,6 @@ class Turn:
         return self.message.role == "user" and self.framed is None
 
 
-@dataclass(slots=True)
-class _Share:
-    """A share of recalled entries. Entries in `spare` are offered after all other shares are filled."""
-
-    offered: list[MemoryEntry] = field(default_factory=list)
-    spare: list[MemoryEntry] = field(default_factory=list)
-    taken: list[MemoryEntry] = field(default_factory=list)
-
-
 class ContextPlan:
     """A context under construction. Raises `InvalidInput` if core memory alone exceeds the budget."""
 
@@ -96,10 +87,15 @@ class ContextPlan:
         self._core = list(core)
         self._reasons: dict[str, str] = {}
         self._warnings: dict[str, None] = {}
-        self._check_core()
+        size = self._size(_memory(self._core, ()))
+        if (excess := size - budget) > 0:
+            counts = f"is {budget}, but core memory alone has {size}: {excess} too many"
+            raise InvalidInput("max_tokens", f"{counts}; raise it, or shorten core blocks")
         self._turns, self._task = _split_task(task, turns)
         self._taken_turns: list[Turn] = []
-        self._shares = {"episodic": _Share(), "semantic": _Share()}
+        self._offered: dict[str, list[MemoryEntry]] = {"episodic": [], "semantic": []}  # by share
+        self._taken: dict[str, list[MemoryEntry]] = {"episodic": [], "semantic": []}
+        self._spare: list[MemoryEntry] = []  # episodes that are offered after all shares are filled
         self._task_fits = False
 
     def query(self) -> str:
@@ -110,11 +106,11 @@ class ContextPlan:
 
     def offer(self, share: str, entries: Iterable[MemoryEntry]) -> None:
         """Offer entries for a share, best first. Entries in the conversation or in another share are skipped."""
-        self._shares[share].offered = self._new(entries)
+        self._offered[share] = self._new(entries)
 
     def offer_spare(self, episodes: Iterable[MemoryEntry]) -> None:
         """Offer episodes that no search selected. They are added only if tokens are left at the end."""
-        self._shares["episodic"].spare = self._new(episodes)
+        self._spare = self._new(episodes)
 
     def leave_out(self, ids: Iterable[str], reason: str) -> None:
         """Record a reason for entries that are not included, for the report."""
@@ -138,7 +134,7 @@ class ContextPlan:
         self._take_entries("episodic", self._left())
         self._drop_covered()
         self._shrink("semantic", "episodic")
-        self._shares["episodic"].offered += self._shares["episodic"].spare
+        self._offered["episodic"] += self._spare
         self._take_entries("episodic", self._left())
         self._shrink("episodic", "semantic")
         self._drop_covered()
@@ -147,7 +143,6 @@ class ContextPlan:
     def context(self) -> Context:
         """Return the messages and the report."""
         messages = self._messages()
-        taken = {name: share.taken for name, share in self._shares.items()}
         task = self._task if self._task_fits else None
         conversation = (*self._taken_turns, task) if task else self._taken_turns
         report = ContextReport(
@@ -156,31 +151,25 @@ class ContextPlan:
             tokens={
                 "core": self._size(_memory(self._core, ())),
                 "conversation": sum(self._count(turn.message.content) for turn in self._taken_turns),
-                **{name: self._entries_cost(entries) for name, entries in taken.items()},
+                **{name: self._entries_cost(entries) for name, entries in self._taken.items()},
                 "task": self._count(task.message.content) if task else 0,
             },
             included={
                 "core": tuple(block.id for block in self._core),
                 "conversation": tuple(turn.entry_id for turn in conversation if turn.entry_id),
-                **{name: tuple(entry.id for entry in entries) for name, entries in taken.items()},
+                **{name: tuple(entry.id for entry in entries) for name, entries in self._taken.items()},
             },
             left_out=self._left_out(),
             warnings=tuple(self._warnings),
         )
-        return Context(tuple(messages), report, has_memory=bool(self._core or any(taken.values())))
+        return Context(tuple(messages), report, has_memory=bool(self._core or any(self._taken.values())))
 
     def _new(self, entries: Iterable[MemoryEntry]) -> list[MemoryEntry]:
         turns = [turn for turn in (*self._turns, self._task) if turn]
-        offered = (entry.id for share in self._shares.values() for entry in share.offered)
+        offered = (entry.id for entries in self._offered.values() for entry in entries)
         ids = {*(turn.entry_id for turn in turns), *offered}
         texts = {_comparable(turn.text) for turn in turns}
         return [entry for entry in entries if entry.id not in ids and _comparable(entry.content) not in texts]
-
-    def _check_core(self) -> None:
-        size = self._size(_memory(self._core, ()))
-        if (excess := size - self._budget) > 0:
-            counts = f"is {self._budget}, but core memory alone has {size}: {excess} too many"
-            raise InvalidInput("max_tokens", f"{counts}; raise it, or shorten core blocks")
 
     def _take_turns(self) -> None:
         """Add messages, newest first. A message is never cut."""
@@ -196,15 +185,14 @@ class ContextPlan:
 
     def _take_entries(self, name: str, room: int) -> None:
         """Add further entries of a share that fit into `room` tokens, best first."""
-        share = self._shares[name]
-        taken = {entry.id for entry in share.taken}
-        frame = 0 if any(each.taken for each in self._shares.values()) else self._cost(recalled_block(()))
-        for entry in share.offered:
+        taken = {entry.id for entry in self._taken[name]}
+        frame = 0 if any(self._taken.values()) else self._cost(recalled_block(()))
+        for entry in self._offered[name]:
             if entry.id in taken or self._is_covered(entry):
                 continue
             cost = self._entries_cost([entry]) + frame
             if cost <= room:
-                share.taken.append(entry)
+                self._taken[name].append(entry)
                 room -= cost
                 frame = 0
 
@@ -212,26 +200,26 @@ class ContextPlan:
         """True for a summary if all of its originals are in the context."""
         originals = {link.id for link in entry.derived_from if link.type == "derived_from"}
         included = {turn.entry_id for turn in self._taken_turns}
-        included |= {episode.id for episode in self._shares["episodic"].taken}
+        included |= {episode.id for episode in self._taken["episodic"]}
         return bool(originals) and originals <= included
 
     def _drop_covered(self) -> None:
-        for share in self._shares.values():
-            share.taken = [entry for entry in share.taken if not self._is_covered(entry)]
+        for name, entries in self._taken.items():
+            self._taken[name] = [entry for entry in entries if not self._is_covered(entry)]
 
     def _shrink(self, *shares: str) -> None:
         """Drop entries of these shares in turn, then the oldest messages, and then the task, until the rest fits."""
         while not self._fits(self._messages()):
-            if share := next((self._shares[name] for name in shares if self._shares[name].taken), None):
-                share.taken.pop()
+            if entries := next((self._taken[name] for name in shares if self._taken[name]), None):
+                entries.pop()
             elif self._taken_turns:
                 self._taken_turns.pop(0)
             else:
                 self._task_fits = False
 
     def _messages(self) -> list[ChatMessage]:
-        episodes = sorted(self._shares["episodic"].taken, key=by_time)
-        messages = _memory(self._core, (*self._shares["semantic"].taken, *episodes))
+        episodes = sorted(self._taken["episodic"], key=by_time)
+        messages = _memory(self._core, (*self._taken["semantic"], *episodes))
         messages += [turn.message for turn in self._taken_turns]
         return messages + ([self._task.message] if self._task and self._task_fits else [])
 
@@ -242,9 +230,9 @@ class ContextPlan:
         for turn in self._turns:
             if turn.label not in taken:
                 self.leave_out([turn.label], self._too_long(turn.message.content))
-        taken |= {entry.id for share in self._shares.values() for entry in share.taken}
-        for share in self._shares.values():
-            for entry in share.offered:
+        taken |= {entry.id for entries in self._taken.values() for entry in entries}
+        for entries in self._offered.values():
+            for entry in entries:
                 if entry.id not in taken:
                     self.leave_out([entry.id], _COVERED if self._is_covered(entry) else _NO_ROOM)
         return tuple(LeftOut(label, reason) for label, reason in self._reasons.items() if label not in taken)

@@ -116,8 +116,7 @@ class LocalJsonMemoryBackend:
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
         """Return the entries of these ids, in this order."""
         contents = self._folder.read()
-        if any(entry_id not in contents.records for entry_id in ids):
-            contents.check_whole()
+        contents.check_ids(ids)
         return [_copied(contents.records[entry_id].entry) for entry_id in ids if entry_id in contents.records]
 
     def search(self, query: Query) -> Hits:
@@ -145,10 +144,10 @@ class LocalJsonMemoryBackend:
         """Change fields of an entry, and add the former state to the history of the entry."""
         check_settable(changes)
         with self._folder.writing() as (contents, records):
-            record = records.get(entry_id)
-            if record is None:
-                contents.check_whole()
+            contents.check_ids([entry_id])
+            if entry_id not in records:
                 raise NotFound(f"there is no entry {entry_id}")
+            record = records[entry_id]
             former = record.entry
             check_version(former, expected_version)
             if "archived_at" in changes:
@@ -170,8 +169,7 @@ class LocalJsonMemoryBackend:
                 ids = _ids(contents, dataclasses.replace(what, include_archived=True))
             else:
                 ids = set(what)
-                if not ids <= records.keys():
-                    contents.check_whole()
+                contents.check_ids(ids)
                 for entry_id in ids & records.keys():
                     check_version(records[entry_id].entry, expected_version)
             to_delete = operations.with_dependents(records, ids)
@@ -203,23 +201,20 @@ class LocalJsonMemoryBackend:
         summary = checked(with_times(summary))
         ids = dict.fromkeys(archive_ids)
         with self._folder.writing() as (contents, records):
-            if not ids.keys() <= records.keys():
-                contents.check_whole()
+            contents.check_ids(ids)
             operations.consolidate(records, summary, ids, versions or {}, now())
         return _copied(summary)
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
         """Undo `consolidate`: make the originals current again, and archive the summary."""
         with self._folder.writing() as (contents, records):
-            if summary_id not in records:
-                contents.check_whole()
+            contents.check_ids([summary_id])
             originals = operations.restore(records, summary_id, now())
         return [_copied(records[entry_id].entry) for entry_id in originals]
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
         contents = self._folder.read()
-        if entry_id not in contents.records:
-            contents.check_whole()
+        contents.check_ids([entry_id])
         return FolderSnapshot(contents).history(entry_id)
 
     def embed_pending(self, *, refused: bool = True) -> int:

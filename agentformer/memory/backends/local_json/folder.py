@@ -14,7 +14,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,9 +60,14 @@ class Contents:
         return file.records if file else {}
 
     def check_whole(self) -> None:
-        """Raise `StoreDamaged` if any file cannot be read, because the missing entry may be in that file."""
+        """Raise `StoreDamaged` if any file cannot be read."""
         for reason in self.damaged.values():
             raise StoreDamaged(reason)
+
+    def check_ids(self, ids: Iterable[str]) -> None:
+        """Raise `StoreDamaged` if an entry is missing and any file cannot be read, as the entry may be in that file."""
+        if not self.records.keys() >= set(ids):
+            self.check_whole()
 
 
 class Folder:
