@@ -1,8 +1,5 @@
-"""The audit of a memory: duplicates, entries that are never read, contradictions, and oversized core blocks.
-
-The audit uses no language model and changes nothing. `merge_duplicates` is a separate function that supersedes exact
-duplicates.
-"""
+"""The audit of a memory: duplicates, entries that are never read, contradictions, and oversized core blocks. It uses no
+language model and changes nothing. Only `merge_duplicates` supersedes exact duplicates."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""`CoreMemory`: named blocks of limited size that are in every context and can be edited.
-
-A block is an entry of the tier `core`. The title of the entry is the name of the block. The id is derived from name and
-owner. So if two callers create the same block at the same time, only one block is stored.
-"""
+"""`CoreMemory`: named blocks of limited size that are in every context and can be edited. A block is an entry of the
+tier `core`, and its title is its name. The id is derived from name and owner, so that only one block is stored if two
+callers create the same block at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import json
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.records import fields
@@ -19,7 +17,6 @@ from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Sco
 BLOCK_KIND = "block"
 _ATTEMPTS = 100  # attempts of an edit while other callers edit the same block
 _PAGE = 1000
-_Owner = tuple[str, str | None, str | None]  # namespace, agent and user
 
 
 class Owner(TypedDict, total=False):
@@ -44,7 +41,7 @@ class CoreMemory:
     ) -> list[MemoryEntry]:
         """Return the live blocks of this agent and user, and the blocks without an agent or user, in the order of their
         names. If no agent is given, blocks of agents are left out. The same holds for users."""
-        scope = Scope(_checked_owner(namespace, agent_id, user_id)[0], tiers=("core",))
+        scope = Scope(_checked_owner(namespace, agent_id, user_id)["namespace"], tiers=("core",))
         blocks = [
             entry
             for entry in self._backend.list(scope, limit=_PAGE)
@@ -69,8 +66,15 @@ class CoreMemory:
                     return former
                 return self._update(former, f"{former.content}\n{text}")
             except NotFound:
-                block = self._new_block(name, text, place)
-            return self._backend.store([block])[0]
+                self.check(name, text)
+            block: dict[str, Any] = {
+                "id": block_id(name, **place),
+                "tier": "core",
+                "kind": BLOCK_KIND,
+                "title": name,
+                "context": name,
+            }
+            return self._backend.store([MemoryEntry(content=text, **block, **place)])[0]
 
         return _repeat(edit, name)
 
@@ -105,31 +109,14 @@ class CoreMemory:
                 f"{self.block_tokens}; shorten the text, or store a part of it as a fact",
             )
 
-    def _get(self, name: str, owner: _Owner) -> MemoryEntry:
-        if blocks := self._backend.get([block_id(name, *owner)]):
+    def _get(self, name: str, owner: dict[str, Any]) -> MemoryEntry:
+        if blocks := self._backend.get([block_id(name, **owner)]):
             return blocks[0]
-        namespace, agent_id, user_id = owner
         # Version 0.1 gave blocks random ids.
-        scope = Scope(namespace, tiers=("core",), agent_id=agent_id, user_id=user_id)
-        for entry in self._backend.list(scope, limit=_PAGE):
-            if entry.title == name and (entry.agent_id, entry.user_id) == (agent_id, user_id):
+        for entry in self._backend.list(Scope(tiers=("core",), **owner), limit=_PAGE):
+            if (entry.title, entry.agent_id, entry.user_id) == (name, owner["agent_id"], owner["user_id"]):
                 return entry
-        raise NotFound(f"there is no core block {name!r} in namespace {namespace}; create it with append")
-
-    def _new_block(self, name: str, content: str, owner: _Owner) -> MemoryEntry:
-        self.check(name, content)
-        namespace, agent_id, user_id = owner
-        return MemoryEntry(
-            id=block_id(name, *owner),
-            content=content,
-            tier="core",
-            kind=BLOCK_KIND,
-            namespace=namespace,
-            agent_id=agent_id,
-            user_id=user_id,
-            title=name,
-            context=name,
-        )
+        raise NotFound(f"there is no core block {name!r} in namespace {owner['namespace']}; create it with append")
 
     def _update(self, former: MemoryEntry, content: str) -> MemoryEntry:
         self.check(former.title, content)
@@ -143,12 +130,12 @@ def block_id(name: str, namespace: str, agent_id: str | None, user_id: str | Non
 
 def _checked_owner(
     namespace: str = DEFAULT_NAMESPACE, agent_id: str | None = None, user_id: str | None = None
-) -> _Owner:
-    return (
-        fields.name("namespace", namespace),
-        fields.optional_name("agent_id", agent_id),
-        fields.optional_name("user_id", user_id),
-    )
+) -> dict[str, Any]:
+    return {
+        "namespace": fields.name("namespace", namespace),
+        "agent_id": fields.optional_name("agent_id", agent_id),
+        "user_id": fields.optional_name("user_id", user_id),
+    }
 
 
 def _repeat(edit: Callable[[], MemoryEntry], name: str) -> MemoryEntry:

@@ -1,9 +1,7 @@
-"""`HierarchicalMemory`: the four tiers and their rules, over any backend.
-
-*Core*: named blocks of limited size, which are in every context (`core.py`). *Working*: the last messages of a session,
-and notes that are stored in this tier. *Episodic*: all events with time, speaker, session and project, including the
-originals of summaries. *Semantic*: facts, summaries and chunks of documents.
-"""
+"""`HierarchicalMemory`: the four tiers and their rules, over any backend. *Core*: named blocks of limited size, which
+are in every context. *Working*: the last messages of a session, and notes that are stored in this tier. *Episodic*: all
+events with time, speaker, session and project, including the originals of summaries. *Semantic*: facts, summaries and
+chunks of documents."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """`MemoryCleaner`: replaces old episodic entries of a session by summaries. Each summary links to its original entries.
-
-After a crash, either the originals are live, or the summary is stored and the originals are archived. No lock is held
-while a model writes a summary. If an original changes during this time, the summary is not stored, and the next run
-tries the group again.
-"""
+No lock is held while a model writes a summary. If an original changes meanwhile, the summary is not stored, and the
+next run tries the group again."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Near-duplicates among many texts: MinHash signatures with banding, followed by exact Jaccard similarity.
-
-MinHash: Broder, "On the resemblance and containment of documents", 1997. Banding: Leskovec, Rajaraman & Ullman, "Mining
-of Massive Datasets", chapter 3. The work grows with the number of texts, not with the number of pairs. Shingles are
-runs of characters, so no word tokenizer is needed for any language.
-"""
+"""Near-duplicates among many texts: MinHash signatures (Broder 1997) with banding (Leskovec, Rajaraman & Ullman,
+"Mining of Massive Datasets", chapter 3), followed by exact Jaccard similarity. The work grows with the number of texts,
+not with the number of pairs. Shingles are runs of characters, so no word tokenizer is needed for any language."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """`UsageCounter`: counts uses of entries in memory and writes the counts in batches, so that a search does not write.
-
 Counts are written before a call that changes or reads an entry, in the background if there are many, and on close. If
-the process is killed, the counts of its last searches are lost.
-"""
+the process is killed, the counts of its last searches are lost."""
 
 from __future__ import annotations
 

@@ -93,11 +93,8 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
     new_text, recalled = without_recalled(entry.content)
     if recalled and not new_text.strip():
         raise InvalidInput("content", "contains only recalled memory, which is stored already")
-    entry = replace(
-        entry,
-        content=new_text.strip() if recalled else entry.content,
-        category=entry.category or _CATEGORY_OF_KIND.get(entry.kind, ""),
-    )
+    content = new_text.strip() if recalled else entry.content
+    entry = replace(entry, content=content, category=entry.category or _CATEGORY_OF_KIND.get(entry.kind, ""))
     return replace(entry, context=context_line(entry))
 
 
@@ -110,22 +107,12 @@ def new_message(values: Mapping[str, Any]) -> MemoryEntry:
     raw = fields.content(values.get("content"))
     fields.name("session_id", values.get("session_id"))
     given = _checked_fields({name: value for name, value in values.items() if name not in ("role", "content")})
+    given |= {"tier": "episodic", "kind": "message", "role": role, "occurred_at": given.get("occurred_at") or now()}
     new_text, recalled = without_recalled(raw)
-    content = clean_plain(new_text).strip() or (_RECALLED if recalled else raw)
-    entry = MemoryEntry(
-        **{
-            **given,
-            "id": new_id(),
-            "content": content,
-            "tier": "episodic",
-            "kind": "message",
-            "role": role,
-            "raw": raw if raw != content else None,
-            "occurred_at": given.get("occurred_at") or now(),
-        }
-    )
     if recalled:
-        entry = replace(entry, metadata={**entry.metadata, "recalled": recalled})
+        given["metadata"] = {**(given.get("metadata") or {}), "recalled": recalled}
+    content = clean_plain(new_text).strip() or (_RECALLED if recalled else raw)
+    entry = MemoryEntry(id=new_id(), content=content, raw=raw if raw != content else None, **given)
     return replace(entry, context=context_line(entry))
 
 

@@ -1,10 +1,7 @@
-"""`ContextBuilder`: core memory, recalled entries, conversation and task as messages within a token budget.
-
-Core memory comes first and is never left out. The tokens that core memory and the task leave are divided: 60% for the
-conversation, 20% for episodes and 20% for knowledge. Unused tokens of a share are given to the conversation, to further
-relevant entries, and to recent episodes, in this order. Messages and entries are never cut. Equal calls on an unchanged
-memory give equal contexts.
-"""
+"""`ContextBuilder`: core memory, recalled entries, conversation and task as messages within a token budget. Core memory
+is never left out. The tokens that core memory and the task leave are divided: 60% for the conversation, 20% for
+episodes and 20% for knowledge. Unused tokens are given to the conversation, to further relevant entries, and to recent
+episodes, in this order. Messages and entries are never cut. Equal calls on an unchanged memory give equal contexts."""
 
 from __future__ import annotations
 
@@ -105,7 +102,6 @@ def turns_of(items: Any) -> list[Turn]:
 
 
 def _is_tool_call(item: Any) -> bool:
-    """True for a message in which the assistant calls tools without any text."""
     if not isinstance(item, Mapping) or item.get("role") != "assistant":
         return False
     return item.get("content") is None and bool(item.get("tool_calls") or item.get("function_call"))

@@ -1,8 +1,6 @@
-"""`ContextPlan`: fills the shares of a token budget with core blocks, recalled entries, messages and the task.
-
-While the shares are filled, each item is counted alone. The tokens of a joined text can differ from the sum of its
-items. So the result is counted again as one text, and the least important items are dropped until the result fits.
-"""
+"""`ContextPlan`: fills the shares of a token budget with core blocks, recalled entries, messages and the task. Each
+item is counted alone first. The tokens of a joined text can differ from the sum of its items, so the result is counted
+again, and the least important items are dropped until it fits."""
 
 from __future__ import annotations
 
@@ -301,7 +299,6 @@ def _origin(entry: MemoryEntry) -> dict[str, str]:
 
 
 def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> list[ChatMessage]:
-    """Return the message of memory, or an empty list if there is no memory."""
     parts = ([core_block(core)] if core else []) + ([recalled_block(recalled)] if recalled else [])
     return [ChatMessage("user", "\n".join(parts))] if parts else []
 

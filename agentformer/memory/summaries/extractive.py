@@ -1,14 +1,10 @@
-"""`extract`: a summary that consists of sentences of the entries, word for word and in order. It needs no model and no
-embedder, and works for any language.
+"""`extract`: a summary that consists of sentences of the entries, word for word and in order, without a model.
 
-The value of a sentence depends on three things: its terms, weighted by frequency and rarity (the centroid of Radev et
-al. 2004); its rank in the graph of similar sentences (LexRank: Erkan & Radev 2004); and its kind (a date counts more
-than a greeting). The selection avoids repetition (maximal marginal relevance: Carbonell & Goldstein 1998): a repeated
-term adds little value. A long sentence costs more than a short sentence (Lin & Bilmes 2010). Equal entries give equal
-summaries. The work is limited for any input.
-
-A short conversation is kept, except for sentences without content, because a shorter summary would save little.
-Decisions, errors and milestones come first.
+The value of a sentence depends on its terms, weighted by frequency and rarity (the centroid of Radev et al. 2004), on
+its rank in the graph of similar sentences (LexRank: Erkan & Radev 2004), and on its kind (a date counts more than a
+greeting). A repeated term adds little value (maximal marginal relevance: Carbonell & Goldstein 1998). A long sentence
+costs more than a short one (Lin & Bilmes 2010). Equal entries give equal summaries. The work is limited for any input.
+A short conversation is kept, except for sentences without content. Decisions, errors and milestones come first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Compares a model's summary with its originals: unsupported numbers, dates and names, and missing facts.
-
-Other words of a summary are not checked. Small number words ("five") are not compared. A name is a capitalized word. So
-in scripts without capitals, only numbers and dates are checked.
-"""
+"""Compares a model's summary with its originals: unsupported numbers, dates and names, and missing facts. Other words
+of a summary are not checked. Small number words ("five") are not compared. A name is a capitalized word, so in scripts
+without capitals, only numbers and dates are checked."""
 
 from __future__ import annotations
 
@@ -307,7 +305,6 @@ def _is_ordinary(word: str, opens: bool, lowercase: Collection[str], language: s
 
 
 def _opens(match: re.Match[str], text: str, starts: set[int]) -> bool:
-    """True if the word begins a sentence, a quotation or a line."""
     before = max(0, match.start() - 3)
     return match.start() in starts or _OPENING.search(text, before, match.start()) is not None
 

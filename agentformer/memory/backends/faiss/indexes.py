@@ -1,8 +1,5 @@
-"""The indexes of the embedded backend: search, embedding, migration and verification in one folder.
-
-Importing this module imports the index libraries. So the backend gets a function that opens `Indexes` when it first
-needs an index.
-"""
+"""The indexes of the embedded backend: search, embedding, migration and verification in one folder. Importing this
+module imports the index libraries. So the backend gets a function that opens `Indexes` when it first needs an index."""
 
 from __future__ import annotations
 

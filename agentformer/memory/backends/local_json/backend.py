@@ -68,11 +68,9 @@ class FolderSnapshot:
 
 
 class LocalJsonMemoryBackend:
-    """`MemoryBackend` with one JSON file per namespace, so that people can read and edit the entries.
-
-    The backend is for a few thousand entries: each write replaces the files of the changed namespaces, and each search
-    reads every entry of its namespace. The search uses words only, so `pending` is always 0, and `progress` is never
-    called.
+    """`MemoryBackend` with one JSON file per namespace, so that people can read and edit the entries, for a few
+    thousand entries: each write replaces the files of the changed namespaces, and each search reads every entry of its
+    namespace. The search uses words only, so `pending` is always 0, and `progress` is never called.
 
     A person may edit a file while no process writes. The next call reads the new content. A damaged file is not
     changed, and a copy of it is stored in the same folder. Every call that needs a damaged file raises `StoreDamaged`

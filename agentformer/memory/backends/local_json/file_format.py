@@ -18,6 +18,7 @@ A field with its default value is not written. `history` contains the former sta
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 from functools import cached_property
@@ -47,6 +48,10 @@ class Record:
         if "terms" in self.__dict__ and indexed_text(self.entry) == indexed_text(entry):
             record.__dict__["terms"] = self.terms
         return record
+
+    def with_fields(self, **changes: Any) -> Record:
+        """Return a record with changed fields of the entry and the same history."""
+        return self.replaced(dataclasses.replace(self.entry, **changes))
 
     @cached_property
     def terms(self) -> EntryTerms:

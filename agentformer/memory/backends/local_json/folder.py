@@ -1,9 +1,7 @@
-"""A folder with one JSON file per namespace. One lock protects the folder against all threads and processes.
-
-Each call takes the lock and reads every changed file completely. A change of one namespace replaces its file. A change
-of several namespaces first writes the new files under temporary names, writes a journal with these names, and renames
-the files. If the process is killed, the next call finishes the change in the journal.
-"""
+"""A folder with one JSON file per namespace. One lock protects the folder against all threads and processes. Each call
+takes the lock and reads every changed file completely. A change of one namespace replaces its file. A change of several
+namespaces first writes the new files under temporary names, writes a journal with these names, and renames the files.
+If the process is killed, the next call finishes the change in the journal."""
 
 from __future__ import annotations
 

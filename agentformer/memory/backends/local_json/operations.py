@@ -3,7 +3,6 @@ that is dropped after an error, so no function needs to undo a change."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import time
@@ -69,7 +68,7 @@ def _add_counts(records: Records, entry_id: str, at: datetime | None, **counts: 
     entry = records[entry_id].entry
     totals = {name: getattr(entry, name) + count for name, count in counts.items()}
     last = max((moment for moment in (entry.last_accessed, at) if moment), default=None)
-    records[entry_id] = records[entry_id].replaced(dataclasses.replace(entry, last_accessed=last, **totals))
+    records[entry_id] = records[entry_id].with_fields(last_accessed=last, **totals)
 
 
 def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
@@ -108,7 +107,7 @@ def delete(records: Records, ids: Collection[str]) -> None:
         if entry_id in ids:
             del records[entry_id]
         elif record.entry.archived_by in ids:
-            _revive(records, record)
+            records[entry_id] = record.with_fields(archived_at=None, archived_by=None)
 
 
 def consolidate(
@@ -125,7 +124,7 @@ def consolidate(
             )
         if entry_id in summaries:
             raise Conflict(f"{entry_id} is a summary of other entries and cannot be summarized; restore it first")
-        records[entry_id] = record.replaced(dataclasses.replace(record.entry, archived_at=at, archived_by=summary.id))
+        records[entry_id] = record.with_fields(archived_at=at, archived_by=summary.id)
     insert(records, summary)
 
 
@@ -134,20 +133,15 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
     summary = records.get(summary_id)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
-    originals = [record for record in records.values() if record.entry.archived_by == summary_id]
+    originals = [entry_id for entry_id, record in records.items() if record.entry.archived_by == summary_id]
     if not originals and summary.entry.archived_at is None:
         raise InvalidInput("summary_id", f"{summary_id} is a {summary.entry.kind} without archived originals")
     if not originals:
         raise Conflict(f"{summary_id} was already restored; its originals are live")
-    for record in originals:
-        _revive(records, record)
-    records[summary_id] = summary.replaced(dataclasses.replace(summary.entry, archived_at=at))
-    return sorted(record.entry.id for record in originals)
-
-
-def _revive(records: Records, record: Record) -> None:
-    entry = dataclasses.replace(record.entry, archived_at=None, archived_by=None)
-    records[entry.id] = record.replaced(entry)
+    for entry_id in originals:
+        records[entry_id] = records[entry_id].with_fields(archived_at=None, archived_by=None)
+    records[summary_id] = summary.with_fields(archived_at=at)
+    return sorted(originals)
 
 
 def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
