@@ -67,14 +67,9 @@ class CoreMemory:
                 return self._update(former, f"{former.content}\n{text}")
             except NotFound:
                 self.check(name, text)
-            block: dict[str, Any] = {
-                "id": block_id(name, **place),
-                "tier": "core",
-                "kind": BLOCK_KIND,
-                "title": name,
-                "context": name,
-            }
-            return self._backend.store([MemoryEntry(content=text, **block, **place)])[0]
+            own_id = block_id(name, **place)
+            block = MemoryEntry(own_id, text, tier="core", kind=BLOCK_KIND, title=name, context=name, **place)
+            return self._backend.store([block])[0]
 
         return _repeat(edit, name)
 
