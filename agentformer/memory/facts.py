@@ -53,8 +53,8 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of a text. `label` is the number in a subject such as "Room 12 ...". `rest` holds the other words. Both
-    are not compared."""
+    """The facts of a text. `label` is the number in a subject such as "Room 12 ...". `rest` holds the other words.
+    Label and rest are not compared."""
 
     numbers: frozenset[str]
     days: frozenset[Day]
@@ -202,7 +202,7 @@ def _is_year(number: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two sentences of core blocks, that of the older block first. `about` is `number`, `date` or `negation`."""
+    """Two sentences of core blocks, the older block first. `about` is `number`, `date` or `negation`."""
 
     about: str
     ids: tuple[str, str]

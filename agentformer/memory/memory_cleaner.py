@@ -153,8 +153,7 @@ class MemoryCleaner:
         *,
         ready: Callable[[], object] = lambda: None,
     ) -> None:
-        """`ready` loads the parts of the summarizer before `run`, and raises their errors. Automatic cleaning does
-        without."""
+        """`ready` loads the parts of the summarizer, and raises their errors. Only `run` calls `ready`."""
         self._backend = backend
         self._ready = ready
         self._summarizer = summarizer

@@ -152,7 +152,8 @@ class MemoryManager:
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
-        """Search as `search` does. Return the host application's records of the hits, best first, each once."""
+        """Search as `search` does. Return the host application's records of the hits, best first, without
+        repetitions."""
         references: dict[tuple[str, str], Reference] = {}
         for hit in self.search(text, **options):
             entry = hit.entry

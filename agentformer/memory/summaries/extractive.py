@@ -116,7 +116,7 @@ class _Selection:
         self._selected: list[_Sentence] = []
 
     def fill(self, ranked: Sequence[_Sentence]) -> str:
-        """Return all sentences that fit, in order of rank, and the beginning of a long one; "" if no complete one
+        """Return all sentences that fit, and the beginning of a long sentence. Return "" if no complete sentence
         fits."""
         room = self._left
         missed = [sentence for sentence in ranked if sentence.priority and not self._add(sentence)]

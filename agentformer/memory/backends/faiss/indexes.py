@@ -231,8 +231,8 @@ class StoreVerifier:
 
 
 def salvage_folder(folder: Path) -> Recovered | None:
-    """Replace a database that cannot be opened by a new one with all readable rows, if there is one. Raises
-    `StoreError`."""
+    """Replace a database that cannot be opened by a new database with all readable rows. Return None if there is no
+    database. Raises `StoreError`."""
     path = folder / DATABASE_FILE
     if not path.exists():
         return None

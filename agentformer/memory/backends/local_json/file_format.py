@@ -43,7 +43,7 @@ class Record:
         self.former = former
 
     def replaced(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] | None = None) -> Record:
-        """Return a record with a changed entry, by default with the same history. Terms are reused if possible."""
+        """Return a record with a changed entry, by default with the same history. Terms of equal text are reused."""
         record = Record(entry, self.former if former is None else former)
         if "terms" in self.__dict__ and indexed_text(self.entry) == indexed_text(entry):
             record.__dict__["terms"] = self.terms

@@ -206,7 +206,7 @@ class Folder:
         return NamespaceFile(version, namespace, records)
 
     def _adopt(self, files: dict[str, NamespaceFile]) -> None:
-        """Use these files as the newest state. Of two files that share the id of an entry, the second is damaged."""
+        """Use these files as the newest state. If two files have the same id, the second file counts as damaged."""
         damaged = {name: file.damage for name, file in files.items() if file.damage}
         sound: dict[str, NamespaceFile] = {}
         records: dict[str, Record] = {}

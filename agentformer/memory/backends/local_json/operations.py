@@ -72,7 +72,7 @@ def _add_counts(records: Records, entry_id: str, at: datetime | None, **counts: 
 
 
 def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
-    """Return these ids with those of their parts and their summaries, which must be deleted together."""
+    """Return these ids, and the ids of their parts and summaries. All of them must be deleted together."""
     to_delete = _with_parts(records, ids)
     while summaries := _summaries_of(records, to_delete) - to_delete:
         to_delete |= _with_parts(records, summaries)

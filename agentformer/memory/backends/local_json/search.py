@@ -83,7 +83,7 @@ def is_searched(entry: MemoryEntry) -> bool:
 
 
 def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
-    """Return a function that tests whether an entry is in the scope, all with the salience of the same moment."""
+    """Return a function that tests whether an entry is in the scope. All tests use the same moment for salience."""
     optional = OWNERS if scope.or_nobody else ()
     equal = {
         name: (value, None) if name in optional else (value,)
@@ -118,7 +118,7 @@ def _in_time(scope: Scope, at: datetime | None) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Compare JSON values. Numbers are compared by value, but true is not 1. Only in lists the order counts."""
+    """Compare JSON values. Numbers are compared by value, but true is not 1. The order counts only in lists."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
