@@ -1,21 +1,26 @@
-"""The SQLite file of the records: a small pool of connections, transactions, and the size limit of the write-ahead
-log."""
+"""The SQLite file of the records: a pool of connections, transactions, snapshots, copies, and the size limit of the
+write-ahead log."""
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from agentformer.errors import StoreError, StoreFull
-from agentformer.records import meta
+from agentformer.records import change_feed, entries, meta
+from agentformer.records.files import sync_folder
+from agentformer.records.history import versions_of
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.integrity.file_guard import (
+    FULL_WORDS,
+    MOVED,
     GuardedConnection,
     check_regular_file,
     file_size,
@@ -27,6 +32,9 @@ from agentformer.records.integrity.file_guard import (
 from agentformer.records.integrity.write_ahead_log import check_wal
 from agentformer.records.schema import REQUIRED_TABLES, migrate
 from agentformer.records.scopes import decayed
+from agentformer.records.spaces import active_space
+from agentformer.records.vectors import decode_vectors
+from agentformer.types import MemoryEntry, Scope, StoredVector
 
 BUSY_SECONDS = 60.0  # time that a writer waits for another writer; no writer calls a model inside a transaction
 LOG_BYTES = 32 * 1024 * 1024  # above this length of the write-ahead log, a writer tries to empty the log
@@ -37,9 +45,45 @@ _WAL_PAUSE = 5.0  # seconds until the next attempt while a long reader, such as 
 _MAX_IDLE = 8  # idle connections that stay open; the server has no more threads by default
 _IN_USE = "is used by another thread of this process; try again when that thread has finished"
 _REPAIRING = "is being repaired; try again when the repair has finished"
+_GROUP = 1_000  # vectors of a snapshot read at a time
+_USED_VECTORS = (
+    "SELECT id, hash, data, checksum FROM vectors WHERE space = ?1 AND EXISTS (SELECT 1 FROM windows JOIN entries "
+    "ON entries.num = windows.entry WHERE windows.vector = vectors.id "
+    "AND hex(entries.namespace) IN (SELECT value FROM json_each(?2))) ORDER BY hash"
+)
 _OPENING = threading.Lock()
 # needed because file locks do not show other uses in the same process
 _INSTANCES: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+class RecordsSnapshot:
+    """A `MemorySnapshot` over a connection with an open read transaction. Writers do not wait for it, but SQLite keeps
+    the former pages in the write-ahead log."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def namespaces(self) -> Sequence[str]:
+        return entries.namespaces(self._connection)
+
+    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
+        return entries.page(self._connection, scope, after, limit)
+
+    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
+        return versions_of(self._connection, entry_id)
+
+    def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
+        """Yield the vectors of the active space that these namespaces use, in order of hash. Raises `StoreDamaged`."""
+        active = active_space(self._connection)
+        if active is None or not namespaces:
+            return
+        number, space = active
+        names = [name.encode().hex().upper() for name in namespaces]  # JSON functions end a text at its first NUL
+        cursor = self._connection.execute(_USED_VECTORS, [number, json.dumps(names)])
+        while group := cursor.fetchmany(_GROUP):
+            numbers, hashes, blobs, checksums = map(list, zip(*group, strict=True))
+            rows = decode_vectors(numbers, blobs, checksums, space.dimension)
+            yield from (StoredVector(space, key, row) for key, row in zip(hashes, rows, strict=True))
 
 
 class Database:
@@ -114,11 +158,38 @@ class Database:
         self._limit_wal()
 
     @contextmanager
-    def outside(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection without a transaction, for statements that SQLite allows only there."""
-        with self._translate_errors(), self._borrow() as connection:
-            connection.check_file()
-            yield connection
+    def snapshot(self) -> Iterator[RecordsSnapshot]:
+        """Yield a view of the records at this moment. The view is valid until the context ends."""
+        with self.reading() as connection:
+            change_feed.last_seq(connection)  # the first statement decides which state the transaction sees
+            yield RecordsSnapshot(connection)
+
+    def write_copy(self, path: Path) -> None:
+        """Write the records at this moment to the new file `path`, and sync the file. After an error `path` does not
+        exist.
+
+        `VACUUM INTO` reads in one transaction, so writers do not wait. The copy needs no log and contains no deleted
+        content. Raises `StoreFull`, and `StoreDamaged` if the records cannot be read.
+        """
+        try:
+            with self._translate_errors(), self._borrow() as connection:
+                connection.check_file()
+                try:
+                    connection.execute("VACUUM INTO ?", [str(path)])
+                except sqlite3.OperationalError as error:
+                    if any(word in str(error).lower() for word in FULL_WORDS):
+                        raise OSError(str(error)) from error
+                    raise
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            reason = error.strerror or error
+            raise StoreFull(f"{path} cannot be written ({reason}); free space or choose another folder") from error
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
 
     def clear_log(self) -> None:
         """Empty the write-ahead log, which may contain deleted content. If a reader needs the log, a later call or the
@@ -206,11 +277,9 @@ class Database:
 
     def _connect_another(self) -> GuardedConnection:
         connection = self._connect()
-        try:
-            self._first.check_same_file(connection)
-        except StoreError:
+        if connection.identity != self._first.identity:
             connection.close()
-            raise
+            raise StoreError(f"{self.path} {MOVED}")
         return connection
 
     def _connect(self, *, check: bool = False) -> GuardedConnection:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
 
-_MOVED = "was removed, replaced or moved while it was open; move it back, or open the memory again"
+MOVED = "was removed, replaced or moved while it was open; move it back, or open the memory again"
 _WAL_MOVED = (
     "was removed or replaced while it was open; its content is in the records now, nothing else was written; "
     "open the memory again"
@@ -35,7 +35,6 @@ _DAMAGE_WORDS = (
 )
 FULL_WORDS = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
 
-
 FileIdentity = tuple[int, int]  # device and inode; another file at the same path has another identity
 
 
@@ -45,29 +44,20 @@ class GuardedConnection(sqlite3.Connection):
     path: Path
     read_only = False
     has_wal = False
-    _file: FileIdentity | None = None
+    identity: FileIdentity | None = None  # of the open file
     _wal: FileIdentity | None = None  # known after the first writing transaction
     _state: tuple[int, int] | None = None  # size and time of a file that SQLite treats as immutable
 
     def bind(self, path: Path, *, immutable: bool = False) -> None:
         """Record that the file at `path` is the open file."""
         status = path.stat()
-        self.path, self._file = path, (status.st_dev, status.st_ino)
+        self.path, self.identity = path, (status.st_dev, status.st_ino)
         self._state = (status.st_size, status.st_mtime_ns) if immutable else None
-
-    def is_bound_to(self, identity: FileIdentity | None) -> bool:
-        """Return whether the open file has this identity, as returned by `file_identity`."""
-        return self._file == identity
-
-    def check_same_file(self, other: GuardedConnection) -> None:
-        """Raise `StoreError` if `other` has another file open, because the file was replaced in the meantime."""
-        if self._file != other._file:
-            raise StoreError(f"{self.path} {_MOVED}")
 
     def check_file(self) -> None:
         """Raise `StoreError` if the file at the path is missing, or is not the open file."""
-        if self._file is None or self._file != file_identity(self.path):
-            raise StoreError(f"{self.path} {_MOVED}")
+        if self.identity is None or self.identity != file_identity(self.path):
+            raise StoreError(f"{self.path} {MOVED}")
         if self._state is not None:
             status = _stat(self.path)
             if status is None or self._state != (status.st_size, status.st_mtime_ns) or file_size(wal_path(self.path)):
@@ -163,7 +153,7 @@ def open_database(
             if before is None or file_identity(path) in (None, before):
                 raise
             continue
-        if before is None or connection.is_bound_to(before):
+        if before in (None, connection.identity):
             return connection
         connection.close()
 

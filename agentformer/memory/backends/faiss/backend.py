@@ -22,10 +22,9 @@ from agentformer.records import change_feed, consolidation, meta, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
-from agentformer.records.database import Database
+from agentformer.records.database import Database, RecordsSnapshot
 from agentformer.records.entry_json import check_settable
 from agentformer.records.history import Histories, check_histories, insert_histories, versions_of
-from agentformer.records.snapshot import RecordsSnapshot, open_snapshot, write_copy
 from agentformer.rerankers import named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
@@ -90,10 +89,10 @@ class FolderRecords:
         return self._read(spaces.all_spaces)
 
     def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
-        return open_snapshot(self._database)
+        return self._database.snapshot()
 
     def backup(self, folder: Path) -> None:
-        write_copy(self._database, folder / DATABASE_FILE)
+        self._database.write_copy(folder / DATABASE_FILE)
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
         return self._read(records.get, ids)
