@@ -7,11 +7,13 @@ import json
 import multiprocessing
 import os
 import stat
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from agentformer.access import keys
 from agentformer.access.keys import KeyStore
@@ -41,6 +43,37 @@ def test_a_key_is_random_and_contains_its_id(store: KeyStore) -> None:
         prefix, key_id, random = secret.split("_")
         assert (prefix, key_id) == ("af", key.id)
         assert len(bytes.fromhex(random)) == 32
+
+
+def test_rights_are_in_order_and_namespaces_are_not_repeated(store: KeyStore) -> None:
+    key, _ = store.make("office", ["admin", "read"], ["b", "a", "b"])
+    assert (key.rights, key.namespaces, len(key.id)) == (("read", "admin"), ("b", "a"), 8)
+    other, _ = store.make("other")
+    assert (other.rights, other.namespaces, other.expires_at) == (("read", "write"), (), None)
+    assert [stored.id for stored in store.all()] == [key.id, other.id]
+    store.revoke(key.id)
+    assert store.all() == (other,)
+
+
+def test_a_request_does_not_wait_for_a_process_that_changes_the_keys(store: KeyStore, tmp_path: Path) -> None:
+    _, secret = store.make("office")
+    with FileLock(tmp_path / "keys.lock"):
+        began = time.monotonic()
+        store.grant_of(secret)
+        assert time.monotonic() - began < keys._LOCK_SECONDS / 2
+    assert store.all()[0].last_used_on is None
+
+
+def test_the_day_of_use_is_stored_once_a_day_and_for_the_used_key_only(store: KeyStore, tmp_path: Path) -> None:
+    store.make("other")
+    _, secret = store.make("office")
+    store.grant_of(secret)
+    changed = (tmp_path / "keys.json").stat().st_mtime_ns
+    store.grant_of(secret)
+    KeyStore(tmp_path).grant_of(secret)
+    assert (tmp_path / "keys.json").stat().st_mtime_ns == changed
+    other, office = store.all()
+    assert (other.last_used_on, office.last_used_on is None) == (None, False)
 
 
 def test_the_key_file_has_hashes_only_and_is_private(store: KeyStore, tmp_path: Path) -> None:

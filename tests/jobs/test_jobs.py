@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 
 from agentformer.errors import Busy, Conflict, NotFound, StoreError, StoreFull
+from agentformer.jobs import queue
 from agentformer.jobs.queue import Jobs, Progress
 from agentformer.jobs.store import Job
 from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, remaining_folders, task, until
@@ -197,6 +200,84 @@ def test_ended_jobs_are_deleted_after_their_retention(tmp_path: Path, ingestor: 
         assert [job.id for job in jobs.page(())] == [new.id]
     finally:
         jobs.close()
+
+
+def test_an_active_job_is_never_too_old(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    jobs = open_jobs(tmp_path, ingestor, days=0)
+    jobs.stop()  # accepts jobs and works on none
+    first = jobs.submit(task("a"), files(b"1"))
+    second = jobs.submit(task("a"), files(b"1"))
+    assert [job.id for job in jobs.page(())] == [second.id, first.id]
+    jobs.close()
+
+
+def test_progress_counts_the_windows_of_all_files(
+    jobs: Jobs, ingestor: RecordingIngestor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "_PROGRESS_SECONDS", 0)
+    seen: list[tuple[int, int, int]] = []
+
+    def look(name: str) -> None:
+        (job,) = jobs.page(())
+        seen.append((len(job.documents), job.windows_done, job.windows))
+
+    ingestor.action = look
+    until(jobs, jobs.submit(task("a", "b"), files(b"1", b"2")).id)
+    assert seen == [(0, 1, 2), (1, 3, 4)]
+
+
+def test_progress_is_stored_at_most_twice_a_second(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Windows(RecordingIngestor):
+        def ingest(self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress) -> Any:
+            for done in range(1_000):
+                progress(done, 1_000)
+            return {"name": name, "status": "ready"}
+
+    clock = iter(n / 400 for n in range(100_000))  # each reading is 2.5 ms later
+    jobs = open_jobs(tmp_path, Windows())
+    stored: list[int] = []
+    set_progress = jobs._store.set_progress
+    monkeypatch.setattr(jobs._store, "set_progress", lambda *args: (stored.append(args[1]), set_progress(*args))[1])
+    monkeypatch.setattr(queue.time, "monotonic", lambda: next(clock))
+    try:
+        job = jobs.submit(task("a"), files(b"1"))
+        while not jobs.get(job.id).ended:
+            time.sleep(0.01)
+        assert 1_000 / 400 / queue._PROGRESS_SECONDS - 2 <= len(stored) <= 1_000 / 400 / queue._PROGRESS_SECONDS
+    finally:
+        monkeypatch.undo()
+        jobs.close()
+
+
+def test_pauses_double_up_to_a_minute_while_the_store_fails(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> list[str]:
+        raise StoreError("locked")
+
+    worker = jobs._worker
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._store, "active", fail)
+        assert [worker._run_next() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert worker._run_next() is None  # no job is active: wait for a wake-up
+
+
+def test_the_files_of_a_job_are_private(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    jobs = open_jobs(tmp_path, ingestor)
+    jobs.stop()
+    folder = tmp_path / "u/.jobs" / jobs.submit(task("a"), files(b"1"), "secret").id
+    assert sorted(path.name for path in folder.iterdir()) == ["0", "lock", "password"]
+    if os.name == "posix":
+        assert (folder.stat().st_mode & 0o777, (folder / "password").stat().st_mode & 0o777) == (0o700, 0o600)
+    jobs.close()
+
+
+def test_jobs_of_a_newer_version_are_refused(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    jobs = open_jobs(tmp_path, ingestor)
+    with closing(sqlite3.connect(tmp_path / "i" / "jobs.sqlite")) as connection:
+        connection.execute("CREATE TABLE jobs (id TEXT)")
+        connection.execute("PRAGMA user_version = 2")
+    with pytest.raises(StoreError, match="have version 2, but this release knows only 1"):
+        jobs.get("x")
+    jobs.close()
 
 
 def test_a_damaged_job_database_is_logged_at_start(tmp_path: Path, ingestor: RecordingIngestor) -> None:
