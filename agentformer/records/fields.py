@@ -90,6 +90,7 @@ def limit(field: str, value: Any) -> int:
 
 
 def tier(value: Any) -> Tier:
+    """Return one of `TIERS`."""
     for tier in TIERS:
         if value == tier:
             return tier

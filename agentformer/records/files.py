@@ -158,6 +158,7 @@ class HashedFile:
         self._bytes = 0
 
     def write(self, data: bytes) -> None:
+        """Append bytes to the file and to its digest."""
         self._file.write(data)
         self._digest.update(data)
         self._bytes += len(data)

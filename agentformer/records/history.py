@@ -54,6 +54,7 @@ def insert_histories(
 
 
 def insert_version(connection: sqlite3.Connection, num: int, version: MemoryEntry) -> None:
+    """Store a former version of the entry with this number."""
     state = json.dumps(entry_to_json(version), ensure_ascii=False)
     checksum = checksums.of_text(state, num, version.version)
     connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", [num, version.version, state, checksum])

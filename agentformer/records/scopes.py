@@ -45,29 +45,22 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
     """
     selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and not scope.or_nobody
-    plus = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}
-    plus["kind"] = plus["tier"]
+    many = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}
+    many["kind"] = many["tier"]
+    sign = {column: "+" for column, selects_many in many.items() if selects_many}
     by_id = scope.parent_id is not None or scope.document_id is not None  # indexed without the namespace
     parts = ["+namespace = ?" if by_id else "namespace = ?"]
     values: list[Any] = [scope.namespace]
 
-    def equal(column: str, value: Any, or_null: bool) -> None:
-        if value is not None:
-            sign = "+" if plus.get(column) else ""
-            parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{sign}{column} = ?")
-            values.append(value)
-
-    def among(column: str, allowed: tuple[str, ...]) -> None:
+    for column, allowed in (("tier", scope.tiers), ("kind", scope.kinds), ("category", scope.categories)):
         if allowed:
-            sign = "+" if plus.get(column) else ""
-            parts.append(f"{sign}{column} IN ({','.join('?' * len(allowed))})")
-            values.extend(allowed)
-
-    among("tier", scope.tiers)
-    among("kind", scope.kinds)
-    among("category", scope.categories)
+            parts.append(f"{sign.get(column, '')}{column} IN ({','.join('?' * len(allowed))})")
+            values += allowed
     for column in _EQUAL:
-        equal(column, getattr(scope, column), or_null=scope.or_nobody and column in OWNERS)
+        if (value := getattr(scope, column)) is not None:
+            or_null = scope.or_nobody and column in OWNERS
+            parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{sign.get(column, '')}{column} = ?")
+            values.append(value)
     for comparison, bound in (("occurred_at >= ?", scope.occurred_from), ("occurred_at < ?", scope.occurred_to)):
         if bound is not None:
             parts.append(comparison)

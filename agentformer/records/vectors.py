@@ -192,6 +192,7 @@ def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]
 
 
 def delete_unused_vectors(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
+    """Delete those of the given vectors that no window uses."""
     connection.executemany(
         "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)",
         ((vector,) for vector in vectors),

@@ -32,6 +32,7 @@ class Findings:
     _repair: str = ""
 
     def add(self, text: str, *keys: Any) -> None:
+        """Add one finding."""
         self.found += 1
         self.keys += keys
         if len(self._texts) < MAX_REPORTED:
