@@ -31,24 +31,17 @@ def archive(
 ) -> None:
     """Archive live entries. Raises `Conflict` if an entry is missing, archived, superseded, at another version, or a
     summary."""
-    nums = records.numbers(connection, list(ids))
-    live = [
-        num
-        for num, entry in records.by_num(connection, nums).items()
-        if entry.archived_at is None
-        and entry.superseded_by is None
-        and versions.get(entry.id, entry.version) == entry.version
-    ]
+    entries = records.by_num(connection, records.numbers(connection, list(ids))).items()
+    current = [(num, entry) for num, entry in entries if versions.get(entry.id, entry.version) == entry.version]
+    live = [num for num, entry in current if entry.archived_at is None and entry.superseded_by is None]
     if _originals(connection, ids):
         raise Conflict("one of the entries to archive is a summary; a summary cannot be summarized again")
     if len(live) != len(set(ids)):
         raise Conflict(
             "some of the entries to archive are missing, changed, archived or superseded; select the entries again"
         )
-    connection.executemany(
-        "UPDATE entries SET archived_at = ?, archived_by = ? WHERE num = ?",
-        ((to_micros(at), summary_id, num) for num in live),
-    )
+    statement = "UPDATE entries SET archived_at = ?, archived_by = ? WHERE num = ?"
+    connection.executemany(statement, ((to_micros(at), summary_id, num) for num in live))
     change_feed.append(connection, live)
 
 
@@ -103,7 +96,6 @@ def _originals(connection: sqlite3.Connection, summaries: Sequence[str]) -> list
 
 
 def _make_live(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    connection.executemany(
-        "UPDATE entries SET archived_at = NULL, archived_by = NULL WHERE num = ?", ((num,) for num in nums)
-    )
+    statement = "UPDATE entries SET archived_at = NULL, archived_by = NULL WHERE num = ?"
+    connection.executemany(statement, ((num,) for num in nums))
     change_feed.append(connection, nums)

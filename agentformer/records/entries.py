@@ -212,10 +212,8 @@ def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -
     """Return entries of the scope that have an id above `after`, in order of id. Raises `StoreDamaged`."""
     condition, values = where(scope)
     by = "+id" if is_selective(scope) else "id"  # SQLite sorts a few entries faster than it walks the index of all
-    rows = connection.execute(
-        f"SELECT * FROM entries WHERE {condition} AND {by} > ? ORDER BY {by} LIMIT ?", [*values, after, limit]
-    )
-    entries = [from_row(row) for row in rows]
+    query = f"SELECT * FROM entries WHERE {condition} AND {by} > ? ORDER BY {by} LIMIT ?"
+    entries = [from_row(row) for row in connection.execute(query, [*values, after, limit])]
     ids = [after, *(entry.id for entry in entries)]
     if any(former >= following for former, following in pairwise(ids)):
         # otherwise a caller could read pages forever
@@ -227,10 +225,8 @@ def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Mem
     """Return the newest entries of the scope, newest first."""
     condition, values = where(scope)
     by = "+coalesce(occurred_at, created_at)" if is_selective(scope) else "coalesce(occurred_at, created_at)"
-    rows = connection.execute(
-        f"SELECT * FROM entries WHERE {condition} ORDER BY {by} DESC, id DESC LIMIT ?", [*values, limit]
-    )
-    return [from_row(row) for row in rows]
+    query = f"SELECT * FROM entries WHERE {condition} ORDER BY {by} DESC, id DESC LIMIT ?"
+    return [from_row(row) for row in connection.execute(query, [*values, limit])]
 
 
 def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:

@@ -81,15 +81,12 @@ def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
     if building:
         if not building[1].difference(space):
             return building[0]
-        if building[1].spec == space.spec:
-            raise Conflict(
-                f"a move to another model of the name {_name(space)} has started; abandon that move first: "
-                "agentformer reembed --abandon"
-            )
-        raise Conflict(
-            f"a move to {_name(building[1])} is under way; finish it (agentformer reembed --to "
-            f"{building[1].spec}), or abandon it (agentformer reembed --abandon)"
-        )
+        abandon, other = "agentformer reembed --abandon", building[1]
+        if other.spec == space.spec:
+            started = f"a move to another model of the name {_name(space)} has started"
+            raise Conflict(f"{started}; abandon that move first: {abandon}")
+        finish = f"finish it (agentformer reembed --to {other.spec}), or abandon it ({abandon})"
+        raise Conflict(f"a move to {_name(other)} is under way; {finish}")
     rows = connection.execute("SELECT * FROM spaces WHERE active = 0 ORDER BY id DESC").fetchall()
     number = next((row["id"] for row in rows if not decode_space(row).difference(space)), None)
     if number is None:
@@ -154,9 +151,8 @@ def switch(connection: sqlite3.Connection, number: int) -> bool:
     connection.execute("UPDATE spaces SET active = 1, building = 0 WHERE id = ?", [number])
     connection.execute("DELETE FROM pending")
     connection.execute("INSERT INTO pending SELECT entry, attempts, last_error, 1 FROM moving")
-    connection.execute(  # windows of a former text, from an earlier move to this space
-        "DELETE FROM windows WHERE space = ? AND entry IN (SELECT entry FROM moving)", [number]
-    )
+    # windows of a former text, from an earlier move to this space
+    connection.execute("DELETE FROM windows WHERE space = ? AND entry IN (SELECT entry FROM moving)", [number])
     connection.execute("DELETE FROM moving")
     # a safeguard: an entry without vectors is queued, since a search by vectors could never find it
     connection.execute(

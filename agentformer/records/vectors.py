@@ -167,10 +167,8 @@ def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str,
     """
     former = _vectors_of(connection, nums)
     if former:
-        connection.executemany(
-            "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)",
-            ((num,) for num in nums),
-        )
+        statement = "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)"
+        connection.executemany(statement, ((num,) for num in nums))
         delete_unused_vectors(connection, former)
     connection.executemany(
         "INSERT INTO pending VALUES (?, 1, ?, ?) ON CONFLICT (entry) DO UPDATE SET "
@@ -193,19 +191,14 @@ def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]
 
 def delete_unused_vectors(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
     """Delete those of the given vectors that no window uses."""
-    connection.executemany(
-        "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)",
-        ((vector,) for vector in vectors),
-    )
+    statement = "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)"
+    connection.executemany(statement, ((vector,) for vector in vectors))
 
 
 def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, refused: bool) -> list[Pending]:
     """Return queued entries with a number above `after`, with or without those that the model `refused`."""
-    rows = connection.execute(
-        "SELECT entry, attempts, last_error FROM pending WHERE entry > ? AND refused <= ? ORDER BY entry LIMIT ?",
-        [after, int(refused), limit],
-    )
-    return [Pending(*row) for row in rows]
+    query = "SELECT entry, attempts, last_error FROM pending WHERE entry > ? AND refused <= ? ORDER BY entry LIMIT ?"
+    return [Pending(*row) for row in connection.execute(query, [after, int(refused), limit])]
 
 
 def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: int) -> list[Waiting]:

@@ -219,9 +219,8 @@ def links(database: Database, findings: Findings, quarantine: Quarantine) -> Non
             )
             connection.execute("UPDATE entries SET archived_at = NULL WHERE num = ? AND archived_by IS NULL", [num])
             change_feed.append(connection, [num])
-    findings.mark_repaired(
-        len(findings.keys), "entries without a live summary were made live, the others were archived"
-    )
+    how = "entries without a live summary were made live, the others were archived"
+    findings.mark_repaired(len(findings.keys), how)
 
 
 def changes(database: Database, findings: Findings, quarantine: Quarantine) -> None:

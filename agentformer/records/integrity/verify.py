@@ -133,9 +133,8 @@ def changes(connection: sqlite3.Connection) -> Findings:
     findings = Findings("changes", "each entry is in the change feed, and the newest change has a token")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "changes")
-        rows = connection.execute(
-            "SELECT num, id FROM entries WHERE NOT EXISTS (SELECT 1 FROM changes WHERE changes.entry = entries.num)"
-        )
+        query = "SELECT num, id FROM entries WHERE NOT EXISTS (SELECT 1 FROM changes WHERE changes.entry = entries.num)"
+        rows = connection.execute(query)
         findings.add_all((f"entry {row[1]} is not in the change feed, so no index has it", row[0]) for row in rows)
         last_change, last_token = connection.execute(
             "SELECT coalesce((SELECT max(seq) FROM changes), 0), coalesce((SELECT max(seq) FROM points), 0)"
@@ -152,9 +151,8 @@ def leases(connection: sqlite3.Connection) -> Findings:
         findings.looked_at = _count(connection, "leases")
         moment = time.time_ns() // 1_000
         rows = connection.execute("SELECT name FROM leases WHERE ends_at - ? > micros + ?", [moment, _CLOCK_TOLERANCE])
-        findings.add_all(
-            (f"the lease {row[0]} was taken by a process with a clock that was ahead", row[0]) for row in rows
-        )
+        for row in rows:
+            findings.add(f"the lease {row[0]} was taken by a process with a clock that was ahead", row[0])
     return findings
 
 
