@@ -163,46 +163,44 @@ class JobStore:
         moment = to_micros(now())
         values = (job_id, task.namespace, _json(task.names), _json(task.metadata), "queued", moment, moment, "[]")
         with self.writing() as connection:
-            _check_limit(connection, limit)
+            active = connection.execute(f"SELECT count(*) FROM jobs WHERE {_IS_ACTIVE}").fetchone()[0]
+            _check_limit(active, limit)
             connection.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '')", values)
             return _get(connection, job_id)
 
     def check_limit(self, limit: int) -> None:
         """Raise `Busy` if `add` would raise it. Call this before the files are written."""
-        if self._exists:
-            with self.reading() as connection:
-                _check_limit(connection, limit)
+        _check_limit(len(self.active()), limit)
 
     def get(self, job_id: str) -> Job:
         """Return a job. Raises `NotFound`."""
-        if not self._exists:
+        rows = self._rows("SELECT * FROM jobs WHERE id = ?", [job_id])
+        if not rows:
             raise _not_found(job_id)
-        with self.reading() as connection:
-            return _get(connection, job_id)
+        return _job(rows[0])
 
     def page(self, namespaces: Sequence[str], after: str, limit: int) -> list[Job]:
         """Return at most `limit` jobs that are older than the job `after`, the newest first. Without `namespaces`, jobs
         of all namespaces are returned."""
-        if not self._exists:
-            return []
         conditions, values = ["1"], [*namespaces]
         if namespaces:
             conditions.append(f"namespace IN ({', '.join('?' * len(namespaces))})")
         if after:
             conditions.append("id < ?")
             values.append(after)
-        with self.reading() as connection:
-            rows = connection.execute(
-                f"SELECT * FROM jobs WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ?", [*values, limit]
-            )
-            return [_job(row) for row in rows]
+        query = f"SELECT * FROM jobs WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ?"
+        return [_job(row) for row in self._rows(query, [*values, limit])]
 
     def active(self) -> list[str]:
         """Return the ids of queued and running jobs, the oldest first."""
+        return [row["id"] for row in self._rows(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")]
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Return the rows of a query. Before the first job there is no file, and reading does not create it."""
         if not self._exists:
             return []
         with self.reading() as connection:
-            return [row["id"] for row in connection.execute(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")]
+            return connection.execute(query, values).fetchall()
 
     def start(self, job_id: str) -> Job | None:
         """Mark a job as running and return it, or return None if it has ended. The caller holds the lock of the job."""
@@ -268,8 +266,8 @@ def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
     )
 
 
-def _check_limit(connection: sqlite3.Connection, limit: int) -> None:
-    if connection.execute(f"SELECT count(*) FROM jobs WHERE {_IS_ACTIVE}").fetchone()[0] >= limit:
+def _check_limit(active: int, limit: int) -> None:
+    if active >= limit:
         raise Busy("max_jobs", f"{limit} jobs are queued or running; send this request again later", _RETRY_SECONDS)
 
 
