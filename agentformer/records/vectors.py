@@ -59,11 +59,6 @@ def vector_ids(connection: sqlite3.Connection, space: int, hashes: Iterable[byte
     return ids
 
 
-def stored_hashes(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> set[bytes]:
-    """Return the hashes that have a stored vector."""
-    return set(vector_ids(connection, space, hashes))
-
-
 def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[bytes], rows: Matrix) -> None:
     """Store vectors. Vectors that already exist are kept. Raises `EmbedderError` for rows that are not unit vectors."""
     import numpy as np

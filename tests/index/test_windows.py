@@ -203,7 +203,7 @@ def test_of_a_long_call_each_vector_is_written_once(database: Database, tmp_path
     embedding = EmbeddingQueue(tmp_path, database, HashingEmbedder())
     prepared = embedding.embed(entries)
     with database.reading() as connection:
-        kept = store.stored_hashes(connection, 1, {text_hash(entry.content) for entry in entries})
+        kept = set(store.vector_ids(connection, 1, {text_hash(entry.content) for entry in entries}))
     assert len(kept) == 2 * GROUP
     assert kept.isdisjoint(prepared.vectors.hashes)
     with database.writing() as connection:

@@ -98,7 +98,7 @@ def test_many_vectors_are_looked_up_in_few_statements(connection: sqlite3.Connec
         "INSERT INTO vectors (space, hash, data) VALUES (1, ?, x'00')", ((key,) for key in hashes[::2])
     )
     seen = statements(connection)
-    assert store.stored_hashes(connection, 1, hashes) == set(hashes[::2])
+    assert set(store.vector_ids(connection, 1, hashes)) == set(hashes[::2])
     connection.set_trace_callback(None)
     assert len(seen) == 3
     assert "COVERING INDEX" in plan(connection, seen[0])

@@ -17,7 +17,7 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.database import Database
 from agentformer.records.spaces import check_same_space, claim_space
-from agentformer.records.vectors import check_rows, put_vectors, stored_hashes, text_hash
+from agentformer.records.vectors import check_rows, put_vectors, text_hash, vector_ids
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import EmbeddingSpace, Matrix, Query, Scope, Vector
 
@@ -102,7 +102,7 @@ def test_equal_texts_share_a_vector_and_the_first_stays(tmp_path: Path) -> None:
         put_vectors(connection, space, [key], np.eye(4, dtype=np.float32)[1:2])
         (row,) = connection.execute("SELECT data FROM vectors").fetchall()
         assert np.frombuffer(row[0], "<f4").tolist() == [1, 0, 0, 0]
-        assert stored_hashes(connection, space, [key, text_hash("Text")]) == {key}
+        assert set(vector_ids(connection, space, [key, text_hash("Text")])) == {key}
     database.close()
 
 

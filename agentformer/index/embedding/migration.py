@@ -149,7 +149,7 @@ class SpaceMigration:
 
     def _find_known(self, number: int, hashes: Sequence[bytes]) -> set[bytes]:
         with self._database.reading() as connection:
-            return store.stored_hashes(connection, number, hashes)
+            return set(store.vector_ids(connection, number, hashes))
 
     def _store_rows(self, number: int, rows: Rows) -> None:
         with self._database.writing() as connection:

@@ -79,7 +79,7 @@ class EmbeddingQueue:
                 active = active_space(connection)
                 if active is None or active[1].difference(space):
                     return set()
-                return store.stored_hashes(connection, active[0], hashes)
+                return set(store.vector_ids(connection, active[0], hashes))
 
         def store_rows(rows: Rows) -> None:
             with self._database.writing() as connection:
