@@ -21,7 +21,7 @@ from agentformer._version import __version__
 from agentformer.access.keys import FILE as KEYS_FILE
 from agentformer.access.keys import OWNER_ONLY
 from agentformer.archive.export import copy_original, write_manifest
-from agentformer.archive.format import MANIFEST, all_entries, digest_of, has_original, read_manifest
+from agentformer.archive.format import MANIFEST, digest_of, entries_in, has_original, read_manifest
 from agentformer.errors import InvalidInput, StoreError
 from agentformer.rag.documents import Originals
 from agentformer.records.files import delete, new_folder, write_atomically
@@ -148,7 +148,7 @@ def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedU
 
 def _documents(backend: MemoryBackend) -> Iterator[tuple[str, str]]:
     """Yield id and SHA-256 of the documents that have an original."""
-    documents = all_entries(backend, backend.namespaces(), kinds=("document",))
+    documents = entries_in(backend, backend.namespaces(), kinds=("document",))
     return ((entry.id, entry.metadata["sha256"]) for entry in documents if has_original(entry))
 
 

@@ -15,7 +15,7 @@ from agentformer.archive.format import (
     FORMAT,
     LONGEST_LINE,
     MANIFEST,
-    all_entries,
+    entries_in,
     entries_path,
     entry_lines,
     has_original,
@@ -93,7 +93,7 @@ class _Writer:
     def write_originals(self, namespaces: Sequence[str]) -> None:
         """Write the originals before the entries. If a document is removed meanwhile, its original is deleted, but the
         snapshot still has the document."""
-        for entry in all_entries(self._snapshot, namespaces, kinds=("document",)):
+        for entry in entries_in(self._snapshot, namespaces, kinds=("document",)):
             path = original_path(entry.metadata["sha256"]) if has_original(entry) else ""
             if not path or path in self._files:
                 continue
@@ -107,7 +107,7 @@ class _Writer:
         """Write the entries of a namespace with their former versions."""
         path, count = entries_path(namespace), 0
         with hashed_file(self._folder / path) as file:
-            for entry in all_entries(self._snapshot, [namespace]):
+            for entry in entries_in(self._snapshot, [namespace]):
                 history = self._snapshot.history(entry.id)
                 for line in map(str.encode, entry_lines(entry, history)):
                     if len(line) > LONGEST_LINE:

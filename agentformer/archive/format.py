@@ -27,6 +27,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from agentformer.errors import InvalidInput
+from agentformer.memory.backends import all_entries
 from agentformer.rag.documents import Document, document_of
 from agentformer.records import fields
 from agentformer.records.entry_json import COUNTS, entry_to_json, parse_entry
@@ -145,15 +146,12 @@ def read_lines(folder: Path, path: str) -> Iterator[bytes]:
             yield line
 
 
-def all_entries(
+def entries_in(
     records: MemoryBackend | MemorySnapshot, namespaces: Iterable[str], kinds: tuple[str, ...] = ()
 ) -> Iterator[MemoryEntry]:
-    """Yield all entries of these namespaces, or those of some kinds. The entries of a namespace are in order of id."""
+    """Yield all entries of these namespaces, or those of some kinds."""
     for namespace in namespaces:
-        scope, after = Scope(namespace, kinds=kinds, include_archived=True), ""
-        while page := records.list(scope, after=after, limit=_PAGE):
-            yield from page
-            after = page[-1].id
+        yield from all_entries(records, Scope(namespace, kinds=kinds, include_archived=True), _PAGE)
 
 
 def entry_lines(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> Iterator[str]:

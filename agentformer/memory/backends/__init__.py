@@ -11,7 +11,7 @@ from typing import Any
 
 from agentformer.errors import Conflict
 from agentformer.records.codec import happened_at, now
-from agentformer.types import MemoryBackend, MemoryEntry, Scope
+from agentformer.types import MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
 _PAGE = 1000  # entries read at a time
 
@@ -21,10 +21,10 @@ def has_local_json(folder: Path) -> bool:
     return any(folder.glob("memory-*.json"))
 
 
-def all_entries(backend: MemoryBackend, scope: Scope) -> Iterator[MemoryEntry]:
-    """Yield the entries of the scope in the order of their ids. Read one page at a time."""
+def all_entries(backend: MemoryBackend | MemorySnapshot, scope: Scope, limit: int = _PAGE) -> Iterator[MemoryEntry]:
+    """Yield the entries of the scope in the order of their ids. Read at most `limit` entries at a time."""
     after = ""
-    while page := backend.list(scope, after=after, limit=_PAGE):
+    while page := backend.list(scope, after=after, limit=limit):
         yield from page
         after = page[-1].id
 

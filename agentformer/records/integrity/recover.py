@@ -208,11 +208,10 @@ class _Copier:
             source.execute("SELECT 1 FROM entries WHERE num = 0").fetchone()  # an empty file is not migrated
             if source.execute("PRAGMA user_version").fetchone()[0] != len(MIGRATIONS):
                 migrate(source)
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        except BaseException as error:
             source.close()
-            raise self._unreadable_error(str(error)) from error
-        except BaseException:
-            source.close()
+            if isinstance(error, (sqlite3.DatabaseError, UnicodeDecodeError)):
+                raise self._unreadable_error(str(error)) from error
             raise
         return source
 
