@@ -149,8 +149,7 @@ def build_memory(
     usage: UsageCounter,
     discard_originals: Callable[[Iterable[str]], None],
 ) -> MemoryManager:
-    """Return the memory over a backend. When documents are deleted, `discard_originals` is called with the digests of
-    their files."""
+    """Return the memory over a backend. `discard_originals` gets the digests of the files of deleted documents."""
     from agentformer.memory.core import CoreMemory
     from agentformer.memory.hierarchical import HierarchicalMemory
     from agentformer.memory.memory_manager import MemoryManager, PartBuilders
@@ -173,14 +172,11 @@ def build_memory(
         return audit(backend, count_tokens=count_tokens, block_tokens=settings.core_block_tokens, **scope)
 
     core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
+    hierarchical = HierarchicalMemory(backend, core, working_messages=settings.working_messages)
+    parts = PartBuilders(context_builder, recall, audit_report)
+    rates = settings.decay_rates
     return MemoryManager(
-        backend,
-        HierarchicalMemory(backend, core, working_messages=settings.working_messages),
-        cleaner,
-        PartBuilders(context_builder, recall, audit_report),
-        usage,
-        decay_rates=settings.decay_rates,
-        discard_originals=discard_originals,
+        backend, hierarchical, cleaner, parts, usage, decay_rates=rates, discard_originals=discard_originals
     )
 
 
