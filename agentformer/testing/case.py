@@ -258,6 +258,7 @@ class FlakyEmbedder(CountingEmbedder):
 
     @property
     def inner(self) -> Embedder:
+        """Return the other embedder. Raise `EmbedderUnavailable` while `down` is set."""
         if self.down:
             raise EmbedderUnavailable("the embedder was switched off by a test")
         return self._inner
