@@ -200,9 +200,8 @@ def _form_values(form: Any, page: Any) -> Iterator[tuple[str, str]]:
         if not annotation:
             continue
         try:
-            if raw.FPDFAnnot_GetSubtype(annotation) != raw.FPDF_ANNOT_WIDGET:
-                continue
-            if raw.FPDFAnnot_GetFormFieldType(form, annotation) not in _FILLED_FIELDS:
+            field = raw.FPDFAnnot_GetSubtype(annotation) == raw.FPDF_ANNOT_WIDGET
+            if not field or raw.FPDFAnnot_GetFormFieldType(form, annotation) not in _FILLED_FIELDS:
                 continue
             if value := _field_string(raw.FPDFAnnot_GetFormFieldValue, form, annotation):
                 yield _field_string(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation), value

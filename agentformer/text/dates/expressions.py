@@ -249,14 +249,10 @@ def _matches(line: _Line, words: Words, phrases: Mapping[str, list[Phrase]]) -> 
         for slot in SLOTS:
             if slot in phrases and _SLOT[slot](token.word, words):
                 starting += phrases[slot]
-        best: _PhraseMatch | None = None
-        for phrase in starting:
-            if (best is None or len(phrase.words) > len(best.phrase.words)) and (
-                slots := _filled(line, at, phrase, words)
-            ):
-                best = _PhraseMatch(at, phrase, slots, at + len(phrase.words))
-        if best:
-            yield best
+        for phrase in sorted(starting, key=lambda phrase: -len(phrase.words)):
+            if slots := _filled(line, at, phrase, words):
+                yield _PhraseMatch(at, phrase, slots, at + len(phrase.words))
+                break
 
 
 def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
@@ -266,15 +262,11 @@ def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
         return None
     for n, element in enumerate(phrase.words, at):
         word = line.tokens[n].word
-        if n > at and not line.joined(n - 1):
+        value = _SLOT[element](word, words) if element in SLOTS else word == element
+        if not value or (n > at and not line.joined(n - 1)):
             return None
-        if element not in SLOTS:
-            if word != element:
-                return None
-        elif value := _SLOT[element](word, words):
+        if element in SLOTS:
             slots[element[1:-1]] = value
-        else:
-            return None
     return Slots(**slots)
 
 
