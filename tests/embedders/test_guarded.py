@@ -43,7 +43,7 @@ class Remote(FlakyEmbedder):
 
     @property
     def space(self) -> EmbeddingSpace:
-        return self.inner.space
+        return self._inner.space
 
     @property
     def tokens_read(self) -> int:
