@@ -105,7 +105,8 @@ class Guard:
         request.environ["wsgi.input"] = BoundedBody(request.environ["wsgi.input"], max_bytes, request.content_length)
         request.max_content_length = max_bytes if request.content_length is not None else max_bytes + 1
         if self._authorize is None and not self._is_allowed_host(host_of(request.headers.get("Host"))):
-            return _misdirected()
+            detail = "this host name is not allowed; see the setting allowed_hosts"
+            return problem(421, "misdirected-request", detail, title="Misdirected Request")
         if self._is_from_other_origin() and not self._requires_key():
             raise Forbidden("requests from pages of this origin are not allowed; see the setting cors_origins")
         is_preflight = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
@@ -163,11 +164,6 @@ class Guard:
 
 def _is_upload() -> bool:
     return request.mimetype == "multipart/form-data"
-
-
-def _misdirected() -> Response:
-    detail = "this host name is not allowed; see the setting allowed_hosts"
-    return problem(421, "misdirected-request", detail, title="Misdirected Request")
 
 
 def _incomplete(error: ClientDisconnected) -> Response:

@@ -30,10 +30,7 @@ _SAFE_TYPES = (
     "text/markdown",
     "text/plain",
 )
-_SAFE_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
-}
+_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 
 router = Router("documents")
 
@@ -97,7 +94,7 @@ def content(service: Service, grant: Grant, query: models.DocumentParameters, do
         data = service.af.rag.original(document.id, namespace=document.namespace)
     except NotFound:
         raise NotFound("the original of this document is not stored") from None
-    headers = {"Content-Disposition": attachment(document.name), **_SAFE_HEADERS}
+    headers = {"Content-Disposition": attachment(document.name), "Content-Security-Policy": _POLICY}
     media_type = document.media_type if document.media_type in _SAFE_TYPES else _BYTES
     return Response(data, headers=headers, content_type=media_type)
 

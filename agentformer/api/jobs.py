@@ -10,7 +10,7 @@ from flask import Response
 from pydantic import Field
 
 from agentformer.access.grant import Grant
-from agentformer.api.models import NEXT, Cursor, Limit, Namespace, ResponseModel
+from agentformer.api.models import Cursor, Limit, Namespace, Next, ResponseModel
 from agentformer.api.models.documents import Document
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import ParameterModel
@@ -31,13 +31,16 @@ router = Router("jobs")
 class JobsParameters(ParameterModel):
     """A page of jobs."""
 
-    namespace: Namespace = Field(default=None, description="The namespace. Default: all namespaces of the key.")
+    namespace: Namespace = Field(
+        default=None, description="The namespace. By default, the jobs of all namespaces of the key are listed."
+    )
     limit: Limit = 100
     after: Cursor = ""
 
 
 class JobProgress(ResponseModel):
-    """The progress of a job. Windows are the units of embedding; their total grows with each file that is read."""
+    """The progress of a job. A window is a part of a text that is embedded at once. `windows` grows with each file that
+    is read."""
 
     files_done: int
     files: int
@@ -46,17 +49,17 @@ class JobProgress(ResponseModel):
 
 
 class Job(ResponseModel):
-    """An accepted upload. It is stored on the server's disk, and continues after a restart."""
+    """An accepted upload. The job is stored on the disk of the server, and continues after a restart."""
 
     id: str
     state: Literal["queued", "running", "done", "failed", "cancelled"] = Field(
-        description="`failed`: no file could be stored as a document. The last three are final."
+        description="`failed` means that no file was stored. The states `done`, `failed` and `cancelled` are final."
     )
-    cancelling: bool = Field(description="True as soon as the job is cancelled, until it ends.")
+    cancelling: bool = Field(description="True if the cancellation was requested and the job has not ended yet.")
     reason: str = Field(description="The reason why the job failed or waits.")
     namespace: str
-    created_at: str = Field(description="ISO 8601 in UTC.")
-    updated_at: str = Field(description="ISO 8601 in UTC.")
+    created_at: str = Field(description="The time in ISO 8601 and UTC.")
+    updated_at: str = Field(description="The time in ISO 8601 and UTC.")
     progress: JobProgress
     documents: list[Document] = Field(description="The results of the finished files, in order.")
 
@@ -65,7 +68,7 @@ class Jobs(ResponseModel):
     """A page of jobs, newest first."""
 
     jobs: list[Job]
-    next: str | None = Field(description=NEXT)
+    next: Next
 
 
 @router.route("GET", "/api/jobs", "read", {200: Jobs})

@@ -6,7 +6,7 @@ flask-openapi3 is not used: it needs its own Flask class, takes malformed JSON f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -76,9 +76,9 @@ class _Schemas:
 
 
 def _models(operation: Operation) -> Iterator[type[BaseModel]]:
-    yield from (model for model in (operation.query, operation.form, operation.body) if model is not None)
-    for returns in operation.returns.values():
-        yield from (item for item in _items(returns) if not isinstance(item, str))
+    returned = [item for returns in operation.returns.values() for item in _items(returns)]
+    models = (operation.query, operation.form, operation.body, *returned)
+    yield from (model for model in models if model is not None and not isinstance(model, str))
 
 
 def _items(returns: Any) -> Sequence[Any]:
@@ -92,11 +92,12 @@ def _operation(operation: Operation, schemas: _Schemas) -> Schema:
     key = _KEYS.get(operation.right, f"Requires a key with the right `{operation.right}`.")
     if operation.tool:
         key += f" Refused for keys without the tool `{operation.tool}`."
+    summary, _, description = (operation.view.__doc__ or "").strip().partition("\n\n")
     schema: Schema = {
         "operationId": "_".join(re.findall(r"\w+", f"{operation.method.lower()} {operation.path}")),
         "tags": [operation.tag],
-        "summary": operation.summary,
-        "description": f"{operation.description} {key}".strip(),
+        "summary": " ".join(summary.split()),
+        "description": " ".join([*description.split(), key]),
         "parameters": [*_parameters(operation, schemas)],
         "responses": _responses(operation, schemas),
         "security": [{"bearer": []}] if operation.right else [],
@@ -150,21 +151,17 @@ def _body(operation: Operation, schemas: _Schemas) -> Schema | None:
 def _responses(operation: Operation, schemas: _Schemas) -> Schema:
     responses: Schema = {}
     for status, returns in operation.returns.items():
-        responses[str(status)] = {"description": HTTPStatus(status).phrase}
-        if content := {_media_type(item): _content(item, schemas) for item in _items(returns)}:
-            responses[str(status)]["content"] = content
+        response = responses[str(status)] = {"description": HTTPStatus(status).phrase}
+        for item in _items(returns):
+            content = response.setdefault("content", {})
+            if isinstance(item, str):
+                content[item] = {}
+            else:
+                content[JSON] = {"schema": schemas.ref(item)}
     problem = {PROBLEM: {"schema": schemas.ref(Problem)}}
     for status in sorted(_error_statuses(operation) - set(operation.returns)):
         responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": problem}
     return responses | {"default": {"description": "Other errors", "content": problem}}
-
-
-def _media_type(item: Any) -> str:
-    return item if isinstance(item, str) else JSON
-
-
-def _content(item: Any, schemas: _Schemas) -> Mapping[str, Any]:
-    return {} if isinstance(item, str) else {"schema": schemas.ref(item)}
 
 
 def _error_statuses(operation: Operation) -> set[int]:

@@ -45,7 +45,7 @@ class Service:
     prefix: str  # of the paths in a host application
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Operation:
     """An endpoint, as the OpenAPI document describes it, and its view."""
 
@@ -54,11 +54,9 @@ class Operation:
     right: Right | Literal["any"] | None  # "any": any key, and the view checks its rights; None: no key is needed
     returns: Mapping[int, Returns]  # by status
     tag: str
-    view: View
-    summary: str
-    description: str
-    body: type[BaseModel] | None
+    view: View  # its docstring is the text of the endpoint
     query: type[BaseModel] | None
+    body: type[BaseModel] | None
     form: type[BaseModel] | None  # fields of multipart/form-data besides the files
     headers: Mapping[str, Header] = field(default_factory=dict)  # optional headers of the request
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # path parameter -> its allowed values
@@ -88,22 +86,9 @@ class Router:
         """
 
         def register(view: View) -> View:
-            summary, _, description = (view.__doc__ or "").strip().partition("\n\n")
             types = get_type_hints(view)
-            operation = Operation(
-                method=method,
-                path=path,
-                right=right,
-                returns=returns,
-                tag=self.tag,
-                view=view,
-                summary=" ".join(summary.split()),
-                description=" ".join(description.split()),
-                body=types.get("body"),
-                query=types.get("query"),
-                form=types.get("form"),
-                **more,
-            )
+            query, body, form = (types.get(name) for name in ("query", "body", "form"))
+            operation = Operation(method, path, right, returns, self.tag, view, query, body, form, **more)
             self.operations.append(operation)
             return view
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, Literal
 
 from flask import Response
@@ -46,7 +47,9 @@ class Parts(ResponseModel):
 
     store: str
     index: str
-    embedder: str = Field(description="While it is unavailable, memories are stored, and are found by their words.")
+    embedder: str = Field(
+        description="While the embedder is unavailable, memories are stored, and searches find them by their words."
+    )
 
 
 class Readiness(ResponseModel):
@@ -161,26 +164,28 @@ class _Check:
         self._name = name
         self._check = check
         self._lock = threading.Lock()
-        self._running: tuple[threading.Event, list[str]] | None = None
+        self._last: Future[str] | None = None
 
     def state(self) -> str:
         """Return the result of a new check. If a check is already running, return the result of that check."""
         with self._lock:
-            if self._running is None or self._running[0].is_set():
-                self._running = threading.Event(), []
-                threading.Thread(target=self._run, args=self._running, daemon=True).start()
-            done, result = self._running
-        return result[0] if done.wait(_CHECK_SECONDS) else _BUSY
+            if self._last is None or self._last.done():
+                self._last = Future()
+                threading.Thread(target=self._run, args=(self._last,), daemon=True).start()
+            future = self._last
+        try:
+            return future.result(_CHECK_SECONDS)
+        except TimeoutError:
+            return _BUSY
 
-    def _run(self, done: threading.Event, result: list[str]) -> None:
+    def _run(self, future: Future[str]) -> None:
         try:
             self._check()
-            result.append(_OK)
         except Exception as error:  # noqa: BLE001 - after any error the part cannot be used
             log.error("the %s is not ready: %s", self._name, error)
-            result.append(_UNREADABLE)
-        finally:
-            done.set()
+            future.set_result(_UNREADABLE)
+        else:
+            future.set_result(_OK)
 
 
 def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) -> Iterator[Any]:

@@ -55,11 +55,11 @@ class UploadForm(ParameterModel):
     namespace: Namespace = None
     metadata: Annotated[str, Field(max_length=_MAX_METADATA, json_schema_extra=_OBJECT)] | None = Field(
         default=None,
-        description="A JSON object, by which questions can filter documents.",
+        description="A JSON object. Questions can be limited to documents with certain values in it.",
         examples=['{"site": "north"}'],
     )
     password: Annotated[str, Field(max_length=_MAX_PASSWORD)] | None = Field(
-        default=None, description="The password of encrypted files. It is not stored."
+        default=None, description="The password of encrypted files. The password is not stored."
     )
 
 
@@ -236,10 +236,8 @@ class _Parser(FormDataParser):
     """A parser that reports an invalid body, which Werkzeug's takes for an empty one, and too many files. Raises
     `TooLarge`."""
 
-    silent = property(lambda self: False, lambda self, value: None)
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named, silent=False)
         self._open, self._files = self.stream_factory, 0
         self.stream_factory = self._open_counted
 

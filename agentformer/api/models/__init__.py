@@ -15,12 +15,16 @@ NOT_BLANK = r"[^\s\u0085\u001c-\u001f\ufeff]"
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=NOT_BLANK)]
 Namespace = Annotated[
     Name | None,
-    Field(description="The namespace. Default: the key's only namespace, else `default`.", examples=["default"]),
+    Field(
+        description="The namespace. By default, this is the only namespace of the key, or else `default`.",
+        examples=["default"],
+    ),
 ]
 Limit = Annotated[int, Field(ge=1, le=MAX_LISTED, description="The maximum number of items.")]
 Cursor = Annotated[str, Field(max_length=MAX_NAME, description="The `next` of the previous page.")]
 Tier = Literal["core", "semantic", "episodic", "working"]
-NEXT = "The value of `after` for the next page; null at the end."
+Next = Annotated[str | None, Field(description="The value of `after` for the next page, or null on the last page.")]
+Text = Annotated[str, Field(min_length=1, pattern=NOT_BLANK)]
 
 
 class ResponseModel(BaseModel):
@@ -30,14 +34,14 @@ class ResponseModel(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error (RFC 9457). `type` is stable; further fields depend on it."""
+    """An error (RFC 9457). The values of `type` never change. Other fields are added for some types."""
 
     model_config = ConfigDict(extra="allow")
 
     type: str = Field(description="The kind of error.", examples=["urn:agentformer:problem:invalid-input"])
     title: str = Field(description="The kind of error in a few words.")
     status: int = Field(ge=400, le=599)
-    detail: str = Field(default="", description="The error of this request, and what to do.")
+    detail: str = Field(default="", description="A description of the error, and of its correction.")
     field: str = Field(default="", description="The invalid parameter or field of the body.")
     limit: str = Field(default="", description="The setting that limits the request.")
     request_id: str = Field(default="", description="The id of this request in the server's log.")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from agentformer.api.models import NEXT, NOT_BLANK, Cursor, Limit, Namespace, ResponseModel, Tier
+from agentformer.api.models import Cursor, Limit, Namespace, Next, ResponseModel, Text, Tier
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.types import DocumentStatus, PageStatus
@@ -22,25 +22,19 @@ def _empty(value: Any) -> Any:
 class Question(RequestModel):
     """A question about the documents of a namespace."""
 
-    question: Annotated[
-        str,
-        Field(
-            min_length=1,
-            pattern=NOT_BLANK,
-            description="The question. The setting `max_question_chars` limits its length.",
-            examples=["Who keeps the keys?"],
-        ),
-        BeforeValidator(_empty),
-    ]
+    question: Annotated[Text, BeforeValidator(_empty)] = Field(
+        description="The question. The setting `max_question_chars` limits the length.",
+        examples=["Who keeps the keys?"],
+    )
     top_k: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = Field(
         default=None,
-        description="The number of passages to answer from. Default: a setting of the server, 3 unless changed.",
+        description="The number of passages to answer from. The default is a setting of the server, normally 3.",
     )
     namespace: Namespace = None
     filters: dict[str, Any] | None = Field(
         default=None,
         max_length=100,
-        description="Metadata that the documents must have; values are compared by equality.",
+        description="Answer only from documents with these values in their metadata.",
         examples=[{"site": "north"}],
     )
     max_tokens: Annotated[int, Field(ge=1, le=_MAX_TOKENS)] | None = Field(
@@ -48,7 +42,7 @@ class Question(RequestModel):
     )
     stream: bool | None = Field(
         default=None,
-        description="True: stream the answer as server-sent events. Default: the preference of the header `Accept`.",
+        description="If true, the answer is streamed as server-sent events. The default follows the header `Accept`.",
     )
 
 
@@ -56,7 +50,7 @@ class DocumentParameters(ParameterModel):
     """The namespace of a document."""
 
     namespace: Namespace = Field(
-        default=None, description="The document's namespace. Default: all namespaces of the key."
+        default=None, description="The namespace of the document. By default, all namespaces of the key are searched."
     )
 
 
@@ -76,20 +70,20 @@ class PartsParameters(DocumentParameters):
 
 
 class Document(ResponseModel):
-    """A document, or a file that could not be stored, with its `reason`.
+    """A document, or a file that could not be stored. `reason` explains the `status`.
 
-    `pending`: found by its words only, until it is embedded.
+    A document with the status `pending` is found only by its words until it is embedded.
     """
 
     name: str
     namespace: str
     status: DocumentStatus
     reason: str
-    id: str = Field(description="Empty for a file that was not stored, and for a key without the right to read.")
+    id: str = Field(description="The id is empty if the file was not stored, or if the key has no right to read.")
     pages: int
     chunks: int
     media_type: str
-    sha256: str = Field(description="SHA-256 of the original, in hexadecimal.")
+    sha256: str = Field(description="The SHA-256 of the original file in hexadecimal.")
     bytes: int
     unchanged: bool = Field(description="True if the same bytes were stored already.")
     metadata: dict[str, Any]
@@ -99,7 +93,7 @@ class Documents(ResponseModel):
     """A page of documents, oldest first."""
 
     documents: list[Document]
-    next: str | None = Field(description=NEXT)
+    next: Next
 
 
 class Chunk(ResponseModel):
@@ -115,7 +109,7 @@ class Chunk(ResponseModel):
     content: str
     title: str
     context: str = Field(
-        description="Text that is indexed with the chunk: the document's title and the headings above."
+        description="The title of the document and the headings above the passage. It is indexed with the passage."
     )
     metadata: dict[str, Any]
 
@@ -124,14 +118,14 @@ class Chunks(ResponseModel):
     """A page of chunks, in document order."""
 
     chunks: list[Chunk]
-    next: str | None = Field(description=NEXT)
+    next: Next
 
 
 class DocumentPage(ResponseModel):
     """The stored text of a page. The offsets of citations refer to it."""
 
     id: str
-    number: int = Field(description="The page number, from 1.")
+    number: int = Field(description="The number of the page. The first page has the number 1.")
     label: str
     text: str
     status: PageStatus
@@ -143,13 +137,15 @@ class DocumentPages(ResponseModel):
     """Pages of a document, in order."""
 
     pages: list[DocumentPage]
-    next: str | None = Field(description=NEXT)
+    next: Next
 
 
 class Citation(ResponseModel):
     """Evidence for the answer. `quote` is the text of the page from `start` to `end`, in code points."""
 
-    number: int = Field(description="The number n of [n] in the answer.")
+    number: int = Field(
+        description="The number of the citation. `[1]` in the answer refers to the citation with the number 1."
+    )
     document: str
     document_id: str
     page: int | None
@@ -162,11 +158,15 @@ class Citation(ResponseModel):
 
 
 class Vote(ResponseModel):
-    """The part of one ranked list in the rank of a hit."""
+    """The influence of one ranked list on the rank of a hit."""
 
-    name: str = Field(description="`words`, `vectors`, `document`, `mentions`, `period` or `reranker`.")
+    name: str = Field(
+        description="The name of the list: `words`, `vectors`, `document`, `mentions`, `period` or `reranker`."
+    )
     rank: int = Field(ge=1, description="The rank of the hit in this list.")
-    weight: float = Field(ge=0, description="The weight of the list in this search. A reranker decides alone.")
+    weight: float = Field(
+        ge=0, description="The weight of the list in this search. If a reranker is used, only its list decides."
+    )
 
 
 class Scores(ResponseModel):
@@ -174,11 +174,11 @@ class Scores(ResponseModel):
 
     score: float
     dense_score: float | None = Field(description="The cosine similarity of the best window.")
-    lexical_score: float | None = Field(description="BM25, without an upper limit.")
+    lexical_score: float | None = Field(description="The BM25 score. It has no upper limit.")
     dense_rank: int | None
     lexical_rank: int | None
     span: Annotated[list[int], Field(min_length=2, max_length=2)] | None = Field(
-        description="Start and end of the best-matching part of the content, in code points."
+        description="The start and the end of the part of the content that matches best, in code points."
     )
     votes: list[Vote] = Field(description="The lists that decided the rank of the hit.")
 
@@ -204,7 +204,7 @@ class Answer(ResponseModel):
 
     answer: str
     mode: Literal["llm", "extractive", "none"] = Field(
-        description="The source of the answer: a language model, quotations, or none if nothing relevant was found."
+        description="`llm`: written by a language model. `extractive`: quotations. `none`: nothing relevant was found."
     )
     citations: list[Citation]
     hits: list[Hit]
@@ -212,5 +212,5 @@ class Answer(ResponseModel):
     warnings: list[str]
     complete: bool = Field(description="False if the model was interrupted or its answer was cut off.")
     confidence: float | None = Field(
-        description="The probability, 0 to 1, that the hits contain the answer; estimated before answering."
+        description="The estimated probability, from 0 to 1, that the hits contain the answer."
     )

@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import Field, create_model
 
 from agentformer import types as records
-from agentformer.api.models import ResponseModel
+from agentformer.api.models import Next, ResponseModel
 from agentformer.api.models.documents import Scores
 from agentformer.records.entry_json import ENTRY_FIELDS
 from agentformer.types import MemoryEntry
 
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-20T09:30:00+00:00"])]
-_NEXT = Field(description="The value of `after` for the next page; null on the last page.")
 
 
 class Source(ResponseModel):
@@ -73,7 +72,7 @@ class MemoryHits(ResponseModel):
     """Search results, best first."""
 
     hits: list[MemoryHit]
-    warnings: list[str] = Field(description="Parts of the search that could not be done, in plain words.")
+    warnings: list[str] = Field(description="Descriptions of the parts of the search that failed.")
 
 
 class Entries(ResponseModel):
@@ -83,10 +82,10 @@ class Entries(ResponseModel):
 
 
 class EntryPage(ResponseModel):
-    """One page of entries, in the order of storing."""
+    """One page of entries, in the order in which they were stored."""
 
     entries: list[Entry]
-    next: str | None = _NEXT
+    next: Next
 
 
 class Versions(ResponseModel):
@@ -96,7 +95,7 @@ class Versions(ResponseModel):
 
 
 class Transcript(ResponseModel):
-    """All messages of a session in their original words and order, also those that a summary replaces."""
+    """All messages of a session in their original words and order, including the summarized messages."""
 
     messages: list[Entry]
 
@@ -115,19 +114,19 @@ class ContextMessage(ResponseModel):
 
 
 class LeftOut(ResponseModel):
-    """An item that does not fit into a context: an entry's id, `task`, or `conversation[n]`."""
+    """An item that did not fit into the context. `id` is the id of an entry, `task`, or `conversation[n]`."""
 
     id: str
     reason: str
 
 
 class ContextReport(ResponseModel):
-    """The content of a context: tokens and ids by share."""
+    """The tokens and the entries of a context. A share is a part of the context, such as the conversation."""
 
     budget: int
-    total: int = Field(description="Tokens of all messages as sent.")
-    tokens: dict[str, int] = Field(description="Tokens by share.")
-    included: dict[str, list[str]] = Field(description="Ids of entries, by share.")
+    total: int = Field(description="The number of tokens of all messages.")
+    tokens: dict[str, int] = Field(description="The number of tokens of each share of the context.")
+    included: dict[str, list[str]] = Field(description="The ids of the entries in each share of the context.")
     left_out: list[LeftOut]
     warnings: list[str]
 
@@ -142,16 +141,18 @@ class Context(ResponseModel):
 class CleaningReport(ResponseModel):
     """The result of a cleaning."""
 
-    sessions: int = Field(description="Number of sessions that were cleaned.")
-    summaries: list[str] = Field(description="Ids of the new summaries.")
+    sessions: int = Field(description="The number of sessions that were cleaned.")
+    summaries: list[str] = Field(description="The ids of the new summaries.")
     archived: int
-    busy: list[str] = Field(description="Sessions that another process is cleaning.")
-    conflicts: int = Field(description="Groups of entries that changed meanwhile, or without a usable summary.")
-    outcomes: dict[str, int] = Field(description="Number of summaries by how they were made.")
+    busy: list[str] = Field(description="The sessions that another process is cleaning now.")
+    conflicts: int = Field(
+        description="The number of groups of entries that changed in the meantime or got no usable summary."
+    )
+    outcomes: dict[str, int] = Field(description="The number of summaries for each way of summarizing.")
 
 
 class Waiting(ResponseModel):
-    """An entry without vectors, and the reason."""
+    """An entry that has no vectors, and the last error."""
 
     entry_id: str
     attempts: int
@@ -159,10 +160,10 @@ class Waiting(ResponseModel):
 
 
 class Reindexed(ResponseModel):
-    """Entries that still wait for their vectors."""
+    """The entries that still have no vectors."""
 
     pending: int
-    waiting: list[Waiting] = Field(description="The first entries that wait.")
+    waiting: list[Waiting] = Field(description="The first entries that have no vectors.")
 
 
 class Duplicates(ResponseModel):
@@ -170,7 +171,7 @@ class Duplicates(ResponseModel):
 
     ids: list[str]
     versions: list[int]
-    similarity: float = Field(description="0 to 1.")
+    similarity: float = Field(description="The similarity of the entries, from 0 to 1.")
     excerpt: str
 
 
@@ -180,7 +181,7 @@ class Unread(ResponseModel):
     days: int
     count: int
     kinds: dict[str, int]
-    ids: list[str] = Field(description="Ids of the oldest entries.")
+    ids: list[str] = Field(description="The ids of the oldest entries.")
 
 
 class Contradiction(ResponseModel):
@@ -202,13 +203,15 @@ class Oversized(ResponseModel):
 
 
 class AuditReport(ResponseModel):
-    """Findings of an audit of a namespace, for a person to decide."""
+    """The findings of an audit of a namespace. A person decides what to do about them."""
 
     namespace: str
     entries: int
-    duplicates: list[Duplicates] = Field(description="Entries that are equal in every detail.")
-    near_duplicates: list[Duplicates] = Field(description="Entries that are similar; a person has to decide.")
+    duplicates: list[Duplicates] = Field(description="Groups of entries that are equal in every detail.")
+    near_duplicates: list[Duplicates] = Field(
+        description="Groups of entries with similar contents. A person has to decide if they are duplicates."
+    )
     unread: Unread
     contradictions: list[Contradiction]
     oversized: list[Oversized]
-    notes: list[str] = Field(description="Parts that were not checked, and why.")
+    notes: list[str] = Field(description="Descriptions of the parts that were not checked, with the reasons.")

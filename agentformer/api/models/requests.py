@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
-from agentformer.api.models import NOT_BLANK, Cursor, Limit, Name, Namespace
+from agentformer.api.models import Cursor, Limit, Name, Namespace, Text
 from agentformer.api.models.memory import Moment
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME
@@ -19,14 +19,14 @@ _MOST_NAMES = 100  # in a condition of a search
 _MOST_TOKENS = 10_000_000
 
 # No maxLength: generators of test data would fill it.
-Content = Annotated[str, Field(min_length=1, pattern=NOT_BLANK, description=f"At most {MAX_CONTENT} characters.")]
+Content = Annotated[Text, Field(description=f"At most {MAX_CONTENT} characters.")]
 Word = Annotated[str, Field(max_length=MAX_NAME)]
 Kind = Annotated[Name, Field(json_schema_extra={"not": {"enum": sorted(UNSEARCHED_KINDS)}})]
 Share = Annotated[float, Field(ge=0, le=1)]
 Metadata = Annotated[dict[str, Any], Field(max_length=100)]
 Names = Annotated[list[Name], Field(max_length=_MOST_NAMES)]
 Tiers = Annotated[list[Tier], Field(max_length=_MOST_NAMES)]
-_OCCURRED = "When it happened: ISO 8601 with a time zone."
+_OCCURRED = "The time of the event, in ISO 8601 with a time zone."
 _RECORD: JsonDict = {"dependentRequired": {"source_type": ["source_id"], "source_id": ["source_type"]}}
 # Only documented here: `memory.context` validates messages with better error texts.
 _CONVERSATION = {
@@ -55,10 +55,15 @@ _CONVERSATION = {
 }
 
 
-class BlockOwner(RequestModel):
-    """The owner of a core block."""
+class NamespaceBody(RequestModel):
+    """A namespace in a body."""
 
     namespace: Namespace = None
+
+
+class BlockOwner(NamespaceBody):
+    """The owner of a core block."""
+
     agent_id: Name | None = None
     user_id: Name | None = None
 
@@ -75,16 +80,18 @@ class _NewEntry(MemoryPlace):
 
     occurred_at: Moment | None = Field(default=None, description=_OCCURRED)
     metadata: Metadata | None = Field(
-        default=None, description="JSON of the caller. A list under `aliases` holds other names to find the entry by."
+        default=None, description="A JSON object. Searches also find the entry by the names in its list `aliases`."
     )
     speaker: Word = ""
     source_type: Name | None = Field(
         default=None,
-        description="The type of a record of the host application. Former entries of the record are replaced.",
+        description="The type of a record of the host application. The entry replaces earlier entries of the record.",
     )
-    source_id: Name | None = Field(default=None, description="The id of that record.")
+    source_id: Name | None = Field(default=None, description="The id of the record of the host application.")
     pair_id: Name | None = None
-    parent_id: Name | None = Field(default=None, description="The entry with which this entry is deleted.")
+    parent_id: Name | None = Field(
+        default=None, description="The id of the parent entry. If the parent is deleted, this entry is deleted too."
+    )
 
 
 class NewMemory(_NewEntry):
@@ -92,10 +99,13 @@ class NewMemory(_NewEntry):
 
     content: Content = Field(examples=["Aino prefers tea."])
     tier: Tier = "semantic"
-    kind: Kind = Field(default="fact", description="fact, preference, decision, error, or any other word.")
+    kind: Kind = Field(default="fact", description="`fact`, `preference`, `decision`, `error`, or any other word.")
     title: str = ""
-    category: Word = Field(default="", description="Decides how salience decays: decisions, summaries, context.")
-    salience: Share = Field(default=1.0, description="Importance, 0 to 1.")
+    category: Word = Field(
+        default="",
+        description="The category decides how fast the salience decays: `decisions`, `summaries` or `context`.",
+    )
+    salience: Share = Field(default=1.0, description="The importance, from 0 to 1.")
 
 
 class NewMemories(RequestModel):
@@ -113,7 +123,7 @@ class NewMessage(_NewEntry):
 
 
 class MemoryChange(RequestModel):
-    """New values of fields. A field that is left out stays."""
+    """New values of fields. A field that is left out keeps its value."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
@@ -124,33 +134,41 @@ class MemoryChange(RequestModel):
     category: Word = Field(default_factory=str)
     salience: Share = Field(default_factory=float)
     speaker: Word = Field(default_factory=str)
-    metadata: Metadata | None = Field(default_factory=dict, description="Replaces all metadata of the entry.")
+    metadata: Metadata | None = Field(
+        default_factory=dict, description="The new metadata. It replaces all metadata of the entry."
+    )
     occurred_at: Moment | None = Field(default_factory=str, description=_OCCURRED)
     project: Name | None = Field(default_factory=str)
 
 
 class MemorySearch(MemoryPlace):
-    """A search: a text and a scope."""
+    """The text of a search, and filters for the results."""
 
-    text: Annotated[str, Field(min_length=1, pattern=NOT_BLANK)] = Field(
-        description="A question or words. The setting `max_question_chars` limits its length.",
+    text: Text = Field(
+        description="A question or words. The setting `max_question_chars` limits the length.",
         examples=["What does Aino drink?"],
     )
     limit: Annotated[int, Field(ge=1, le=_MOST_HITS)] = 10
     mode: Literal["hybrid", "dense", "lexical"] = "hybrid"
     min_score: float = 0.0
-    relevant_only: bool = Field(default=False, description="Leave out hits that are only similar to the text.")
+    relevant_only: bool = Field(
+        default=False, description="Return only hits that are relevant. Without it, similar hits are returned too."
+    )
     tiers: Tiers = Field(default=[])
     kinds: Names = Field(default=[])
     categories: Names = Field(default=[])
-    metadata: Metadata | None = Field(default=None, description="Metadata that entries must have, by equality.")
-    occurred_from: Moment | None = Field(default=None, description="Inclusive.")
-    occurred_to: Moment | None = Field(default=None, description="Exclusive.")
+    metadata: Metadata | None = Field(default=None, description="Only entries with these values in their metadata.")
+    occurred_from: Moment | None = Field(default=None, description="Only entries that happened at this time or later.")
+    occurred_to: Moment | None = Field(default=None, description="Only entries that happened before this time.")
     source_type: Name | None = None
     source_id: Name | None = None
     parent_id: Name | None = None
-    min_salience: Share = Field(default=0.0, description="After decay.")
-    include_archived: bool = Field(default=False, description="Include archived entries, such as summarized ones.")
+    min_salience: Share = Field(
+        default=0.0, description="Only entries with at least this salience after decay, from 0 to 1."
+    )
+    include_archived: bool = Field(
+        default=False, description="Also return archived entries, such as summarized messages."
+    )
 
 
 class ContextRequest(MemoryPlace):
@@ -159,31 +177,24 @@ class ContextRequest(MemoryPlace):
     task: str = Field(default="", description="The task of the model.")
     conversation: Annotated[list[Any], WithJsonSchema(_CONVERSATION)] = Field(default_factory=list)
     max_tokens: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] | None = Field(
-        default=None, description="Default: the setting `context_tokens` of the server."
+        default=None, description="The limit of tokens. The default is the setting `context_tokens` of the server."
     )
 
 
-class CleaningRequest(RequestModel):
+class CleaningRequest(NamespaceBody):
     """Entries to summarize."""
 
-    namespace: Namespace = None
-    session_id: Name | None = Field(default=None, description="Only this session.")
+    session_id: Name | None = Field(default=None, description="If it is given, only this session is summarized.")
 
 
 class RestoreRequest(RequestModel):
     """A summary to undo, or a superseded entry to restore."""
 
-    summary_id: Name = Field(description="The id of a summary, or of an entry that was superseded.")
-
-
-class NamespaceBody(RequestModel):
-    """A namespace in a body."""
-
-    namespace: Namespace = None
+    summary_id: Name = Field(description="The id of a summary, or the id of an entry that was superseded.")
 
 
 class BlockAddition(BlockOwner):
-    """A line to append to a core block, which is a named text in every context."""
+    """A line to append to a core block. Core blocks are named texts that are part of every context."""
 
     text: Content
 
@@ -191,22 +202,23 @@ class BlockAddition(BlockOwner):
 class BlockReplacement(BlockOwner):
     """A correction of a core block."""
 
-    old: Annotated[str, Field(min_length=1)] = Field(description="Text of the block, exact and unique.")
-    new: str = Field(description="The new text; empty deletes the old text.")
-
-
-class BlocksQuery(ParameterModel):
-    """The owner of core blocks, as a query string."""
-
-    namespace: Namespace = None
-    agent_id: Name | None = None
-    user_id: Name | None = None
+    old: Annotated[str, Field(min_length=1)] = Field(
+        description="The exact text to replace. It must occur once in the block."
+    )
+    new: str = Field(description="The new text. If it is empty, the old text is deleted.")
 
 
 class NamespaceQuery(ParameterModel):
     """A namespace in a query string."""
 
     namespace: Namespace = None
+
+
+class BlocksQuery(NamespaceQuery):
+    """The owner of core blocks, as a query string."""
+
+    agent_id: Name | None = None
+    user_id: Name | None = None
 
 
 class TranscriptQuery(NamespaceQuery):
@@ -226,9 +238,13 @@ class EntriesQuery(BlocksQuery):
     source_type: Name | None = None
     source_id: Name | None = None
     parent_id: Name | None = None
-    occurred_from: Moment | None = Field(default=None, description="Inclusive.")
-    occurred_to: Moment | None = Field(default=None, description="Exclusive.")
-    min_salience: Share = Field(default=0.0, description="After decay.")
-    include_archived: bool = Field(default=False, description="Include archived entries, such as summarized ones.")
+    occurred_from: Moment | None = Field(default=None, description="Only entries that happened at this time or later.")
+    occurred_to: Moment | None = Field(default=None, description="Only entries that happened before this time.")
+    min_salience: Share = Field(
+        default=0.0, description="Only entries with at least this salience after decay, from 0 to 1."
+    )
+    include_archived: bool = Field(
+        default=False, description="Also return archived entries, such as summarized messages."
+    )
     limit: Limit = 100
     after: Cursor = ""

@@ -15,13 +15,13 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from selectors import EVENT_READ
 from types import FrameType
 from typing import Any
 
-from flask import Flask
+from flask import Flask, Response
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.http.errors import (
@@ -33,12 +33,12 @@ from gunicorn.http.errors import (
 )
 from gunicorn.util import write_nonblock
 from gunicorn.workers.gthread import ThreadWorker
-from werkzeug.exceptions import BadRequest
 
 from agentformer import errors
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import log_requests_to
+from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.errors import AgentFormerError
 from agentformer.http.problems import Problem, problem_json
@@ -107,7 +107,7 @@ class StartupPipe:
         return error
 
     def close(self) -> None:
-        """Close both ends."""
+        """Close both ends of the pipe."""
         for end in (self._read, self._write):
             os.close(end)
 
@@ -125,7 +125,6 @@ class _Application(BaseApplication):  # type: ignore[misc]
         super().__init__()
 
     def load_config(self) -> None:
-        """Set gunicorn's configuration from ours."""
         for name, value in {
             "bind": f"fd://{self._listener}",
             "workers": self.settings.workers,
@@ -145,13 +144,9 @@ class _Application(BaseApplication):  # type: ignore[misc]
     def load(self) -> Any:
         """Open the memory and return the WSGI application."""
         log_requests_to(sys.stderr)
-        self._flask = app = create_app(self.settings)
-
-        def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-            environ["wsgi.input"] = _Body(environ["wsgi.input"])
-            return app.wsgi_app(environ, start_response)
-
-        return answer
+        self._flask = create_app(self.settings)
+        self._flask.register_error_handler(ParseException, _refuse_chunks)
+        return self._flask
 
     def stop_jobs(self) -> None:
         if self._flask is not None:
@@ -246,7 +241,6 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
 
     def on_pending_socket_readable(self, conn: Any, client: TimedSocket) -> None:
-        """Read further headers."""
         if client.receive_headers():
             self.poller.unregister(client)
             self.pending_conns.remove(conn)
@@ -304,31 +298,12 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         """Answer bytes that are not HTTP with a problem document that quotes nothing of them."""
         for error, status, title in _HTTP_ERRORS:
             if isinstance(exc, error):
-                problem = Problem(status, problem_json(status, title.lower().replace(" ", "-"), title=title))
+                document = problem_json(status, title.lower().replace(" ", "-"), title=title)
                 with contextlib.suppress(OSError):
-                    write_nonblock(client, problem.as_http())
+                    write_nonblock(client, Problem(status, document).as_http())
                 return
         super().handle_error(req, client, addr, exc)
 
 
-class _Body:
-    """A request body. Raises `BadRequest` for chunks that are not valid HTTP."""
-
-    def __init__(self, body: Any) -> None:
-        self._body = body
-
-    def read(self, size: int = -1) -> bytes:
-        return self._checked(self._body.read, size)
-
-    def readline(self, size: int = -1) -> bytes:
-        return self._checked(self._body.readline, size)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self.readline, b"")
-
-    @staticmethod
-    def _checked(read: Callable[[int], bytes], size: int) -> bytes:
-        try:
-            return read(size)
-        except ParseException:
-            raise BadRequest("the body is not in valid HTTP chunks") from None
+def _refuse_chunks(error: ParseException) -> Response:
+    return problem(400, "bad-request", "the body is not in valid HTTP chunks", title="Bad Request")
