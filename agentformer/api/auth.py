@@ -58,7 +58,7 @@ def max_body_bytes(settings: Settings) -> int:
 
 
 def log_requests_to(stream: IO[str]) -> None:
-    """Write the lines to `stream` only. For our own servers; a host application configures logging itself."""
+    """Write the access log only to `stream`. Only our own servers call this: a host application configures logging."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.handlers[:] = [handler]
@@ -189,7 +189,7 @@ def _request_info(request_id: str = "") -> _RequestInfo:
 
 
 def _log_request(response: Response, log_format: str) -> None:
-    """Log the current request: now, or at the end of a streamed response."""
+    """Log the current request. A streamed response is logged at its end."""
     if not log.isEnabledFor(logging.INFO):
         return
     info, path = _request_info(), quote(request.path, safe="/:@!$&'()*+,;=~", errors="replace")

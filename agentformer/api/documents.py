@@ -119,8 +119,8 @@ def pages(service: Service, grant: Grant, query: models.PartsParameters, documen
 def attachment(name: str) -> str:
     """Return a `Content-Disposition` header (RFC 6266) for a file that browsers save and do not show.
 
-    It has the name in UTF-8, after one in ASCII for old clients. Characters that are not printable are removed: a mark
-    of direction could show `exe.pdf` as `fdp.exe`.
+    The header has the name in ASCII for old clients, and after it the name in UTF-8. Characters that are not printable
+    are removed, because a mark of direction could show `exe.pdf` as `fdp.exe`.
     """
     file_name = "".join(ch for ch in name.rpartition("/")[2] if ch.isprintable()) or "document"
     ascii_only = unicodedata.normalize("NFKD", file_name).encode("ascii", "ignore").decode()
@@ -137,7 +137,7 @@ def _parts(
 
 
 def _find(af: AgentFormer, grant: Grant, document_id: str, namespace: str | None) -> Document:
-    """Return a document. Raises `NotFound`, with the same message for one that the grant does not reach."""
+    """Return a document. Raises `NotFound`, with the same message for a document that the grant does not reach."""
     within = None if namespace is None else grant.namespace(namespace)
     try:
         document = af.rag.document(document_id, namespace=within)

@@ -107,7 +107,7 @@ def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
 
 
 def _find(jobs: JobQueue, grant: Grant, job_id: str) -> UploadJob:
-    """Return a job. Raises `NotFound`, with the same message for one that the grant does not reach."""
+    """Return a job. Raises `NotFound`, with the same message for a job that the grant does not reach."""
     with suppress(NotFound):
         job = jobs.get(job_id)
         if grant.reaches(job.task.namespace):
@@ -116,8 +116,8 @@ def _find(jobs: JobQueue, grant: Grant, job_id: str) -> UploadJob:
 
 
 def _events(jobs: JobQueue, job: UploadJob) -> Generator[Event | None, None, None]:
-    """Yield `progress` with every change, None in a silence, and last `done`. If the server stops, yield nothing more:
-    the job continues in another process."""
+    """Yield an event `progress` after each change, None after some time without a change, and at the end an event
+    `done`. If the server stops, end without `done`, because the job continues in another process."""
     last: Mapping[str, Any] = {}
     unchanged = 0
     while not job.ended:

@@ -127,7 +127,7 @@ def _parameter(name: str, place: str, schema: Schema, required: bool) -> Schema:
 
 
 def _without_null(schema: Schema) -> Schema:
-    """Return the schema of a parameter or a form field: these cannot be null, only absent."""
+    """Return the schema of a parameter or a form field. These cannot be null. They can only be absent."""
     result = {key: value for key, value in schema.items() if key != "anyOf"}
     if choices := [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]:
         result |= choices[0] if len(choices) == 1 else {"anyOf": choices}
@@ -165,7 +165,7 @@ def _responses(operation: Operation, schemas: _Schemas) -> Schema:
 
 
 def _error_statuses(operation: Operation) -> set[int]:
-    """Return the statuses of problems: the declared ones, and those that follow from the operation's requests."""
+    """Return the statuses of problems: the declared statuses, and the statuses that follow from the other fields."""
     statuses = {*operation.errors}
     statuses |= {400, 401, 403} if operation.right else set()
     statuses |= {404} if "{" in operation.path else set()

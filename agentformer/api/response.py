@@ -94,7 +94,7 @@ def _unexpected(error: Exception) -> Response:
 
 
 def answer_stream(events: Generator[AnswerEvent, None, None]) -> Response:
-    """Stream an answer: events `token` and `error`, and last `answer`."""
+    """Stream an answer as events `token` and `error`, and at the end an event `answer`."""
     return stream(_named(events), _INTERRUPTED)
 
 
@@ -146,7 +146,7 @@ class _End:
 
 
 def _produce(items: Generator[T, None, None], queue: Queue[T | _End], cancelled: threading.Event) -> None:
-    """Put all items into the queue, and last the end."""
+    """Put all items into the queue, and then the end."""
     error: Exception | None = None
     try:
         with closing(items):

@@ -18,7 +18,7 @@ router = Router("tools")
 
 
 class Arguments(RootModel[dict[str, Any]]):
-    """The arguments of a tool, by name. Their schema is the tool's `parameters`."""
+    """The arguments of a tool by name. The `parameters` of the tool are the schema of its arguments."""
 
 
 class Function(ResponseModel):

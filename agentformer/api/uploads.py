@@ -50,7 +50,7 @@ router = Router("documents")
 
 
 class UploadForm(ParameterModel):
-    """The fields for all files of an upload."""
+    """Fields that apply to all files of an upload."""
 
     namespace: Namespace = None
     metadata: Annotated[str, Field(max_length=_MAX_METADATA, json_schema_extra=_OBJECT)] | None = Field(
@@ -79,7 +79,7 @@ def upload_jobs(af: AgentFormer) -> Jobs:
 
 @contextmanager
 def _upload_slot(service: Service) -> Iterator[None]:
-    """Hold one of the uploads that this process accepts at once, and read the body."""
+    """Count this request as an upload in progress, and read the body."""
     settings = service.af.settings
     if not service.uploads.acquire(blocking=False):
         raise Busy("max_uploads", f"Server busy: {settings.max_uploads} uploads are in progress. Retry later.")
@@ -166,8 +166,8 @@ def _failed(task: Task, name: str, reason: str) -> Document:
 
 
 def _prefers_job() -> bool:
-    """Check the header `Prefer`: preferences are separated by commas, ignore case, and may have values and
-    parameters."""
+    """Return True if the header `Prefer` requests a job. Preferences are separated by commas, ignore case, and may have
+    values and parameters."""
     header = ",".join(request.headers.getlist("Prefer"))
     names = (item.partition(";")[0].partition("=")[0].strip().lower() for item in header.split(","))
     return _ASYNC in names
@@ -233,8 +233,8 @@ def _files_of_request(settings: Settings) -> list[FileStorage]:
 
 
 class _Parser(FormDataParser):
-    """A parser that reports an invalid body, which Werkzeug's takes for an empty one, and too many files. Raises
-    `TooLarge`."""
+    """A parser that also reports invalid bodies and too many files. The parser of Werkzeug ignores the errors of an
+    invalid body. Raises `TooLarge`."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named, silent=False)
@@ -253,7 +253,7 @@ def _check_count(files: int, limit: int) -> None:
 
 
 def _too_large(settings: Settings) -> TooLarge:
-    """Return the error for the exceeded limit other than the number of files; Werkzeug does not name it."""
+    """Return the error with the name of the exceeded limit, because Werkzeug does not name the limit."""
     max_bytes = settings.max_file_bytes + FORM_BYTES
     body = request.environ["wsgi.input"]
     if (request.content_length or 0) > max_bytes or (isinstance(body, BoundedBody) and body.too_long):

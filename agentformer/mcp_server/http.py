@@ -189,6 +189,7 @@ class _Server(uvicorn.Server):
         self._on_start, self._on_end = started, ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, and then call `started`."""
         await super().startup(sockets)
         if self.started:
             self._on_start()
@@ -221,6 +222,7 @@ class _TimeoutProtocol(H11Protocol):
             self._update_timer(0)
 
     def data_received(self, data: bytes) -> None:
+        """Handle the data, and give the client more time."""
         if not self._ended:
             super().data_received(data)
             self._update_timer(len(data))
@@ -231,6 +233,7 @@ class _TimeoutProtocol(H11Protocol):
         self._update_timer(0)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel all timers."""
         self._ended = True
         self._cancel_timer()
         if self._write_timer is not None:
@@ -243,6 +246,7 @@ class _TimeoutProtocol(H11Protocol):
         self._write_timer = self.loop.call_later(MCP.idle, self.transport.abort)
 
     def resume_writing(self) -> None:
+        """Cancel the timer of `pause_writing`."""
         if self._write_timer is not None:
             self._write_timer.cancel()
         super().resume_writing()

@@ -143,9 +143,7 @@ class DocumentPages(ResponseModel):
 class Citation(ResponseModel):
     """Evidence for the answer. `quote` is the text of the page from `start` to `end`, in code points."""
 
-    number: int = Field(
-        description="The number of the citation. `[1]` in the answer refers to the citation with the number 1."
-    )
+    number: int = Field(description="The number of the citation, such as 1 for `[1]` in the answer.")
     document: str
     document_id: str
     page: int | None
@@ -160,13 +158,9 @@ class Citation(ResponseModel):
 class Vote(ResponseModel):
     """The influence of one ranked list on the rank of a hit."""
 
-    name: str = Field(
-        description="The name of the list: `words`, `vectors`, `document`, `mentions`, `period` or `reranker`."
-    )
+    name: str = Field(description="The list: `words`, `vectors`, `document`, `mentions`, `period` or `reranker`.")
     rank: int = Field(ge=1, description="The rank of the hit in this list.")
-    weight: float = Field(
-        ge=0, description="The weight of the list in this search. If a reranker is used, only its list decides."
-    )
+    weight: float = Field(ge=0, description="The weight of the list. If a reranker is used, only its list decides.")
 
 
 class Scores(ResponseModel):
@@ -211,6 +205,4 @@ class Answer(ResponseModel):
     timings: dict[str, float] = Field(description="Times in milliseconds.")
     warnings: list[str]
     complete: bool = Field(description="False if the model was interrupted or its answer was cut off.")
-    confidence: float | None = Field(
-        description="The estimated probability, from 0 to 1, that the hits contain the answer."
-    )
+    confidence: float | None = Field(description="The estimated probability, 0 to 1, that the hits contain the answer.")

@@ -145,9 +145,7 @@ class CleaningReport(ResponseModel):
     summaries: list[str] = Field(description="The ids of the new summaries.")
     archived: int
     busy: list[str] = Field(description="The sessions that another process is cleaning now.")
-    conflicts: int = Field(
-        description="The number of groups of entries that changed in the meantime or got no usable summary."
-    )
+    conflicts: int = Field(description="The number of groups that changed in the meantime or got no usable summary.")
     outcomes: dict[str, int] = Field(description="The number of summaries for each way of summarizing.")
 
 
@@ -208,9 +206,7 @@ class AuditReport(ResponseModel):
     namespace: str
     entries: int
     duplicates: list[Duplicates] = Field(description="Groups of entries that are equal in every detail.")
-    near_duplicates: list[Duplicates] = Field(
-        description="Groups of entries with similar contents. A person has to decide if they are duplicates."
-    )
+    near_duplicates: list[Duplicates] = Field(description="Groups of similar entries, for a person to compare.")
     unread: Unread
     contradictions: list[Contradiction]
     oversized: list[Oversized]

@@ -26,6 +26,10 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Metadata = Annotated[dict[str, Any], Field(max_length=100)]
 Names = Annotated[list[Name], Field(max_length=_MOST_NAMES)]
 Tiers = Annotated[list[Tier], Field(max_length=_MOST_NAMES)]
+OccurredFrom = Annotated[Moment | None, Field(description="Only entries that happened at this time or later.")]
+OccurredTo = Annotated[Moment | None, Field(description="Only entries that happened before this time.")]
+MinSalience = Annotated[Share, Field(description="Only entries with at least this salience after decay, from 0 to 1.")]
+IncludeArchived = Annotated[bool, Field(description="Also return archived entries, such as summarized messages.")]
 _OCCURRED = "The time of the event, in ISO 8601 with a time zone."
 _RECORD: JsonDict = {"dependentRequired": {"source_type": ["source_id"], "source_id": ["source_type"]}}
 # Only documented here: `memory.context` validates messages with better error texts.
@@ -134,9 +138,7 @@ class MemoryChange(RequestModel):
     category: Word = Field(default_factory=str)
     salience: Share = Field(default_factory=float)
     speaker: Word = Field(default_factory=str)
-    metadata: Metadata | None = Field(
-        default_factory=dict, description="The new metadata. It replaces all metadata of the entry."
-    )
+    metadata: Metadata | None = Field(default_factory=dict, description="Replaces all metadata of the entry.")
     occurred_at: Moment | None = Field(default_factory=str, description=_OCCURRED)
     project: Name | None = Field(default_factory=str)
 
@@ -158,17 +160,13 @@ class MemorySearch(MemoryPlace):
     kinds: Names = Field(default=[])
     categories: Names = Field(default=[])
     metadata: Metadata | None = Field(default=None, description="Only entries with these values in their metadata.")
-    occurred_from: Moment | None = Field(default=None, description="Only entries that happened at this time or later.")
-    occurred_to: Moment | None = Field(default=None, description="Only entries that happened before this time.")
+    occurred_from: OccurredFrom = None
+    occurred_to: OccurredTo = None
     source_type: Name | None = None
     source_id: Name | None = None
     parent_id: Name | None = None
-    min_salience: Share = Field(
-        default=0.0, description="Only entries with at least this salience after decay, from 0 to 1."
-    )
-    include_archived: bool = Field(
-        default=False, description="Also return archived entries, such as summarized messages."
-    )
+    min_salience: MinSalience = 0.0
+    include_archived: IncludeArchived = False
 
 
 class ContextRequest(MemoryPlace):
@@ -238,13 +236,9 @@ class EntriesQuery(BlocksQuery):
     source_type: Name | None = None
     source_id: Name | None = None
     parent_id: Name | None = None
-    occurred_from: Moment | None = Field(default=None, description="Only entries that happened at this time or later.")
-    occurred_to: Moment | None = Field(default=None, description="Only entries that happened before this time.")
-    min_salience: Share = Field(
-        default=0.0, description="Only entries with at least this salience after decay, from 0 to 1."
-    )
-    include_archived: bool = Field(
-        default=False, description="Also return archived entries, such as summarized messages."
-    )
+    occurred_from: OccurredFrom = None
+    occurred_to: OccurredTo = None
+    min_salience: MinSalience = 0.0
+    include_archived: IncludeArchived = False
     limit: Limit = 100
     after: Cursor = ""

@@ -17,11 +17,11 @@ _BACKLOG = 512  # connections that wait to be accepted: more than clients open a
 
 
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until SIGTERM or SIGINT; running requests have 20 seconds to finish, then the memory is closed.
+    """Serve until SIGTERM or SIGINT. Running requests have 20 seconds to finish. After that, the memory is closed.
 
-    Stored data are never harmed by the end. `started` is called with the URL when the server accepts requests; port 0
-    takes a free one. Raises `InvalidInput` for an address that cannot be used, or that other machines reach while
-    there is no key, and the errors of opening the memory.
+    `started` is called with the URL when the server accepts requests. With port 0, the system chooses a free port.
+    Raises `InvalidInput` for an address that cannot be used, or that other machines can reach while no key exists. Also
+    raises the errors of opening the memory.
     """
     server = settings.server
     if server == "auto":
@@ -30,8 +30,8 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
 
 
 def open_listener(settings: Settings) -> socket.socket:
-    """Return a socket that listens where the settings say. Raises `InvalidInput` for wrong hosts and origins too, once
-    and not in each worker, and what `listen` raises."""
+    """Return a socket that listens at the configured address. Raises `InvalidInput` for invalid hosts or origins, and
+    the errors of `listen`."""
     hosts_in(settings.allowed_hosts)
     origins_in(settings.cors_origins)
     return listen(settings.host, settings.port, KeyStore(settings.index_dir), backlog=_BACKLOG)

@@ -1,4 +1,4 @@
-"""gunicorn: an arbiter process and workers, each of which opens the memory and answers with threads.
+"""gunicorn: an arbiter process and worker processes. Each worker opens the memory and answers with threads.
 
 A thread takes a connection when the headers of a request are complete, reads the body, and answers. Each connection is
 a `TimedSocket`, so that slow clients do not block all threads.
@@ -125,6 +125,7 @@ class _Application(BaseApplication):  # type: ignore[misc]
         super().__init__()
 
     def load_config(self) -> None:
+        """Set the configuration of gunicorn from the settings."""
         for name, value in {
             "bind": f"fd://{self._listener}",
             "workers": self.settings.workers,
@@ -158,8 +159,8 @@ class _Application(BaseApplication):  # type: ignore[misc]
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]
-    """Ends gracefully on SIGTERM, SIGINT and SIGHUP, unless SIGHUP is ignored (`nohup`); a second SIGINT ends it at
-    once."""
+    """Ends gracefully on SIGTERM and SIGINT, and on SIGHUP unless SIGHUP is ignored (`nohup`). A second SIGINT ends the
+    process at once."""
 
     def init_signals(self) -> None:
         """Keep an ignored SIGHUP ignored."""
@@ -177,24 +178,24 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
 
 class _Worker(ThreadWorker):  # type: ignore[misc]
     def init_process(self) -> None:
-        """Set the time of this worker; the arbiter waits longer."""
+        """Set the time in which this worker must end. The arbiter waits longer."""
         self._lingering: deque[Any] = deque()  # connections after their last response
         self.cfg.set("graceful_timeout", FINISH_SECONDS)
         super().init_process()
 
     def init_signals(self) -> None:
-        """Ignore signals that a terminal sends to all processes; the arbiter handles them."""
+        """Ignore signals that a terminal sends to all processes. The arbiter handles these signals."""
         super().init_signals()
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop jobs first: else the worker would wait for the streams that follow them."""
+        """Stop the jobs first. Otherwise the worker would wait for the streams that follow the jobs."""
         self.app.stop_jobs()
         super().handle_exit(sig, frame)
 
     def load_wsgi(self) -> None:
-        """Report an error to the arbiter and end it: another worker would fail in the same way."""
+        """Report an error to the arbiter and end the arbiter, because another worker would fail in the same way."""
         try:
             super().load_wsgi()
         except AgentFormerError as error:
@@ -213,7 +214,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             os._exit(0)
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """At the end, accept the connections that wait already, and close the listener."""
+        """When the worker ends, accept the connections that already wait, and close the listener."""
         super().set_accept_enabled(enabled)
         if enabled or self.alive:
             return
@@ -227,7 +228,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             conn.timeout = min(conn.timeout, time.monotonic() + _IDLE_AT_END_SECONDS)
 
     def enqueue_req(self, conn: Any) -> None:
-        """Give a connection to a thread when the headers of a request are complete, and not before."""
+        """Wait until the headers of a request are complete, and then give the connection to a thread."""
         if isinstance(conn.sock, TimedSocket):
             conn.sock.expect_headers(conn.parser.unreader.take_buffered())
         else:
@@ -241,6 +242,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
 
     def on_pending_socket_readable(self, conn: Any, client: TimedSocket) -> None:
+        """Read more headers of a request."""
         if client.receive_headers():
             self.poller.unregister(client)
             self.pending_conns.remove(conn)
@@ -251,7 +253,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         super().enqueue_req(conn)
 
     def handle(self, conn: Any) -> Any:
-        """Answer a request. Bytes of the next one go back to the parser, before the socket is polled again."""
+        """Answer a request. If bytes of the next request have arrived, return them to the parser before the socket is
+        polled again."""
         keep = super().handle(conn)
         if keep and (rest := conn.sock.take_buffer()):
             unreader = conn.parser.unreader
@@ -262,7 +265,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         return bool(keepalive and conn.parser.finish_body(deadline=time.monotonic() + _DRAIN_SECONDS))
 
     def finish_request(self, conn: Any, fs: Any) -> None:
-        """Close a connection that is not kept, without a thread, after the client could read the response."""
+        """If the connection is not kept, close it after the client had time to read the response. This needs no
+        thread."""
         if not fs.cancelled() and not fs.exception() and fs.result():
             super().finish_request(conn, fs)
         elif conn.sock.end_writing():
@@ -279,7 +283,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             self._close(conn)
 
     def murder_pending(self) -> None:
-        """Close connections that are over their time."""
+        """Close the connections with an expired timeout."""
         super().murder_pending()
         while self._lingering and self._lingering[0].timeout <= time.monotonic():
             conn = self._lingering.popleft()
@@ -295,7 +299,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         return super().handle_request(req, conn)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
-        """Answer bytes that are not HTTP with a problem document that quotes nothing of them."""
+        """Answer bytes that are not HTTP with a problem document. The document quotes nothing of the request."""
         for error, status, title in _HTTP_ERRORS:
             if isinstance(exc, error):
                 document = problem_json(status, title.lower().replace(" ", "-"), title=title)

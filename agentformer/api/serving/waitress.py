@@ -21,9 +21,9 @@ from agentformer.settings import Settings
 
 
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
-    """Serve like `agentformer.api.serving.serve`, in one process; `workers` is ignored.
+    """Serve like `agentformer.api.serving.serve`, but in one process. The setting `workers` is ignored.
 
-    waitress reads bodies before a thread is needed, so slow clients block no thread.
+    waitress reads a body before it uses a thread, so slow clients block no thread.
     """
     with open_listener(settings) as listener:
         url = url_of(listener)
@@ -57,12 +57,12 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
 
 
 def _run_once(server: Any) -> None:
-    """Run the server's loop once, for at most a second, so that a signal is noticed soon."""
+    """Run the loop of the server once, for at most a second, so that a signal is handled soon."""
     server.asyncore.loop(timeout=1.0, map=server._map, use_poll=server.adj.asyncore_use_poll, count=1)
 
 
 def _finish(server: Any, seconds: float) -> None:
-    """Accept no new connection, and finish running requests for `seconds`. The server's own end drops them."""
+    """Accept no new connection, and wait at most `seconds` for running requests. The server itself would drop them."""
     server.del_channel()
     server.socket.close()
     deadline = time.monotonic() + seconds
