@@ -55,12 +55,9 @@ class Origin:
 
 
 def back_up(folder: Path, origin: Origin) -> BackedUp:
-    """Copy a memory into a new folder while other processes use the memory.
-
-    The backup has every entry that was acknowledged before the call, and no entry that was stored after the call.
-    Raises `InvalidInput` if the folder exists already, `StoreFull`, and `StoreDamaged` if records cannot be read. After
-    an error there is no folder.
-    """
+    """Copy a memory into a new folder while other processes use the memory. The backup has every entry that was
+    acknowledged before the call, and no entry that was stored after the call. Raises `InvalidInput` if the folder
+    exists already, `StoreFull`, and `StoreDamaged` if records cannot be read. After an error there is no folder."""
     with new_folder(folder, "backups/monday") as partial:
         done = _copy(partial, origin)
         _copy_keys(origin.index_dir / KEYS_FILE, partial / INDEXES / KEYS_FILE)
@@ -98,12 +95,9 @@ def check_backup(folder: Path) -> list[str]:
 
 
 def _copy(partial: Path, origin: Origin) -> BackedUp:
-    """Copy originals and records.
-
-    The removal of a document deletes its original. So the present originals are copied first, then the records, then
-    the originals that only the records name. If a document is removed in between, the records are copied again, and the
-    new records do not name it.
-    """
+    """Copy originals and records. The removal of a document deletes its original. So the present originals are copied
+    first, then the records, then the originals that only the records name. If a document is removed in between, the
+    records are copied again, and the new records do not name it."""
     uploads = partial / UPLOADS
     uploads.mkdir()
     missing: set[str] = set()

@@ -48,11 +48,8 @@ def export_to(
     *,
     vectors: bool = False,
 ) -> Exported:
-    """Write some namespaces, or all of them, into a new folder.
-
-    Raises `InvalidInput` if the folder exists already, `StoreFull`, and `StoreDamaged` if entries cannot be read. After
-    an error there is no folder.
-    """
+    """Write some namespaces, or all of them, into a new folder. Raises `InvalidInput` if the folder exists already,
+    `StoreFull`, and `StoreDamaged` if entries cannot be read. After an error there is no folder."""
     with new_folder(folder, "backup/monday") as partial, backend.snapshot() as snapshot:
         writer = _Writer(partial, snapshot, originals)
         names = sorted(set(snapshot.namespaces() if namespaces is None else namespaces))

@@ -99,10 +99,8 @@ def damaged(what: str) -> InvalidInput:
 
 
 def open_plain(folder: Path, path: str) -> BinaryIO:
-    """Open a plain file for reading. Raises `InvalidInput` and `OSError`.
-
-    A link may refer to a file outside the export, and reading a device or a pipe may never end. So these are refused.
-    """
+    """Open a plain file for reading. Raises `InvalidInput` and `OSError`. A link may refer to a file outside the
+    export, and reading a device or a pipe may never end. So these are refused."""
     place = folder
     for part in path.split("/"):
         if place is not folder and not stat.S_ISDIR(place.lstat().st_mode):

@@ -268,11 +268,8 @@ class _Worker:
 
 
 class _JobFiles:
-    """One folder per job with its files 0, 1, 2, so a client cannot choose a name on the disk.
-
-    The process that works on a job holds the lock in the folder. The operating system releases the lock when the
-    process dies.
-    """
+    """One folder per job with its files 0, 1, 2, so a client cannot choose a name on the disk. The process that works
+    on a job holds the lock in the folder. The operating system releases the lock when the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

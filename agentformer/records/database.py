@@ -87,11 +87,9 @@ class RecordsSnapshot:
 
 
 class Database:
-    """The open records. Thread-safe. Several processes may have the same file open.
-
-    The file has a write-ahead log with `synchronous=FULL`. When `writing` ends without an error, its changes have
-    reached the disk. Raises `StoreError`, `StoreFull` or `StoreDamaged`.
-    """
+    """The open records. Thread-safe. Several processes may have the same file open. The file has a write-ahead log with
+    `synchronous=FULL`. When `writing` ends without an error, its changes have reached the disk. Raises `StoreError`,
+    `StoreFull` or `StoreDamaged`."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.realpath(path))  # absolute, because the process may change its folder
@@ -166,11 +164,8 @@ class Database:
 
     def write_copy(self, path: Path) -> None:
         """Write the records at this moment to the new file `path`, and sync the file. After an error `path` does not
-        exist.
-
-        `VACUUM INTO` reads in one transaction, so writers do not wait. The copy needs no log and contains no deleted
-        content. Raises `StoreFull`, and `StoreDamaged` if the records cannot be read.
-        """
+        exist. `VACUUM INTO` reads in one transaction, so writers do not wait. The copy needs no log and contains no
+        deleted content. Raises `StoreFull`, and `StoreDamaged` if the records cannot be read."""
         try:
             with self._translate_errors(), self._borrow() as connection:
                 connection.check_file()
@@ -211,7 +206,8 @@ class Database:
         with self._translate_errors(), self._borrow() as connection:
             connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
             try:
-                return not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]  # busy
+                busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                return not busy
             finally:
                 connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 

@@ -82,10 +82,8 @@ def insert_unique(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
 ) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
     """Insert the entries that are not duplicates of live entries. For each duplicate, raise the `repeat_count` of the
-    live entry. Entries with a number in `ignoring` will be removed and are treated as absent.
-
-    Return the numbers of the inserted entries, the inserted entries, and the stored entry for each item of `entries`.
-    """
+    live entry. Entries with a number in `ignoring` will be removed and are treated as absent. Return the numbers of the
+    inserted entries, the inserted entries, and the stored entry for each item of `entries`."""
     nums: list[int] = []
     inserted: list[MemoryEntry] = []
     stored = []

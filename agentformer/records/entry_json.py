@@ -94,11 +94,9 @@ _salience = _named(fields.salience)
 
 @dataclass(frozen=True, slots=True)
 class EntryField:
-    """One field of an entry. `parse` reads a JSON value from a file or an export.
-
-    `check` also enforces the limits for values that callers give; None means that callers cannot give the field.
-    `changeable` is true for fields that a memory's `update` can change.
-    """
+    """One field of an entry. `parse` reads a JSON value from a file or an export. `check` also enforces the limits for
+    values that callers give; None means that callers cannot give the field. `changeable` is true for fields that a
+    memory's `update` can change."""
 
     name: str
     parse: Parser

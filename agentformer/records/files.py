@@ -121,10 +121,8 @@ def safe_file_name(text: str) -> str:
 @contextlib.contextmanager
 def new_folder(folder: Path, example: str) -> Iterator[Path]:
     """Yield a temporary folder to fill. After the block it is renamed to `folder`; after an error it is deleted.
-
     `example` is a folder name for the error message. Raises `InvalidInput` if the folder exists and is not empty, and
-    `StoreFull`.
-    """
+    `StoreFull`."""
     folder = _absolute(folder, example)
     partial = _temporary(folder)
     try:

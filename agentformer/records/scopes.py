@@ -37,12 +37,9 @@ def is_selective(scope: Scope) -> bool:
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
-    """Return a condition over `entries`, and its parameters.
-
-    SQLite assumes that every equality selects few rows, whatever the column. So a column that selects many rows gets a
-    plus sign, and SQLite does not use its index. For example, the entries of a session are found by the session and not
-    by their kind.
-    """
+    """Return a condition over `entries`, and its parameters. SQLite assumes that every equality selects few rows,
+    whatever the column. So a column that selects many rows gets a plus sign, and SQLite does not use its index. For
+    example, the entries of a session are found by the session and not by their kind."""
     selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and not scope.or_nobody
     many = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}

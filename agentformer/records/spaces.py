@@ -139,11 +139,8 @@ def check_building(connection: sqlite3.Connection, number: int) -> None:
 
 def switch(connection: sqlite3.Connection, number: int) -> bool:
     """Make the building space the active space. Return False if the space still lacks entries that its model has not
-    refused. Raises `Conflict` if the space is not being built any more.
-
-    The embedding queue then has exactly the refused entries, since former entries of the queue waited for the former
-    model.
-    """
+    refused. Raises `Conflict` if the space is not being built any more. The embedding queue then has exactly the
+    refused entries, since former entries of the queue waited for the former model."""
     check_building(connection, number)
     if missing_entries(connection, 1):
         return False

@@ -155,11 +155,8 @@ def remove_pending(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
 
 def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str, *, refused: bool = False) -> None:
     """Add entries to the embedding queue, or count another failed attempt. `refused` means that the model does not
-    accept the entries.
-
-    Their windows in the active space are deleted, because they may be of a former text. `spaces.add_to_move` handles
-    windows in a building space.
-    """
+    accept the entries. Their windows in the active space are deleted, because they may be of a former text.
+    `spaces.add_to_move` handles windows in a building space."""
     former = _vectors_of(connection, nums)
     if former:
         statement = "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)"

@@ -64,12 +64,9 @@ class Recovered(NamedTuple):
 
 
 def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
-    """Replace a damaged file by a new file with all readable rows.
-
-    Raises `StoreError` if another process has the file open, or if the file is of a newer version, or has the log of
-    another database. Raises `StoreDamaged` if no row can be read, and `StoreFull`. After an error nothing has been
-    changed.
-    """
+    """Replace a damaged file by a new file with all readable rows. Raises `StoreError` if another process has the file
+    open, or if the file is of a newer version, or has the log of another database. Raises `StoreDamaged` if no row can
+    be read, and `StoreFull`. After an error nothing has been changed."""
     path = Path(os.path.realpath(path))
     try:
         with _exclusive(path) as file:
@@ -79,11 +76,9 @@ def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
 
 
 class _Replacement:
-    """Replaces a damaged file by a new file. No other process may have the damaged file open.
-
-    If the process is killed, the folder contains either the damaged file with its log, or the new file. The new file
-    records the header of the old log. So an old log is recognized until it is deleted.
-    """
+    """Replaces a damaged file by a new file. No other process may have the damaged file open. If the process is killed,
+    the folder contains either the damaged file with its log, or the new file. The new file records the header of the
+    old log. So an old log is recognized until it is deleted."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file = path, file

@@ -31,11 +31,9 @@ _DAMAGED = "its checksum differs, or it cannot be decoded"
 
 
 class Quarantine:
-    """The file `damaged-DATE.jsonl`. It is created with the first row, and only its owner can read it.
-
-    Each line has one row with its table, the reason, and all columns that could be read. Bytes that are not UTF-8 are
-    written as {"hex": "..."}.
-    """
+    """The file `damaged-DATE.jsonl`. It is created with the first row, and only its owner can read it. Each line has
+    one row with its table, the reason, and all columns that could be read. Bytes that are not UTF-8 are written as
+    {"hex": "..."}."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"damaged-{datetime.now(UTC):%Y-%m-%d}.jsonl"

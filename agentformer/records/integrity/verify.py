@@ -46,11 +46,8 @@ class DamagedRow(NamedTuple):
 
 
 def database(connection: sqlite3.Connection) -> Findings:
-    """Run SQLite's own check of the file.
-
-    The keys of the findings are "index" and "pages" for damage, "unread" if another error stopped the check, and the
-    name of a table if its rows refer to missing rows.
-    """
+    """Run SQLite's own check of the file. The keys of the findings are "index" and "pages" for damage, "unread" if
+    another error stopped the check, and the name of a table if its rows refer to missing rows."""
     findings = Findings("database", "the database file passes SQLite's integrity check")
     try:
         findings.looked_at = int(connection.execute("PRAGMA page_count").fetchone()[0])
