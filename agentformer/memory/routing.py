@@ -38,15 +38,6 @@ _PAGE = 1_000  # vectors that are imported at a time
 Part = TypeVar("Part", bound=MemoryBackend | MemorySnapshot)
 
 
-def matches(route: Route, entry: MemoryEntry) -> bool:
-    """True if the route applies to an entry of this tier, kind and namespace."""
-    return (
-        (not route.tiers or entry.tier in route.tiers)
-        and (not route.kinds or entry.kind in route.kinds)
-        and (not route.namespaces or entry.namespace in route.namespaces)
-    )
-
-
 class _Combined(Generic[Part]):
     """The reads that backends and snapshots have in common, over several of them."""
 
@@ -259,8 +250,11 @@ class RoutedBackend(_Combined[MemoryBackend]):
             backend.close()
 
     def _target(self, entry: MemoryEntry) -> MemoryBackend:
-        target = next((route.target for route in self._routes if matches(route, entry)), None)
-        return self._names[target] if target else self._default
+        for route in self._routes:
+            conditions = ((route.tiers, entry.tier), (route.kinds, entry.kind), (route.namespaces, entry.namespace))
+            if all(not allowed or value in allowed for allowed, value in conditions):
+                return self._names[route.target]
+        return self._default
 
     def _owner(self, entry_id: str, missing: type[Exception] = NotFound) -> MemoryBackend:
         for backend in self._all:

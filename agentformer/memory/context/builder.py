@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, Unpack
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.context.plan import Context, ContextPlan, Turn
@@ -23,8 +23,13 @@ _CANDIDATES = 30  # hits of a search for one share; their relevance is checked
 _RECENT = 20  # recent episodes that are offered last, without a relevance check
 _SESSION_MESSAGES = 200  # messages that are read if the caller gives no conversation
 _NOT_RELEVANT = "is not relevant to the task"
-_Role = Literal["system", "user", "assistant"]
-_ROLES: tuple[_Role, ...] = get_args(_Role)
+# The role in which a message of each role is sent.
+_SENT_ROLES: dict[str, Literal["system", "user", "assistant"]] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "user",
+}
 # Results of tools and stored system messages are data. They are sent in the user's role, in these frames.
 _FRAMES = {"tool": "tool-result", "system": "note"}
 
@@ -143,19 +148,12 @@ def _framed_turn(
     role: Any, content: str, label: str, entry_id: str | None = None, framed_roles: tuple[str, ...] = ("tool",)
 ) -> Turn:
     """Return a turn. If the role needs a frame, quote the text: a model must not read it as the user's words."""
-    sent_role = _sent_role(role, label)
+    if not isinstance(role, str) or role not in _SENT_ROLES:
+        raise InvalidInput(f"{label}.role", f"must be one of {', '.join(_SENT_ROLES)}, got {str(role)[:80]!r}")
+    sent_role = _SENT_ROLES[role]
     remaining, recalled_ids = without_recalled(content)
     text = remaining.strip() if recalled_ids else content
     if role not in framed_roles or not text.strip():
         text = text if sent_role == "system" else strip_template_tokens(text)
         return Turn(ChatMessage(sent_role, text), entry_id or label, entry_id)
     return Turn(ChatMessage("user", wrap_in_tag(_FRAMES[role], text)), entry_id or label, entry_id, text)
-
-
-def _sent_role(value: Any, label: str) -> _Role:
-    for role in _ROLES:
-        if value == role:
-            return role
-    if value == "tool":
-        return "user"
-    raise InvalidInput(f"{label}.role", f"must be one of {', '.join((*_ROLES, 'tool'))}, got {str(value)[:80]!r}")

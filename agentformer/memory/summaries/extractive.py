@@ -186,7 +186,9 @@ def _rank(sentences: Sequence[_Sentence], languages: Sequence[str], count_tokens
     """Return the sentences in the order in which they are selected."""
     counts = [_terms(sentence.text, languages[sentence.entry]) for sentence in sentences]
     weights = _term_weights(counts)
-    kept = _weightiest(counts, weights, [sentence.priority for sentence in sentences])
+    worth = [sum(weights[term] for term in count) for count in counts]
+    by_worth = sorted(range(len(counts)), key=lambda i: (not sentences[i].priority, -worth[i]))
+    kept = sorted(by_worth[:_MAX_RANKED])
     sentences, counts = [sentences[i] for i in kept], [counts[i] for i in kept]
     factors = [
         _kind_weight(sentence.text)
@@ -213,12 +215,6 @@ def _term_weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
     spread = Counter(term for count in counts for term in count)
     total = Counter(term for count in counts for term in count.elements())
     return {term: times**_FREQUENCY_POWER * (1 + math.log(len(counts) / spread[term])) for term, times in total.items()}
-
-
-def _weightiest(counts: Sequence[Counter[str]], weights: Mapping[str, float], priority: Sequence[bool]) -> list[int]:
-    """Return the sentences to rank, in order: the priority sentences, and the most valuable other sentences."""
-    worth = [sum(weights[term] for term in count) for count in counts]
-    return sorted(sorted(range(len(counts)), key=lambda i: (not priority[i], -worth[i]))[:_MAX_RANKED])
 
 
 def _vectors(counts: Sequence[Counter[str]]) -> Vectors:

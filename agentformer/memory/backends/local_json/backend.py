@@ -17,7 +17,7 @@ from agentformer.memory.backends.local_json import operations
 from agentformer.memory.backends.local_json.file_format import checked, file_name, file_text
 from agentformer.memory.backends.local_json.folder import Contents, Folder
 from agentformer.memory.backends.local_json.operations import Leases
-from agentformer.memory.backends.local_json.search import bm25_scores, is_searched, scope_filter
+from agentformer.memory.backends.local_json.search import bm25_scores, scope_filter
 from agentformer.records.codec import now
 from agentformer.records.entry_json import check_settable
 from agentformer.records.files import write_atomically
@@ -26,6 +26,7 @@ from agentformer.records.integrity import Findings
 from agentformer.search.fusion import merge
 from agentformer.settings import Settings
 from agentformer.types import (
+    UNSEARCHED_KINDS,
     Check,
     Embedder,
     Hit,
@@ -124,7 +125,7 @@ class LocalJsonMemoryBackend:
             return Hits()
         if query.mode == "dense":
             return Hits((), (_NO_VECTORS,))
-        searched = [record for record in records.values() if is_searched(record.entry)]
+        searched = [record for record in records.values() if record.entry.kind not in UNSEARCHED_KINDS]
         # Word frequencies are counted over all entries, so that a score does not depend on the scope.
         scores = bm25_scores([record.terms for record in searched], query.text)
         admits = scope_filter(query.scope)

@@ -16,7 +16,7 @@ from agentformer.memory.backends import is_live
 from agentformer.records.scopes import OWNERS, effective_salience
 from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language, language_code
-from agentformer.types import UNSEARCHED_KINDS, Decay, MemoryEntry, Scope
+from agentformer.types import Decay, MemoryEntry, Scope
 
 _K1 = 1.2  # saturation of repeated words
 _B = 0.75  # penalty of long texts
@@ -75,11 +75,6 @@ def _add_field(
         for number, count in posting:
             length = _K1 * (1 - _B + _B * terms[number].lengths[field] / average)
             scores[number] += boost * query[term] * rarity * count * (_K1 + 1) / (count + length)
-
-
-def is_searched(entry: MemoryEntry) -> bool:
-    """Return False for documents and pages, because only their chunks are searched."""
-    return entry.kind not in UNSEARCHED_KINDS
 
 
 def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
