@@ -106,12 +106,8 @@ def audit(
     near = tuple(_near_duplicates(candidates, exact))
     unread_report = Unread(unread_days, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
     contradictions, notes = find_contradictions(blocks)
-    sizes = ((block, count_tokens(block.content)) for block in blocks)
-    oversized = tuple(
-        Oversized(block.id, block.title, tokens, block_tokens)
-        for block, tokens in sizes
-        if tokens > _NEARLY_FULL * block_tokens
-    )
+    sizes = [Oversized(block.id, block.title, count_tokens(block.content), block_tokens) for block in blocks]
+    oversized = tuple(size for size in sizes if size.tokens > _NEARLY_FULL * block_tokens)
     return AuditReport(namespace, entries, exact, near, unread_report, contradictions, oversized, notes)
 
 

@@ -156,6 +156,7 @@ class LocalJsonMemoryBackend:
         return _copied(changed)
 
     def touch(self, uses: Sequence[Use]) -> None:
+        """Count uses of entries."""
         if self._folder.read_only:
             return  # a search in a read-only folder succeeds, but its uses are not counted
         with self._folder.writing() as (_, records):
@@ -212,6 +213,7 @@ class LocalJsonMemoryBackend:
         return [_copied(records[entry_id].entry) for entry_id in originals]
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
+        """Return the former versions of an entry, oldest first."""
         contents = self._folder.read()
         contents.check_ids([entry_id])
         return FolderSnapshot(contents).history(entry_id)
