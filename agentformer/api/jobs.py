@@ -10,10 +10,9 @@ from flask import Response
 from pydantic import Field
 
 from agentformer.access.grant import Grant
-from agentformer.api.models import Cursor, Limit, Namespace, Next, ResponseModel
-from agentformer.api.models.documents import Document
+from agentformer.api.models import Namespace, Next, ResponseModel
+from agentformer.api.models.documents import Document, DocumentsParameters
 from agentformer.api.operations import Router, Service
-from agentformer.api.request import ParameterModel
 from agentformer.api.response import EVENT_STREAM, Event, prefers_events, reply, reply_page, reply_to_reader, stream
 from agentformer.errors import Busy, NotFound
 from agentformer.jobs.queue import Jobs as JobQueue
@@ -28,14 +27,12 @@ _INTERRUPTED = "This stream was interrupted by a server error. The job continues
 router = Router("jobs")
 
 
-class JobsParameters(ParameterModel):
+class JobsParameters(DocumentsParameters):
     """A page of jobs."""
 
     namespace: Namespace = Field(
         default=None, description="The namespace. By default, the jobs of all namespaces of the key are listed."
     )
-    limit: Limit = 100
-    after: Cursor = ""
 
 
 class JobProgress(ResponseModel):
