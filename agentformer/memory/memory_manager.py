@@ -315,7 +315,8 @@ def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
 
 
 def _remove_scope(backend: MemoryBackend, scope: Scope) -> tuple[int, list[str]]:
-    """Return the number of removed entries, and the digests of the files of the removed documents."""
+    """Remove a scope with its documents. Return the number of removed entries, and the digests of the documents'
+    files."""
     parts = (entry for entry in all_entries(backend, scope) if entry.source or entry.kind == "document")
     documents = sorted({entry.source.document_id if entry.source else entry.id for entry in parts})
     digests = [str(entry.metadata["sha256"]) for entry in backend.get(documents)]

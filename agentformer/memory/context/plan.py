@@ -246,7 +246,7 @@ class ContextPlan:
         return self._size(messages) <= self._budget
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the sum of the tokens of the messages, or the count of the joined text if that is larger."""
+        """Return the sum of the tokens of the messages, or the tokens of the joined text if they are more."""
         if not messages:
             return 0
         contents = [message.content for message in messages]
