@@ -87,6 +87,11 @@ _FOLDER = click.Path(path_type=Path)
 _PLACE = ("namespace", "session_id", "agent_id", "user_id", "project")
 _EVERYWHERE = ("as_json", "embedder", "index_dir", "upload_dir")
 
+category = click.option(
+    "--category",
+    metavar="WORD",
+    help="The category, which sets the decay rate: decisions, summaries, context, or a word that you choose.",
+)
 without_tools = click.option(
     "--without", multiple=True, metavar="TOOL", help="Disable this tool. The option can be repeated."
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _MAX_BYTES = 4 * MAX_CONTENT  # limit for standard input: the size of the longest content in UTF-8
 _NAMED = 20  # at most this many namespaces are named in a hint
 _SEARCHED = 30  # hits of the search that decides about a hint
+
+BLOCK_OWNERS = (("--namespace", "namespace"), ("--agent", "agent_id"), ("--user", "user_id"))
 
 
 def text_of(argument: str, name: str = "TEXT") -> str:
@@ -138,3 +141,19 @@ def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
 
     hits = af.backend.search(Query(query, scope, _SEARCHED))
     return above_noise(hits, af.settings.noise_floor) if every else relevant_hits(query, hits)
+
+
+def edit_hint(name: str, place: Mapping[str, Any]) -> str:
+    """Return the commands that show and edit an existing block."""
+    options = block_options(place, omitted="default")
+    quoted = shlex.quote(name)
+    return (
+        f"core block {name!r} exists with another text; show it with: agentformer core show {quoted}{options}, and "
+        f"edit it with: agentformer core append {quoted} TEXT{options}, or core replace {quoted} OLD NEW{options}"
+    )
+
+
+def block_options(place: Mapping[str, Any], omitted: str | None = None) -> str:
+    """Return the options that select the blocks of this owner. `omitted` is a value that needs no option."""
+    given = ((option, place.get(name)) for option, name in BLOCK_OWNERS)
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value and value != omitted)

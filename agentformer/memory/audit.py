@@ -155,6 +155,7 @@ class _Candidate:
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Candidate:
+        """Return the candidate of an entry."""
         place = json.dumps([entry.tier == "core", entry.agent_id, entry.user_id, entry.project])
         digest = blake2b(f"{place}\0{entry.content}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
         return cls(entry.id, entry.version, place, entry.content, digest)

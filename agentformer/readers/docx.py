@@ -12,7 +12,7 @@ from lxml import etree
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
 from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.pages import OutlineBuilder, document_of
+from agentformer.readers.sections import OutlineBuilder, document_of
 from agentformer.types import DocumentText
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"

@@ -10,8 +10,8 @@ from lxml import html as lxml_html
 
 from agentformer.errors import CorruptDocument
 from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.pages import OutlineBuilder, document_of
 from agentformer.readers.plain import decode
+from agentformer.readers.sections import OutlineBuilder, document_of
 from agentformer.types import DocumentText
 
 _META_CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.pages import PATH_SEPARATOR, document_of, page_of, parts_of
 from agentformer.readers.plain import decode
+from agentformer.readers.sections import PATH_SEPARATOR, document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Heading, Page
 

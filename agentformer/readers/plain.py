@@ -16,7 +16,7 @@ from charset_normalizer import from_bytes
 from agentformer.errors import CorruptDocument
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.media_type import utf16_without_bom
-from agentformer.readers.pages import document_of, page_of, parts_of
+from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Page
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from agentformer.rag.answer import prompts
+from agentformer.rag.answer import citations
+from agentformer.rag.answer.citations import CitedText, without_unfinished
 from agentformer.rag.answer.passages import read_passages
-from agentformer.rag.answer.prompts import CitedText, messages, without_unfinished
+from agentformer.rag.answer.prompts import messages
 from agentformer.types import Hit
 from tests.rag.models import HITS, hit
 
@@ -13,7 +14,7 @@ CRANE = "The crane costs 95 euros."
 
 
 def cite(text: str, hits: list[Hit]) -> CitedText:
-    return prompts.cite(text, read_passages(hits))
+    return citations.cite(text, read_passages(hits))
 
 
 def test_every_spelling_becomes_one() -> None:

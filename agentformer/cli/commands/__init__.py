@@ -35,13 +35,15 @@ class Commands(MutableMapping[str, click.Command]):
         return len(set(HELP) | set(self._commands))
 
 
-def _define(name: str) -> None:
+def _define(name: str) -> None:  # noqa: C901 - one branch per module
     """Import the module that adds the command to `main`."""
     if name in ("ingest", "ask", "list", "remove"):
         import agentformer.cli.commands.documents
     elif name in ("search", "remember", "recall", "context", "memories"):
         import agentformer.cli.commands.memory
-    elif name in ("core", "update", "supersede", "history", "forget"):
+    elif name == "core":
+        import agentformer.cli.commands.core
+    elif name in ("update", "supersede", "history", "forget"):
         import agentformer.cli.commands.edit
     elif name in ("status", "doctor"):
         import agentformer.cli.commands.doctor
@@ -55,7 +57,9 @@ def _define(name: str) -> None:
         import agentformer.cli.commands.optimize
     elif name == "chat":
         import agentformer.cli.commands.chat
-    elif name in ("serve", "mcp", "completion", "keys"):
+    elif name == "keys":
+        import agentformer.cli.commands.keys
+    elif name in ("serve", "mcp", "completion"):
         import agentformer.cli.commands.serve  # noqa: F401  (the imports have an effect, and no name is used)
 
 

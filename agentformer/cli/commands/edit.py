@@ -1,18 +1,16 @@
-"""Commands that change memories: core, update, supersede, forget, and history."""
+"""Commands that change memories: update, supersede, forget, and history."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from agentformer.cli.group import Command, common, entry_in, examples, in_place, main, with_options
+from agentformer.cli.group import category, common, entry_in, examples, in_place, main
 from agentformer.cli.inputs import confirm, object_of, text_of
 from agentformer.cli.output import (
     entry_cells,
@@ -23,23 +21,16 @@ from agentformer.cli.output import (
     print_result,
     print_table,
     print_warnings,
-    say,
 )
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer, connect
 from agentformer.records.entry_json import entry_to_json
-from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Scope
+from agentformer.types import UNSEARCHED_KINDS, Scope
 
 _NEW_VERSION = "ingest a new version of it with: agentformer ingest FILE"
 _QUARANTINE = ("damaged-*.jsonl", "memory.sqlite3.damaged-*")  # files that `doctor --repair` writes
 _CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
-_OWNERS = (("--namespace", "namespace"), ("--agent", "agent_id"), ("--user", "user_id"))
 
-category = click.option(
-    "--category",
-    metavar="WORD",
-    help="The category, which sets the decay rate: decisions, summaries, context, or a word that you choose.",
-)
 _yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
@@ -170,136 +161,3 @@ def _check_memory(af: AgentFormer, entry_id: str, namespace: str, instead: str) 
         raise InvalidInput("ID", f"{entry_id} is a part of the document {entry.source.document_id}; {instead}")
     if entry.kind in UNSEARCHED_KINDS:
         raise InvalidInput("ID", f"{entry_id} is a document; {instead}")
-
-
-# ------------------------------------------------------------------ core blocks
-
-
-@main.group(
-    epilog=examples(
-        'agentformer core append persona "Answer briefly."', "agentformer core show", "agentformer core show --help"
-    )
-)
-def core() -> None:
-    """Show and edit the core blocks, which are in every context.
-
-    Core blocks are small named texts, such as `persona`. A block is shared, or it belongs to an --agent or a --user.
-    """
-
-
-def _owned(command: Command) -> Command:
-    """Add the options --agent and --user. The command gets their values as one mapping `owner`."""
-
-    @functools.wraps(command)
-    def run(**options: Any) -> None:
-        command(owner={name: options.pop(name) for _, name in _OWNERS}, **options)
-
-    return with_options(
-        common(run),
-        click.option("--agent", "agent_id", metavar="ID", help="Use the block of this agent."),
-        click.option("--user", "user_id", metavar="ID", help="Use the block of this user."),
-    )
-
-
-@core.command(epilog=examples("agentformer core show", "agentformer core show persona --agent librarian"))
-@click.argument("name", required=False)
-@_owned
-def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
-    """Show one block, or show all blocks.
-
-    The command shows the shared blocks. With --agent or --user, it also shows the blocks of that agent or user.
-    """
-    with connect(**options) as af:
-        if name is None:
-            blocks = af.memory.core.blocks(**owner)
-        else:
-            with _naming_blocks(af, owner):
-                blocks = [af.memory.core.get(name, **owner)]
-        others = not blocks and af.backend.count(Scope(owner["namespace"], tiers=("core",)))
-    if as_json:
-        print_json({"blocks": [entry_to_json(block) for block in blocks]})
-        return
-    for block in blocks:
-        say(_block_text(block))
-    if others:
-        say("there are no shared core blocks; use --agent or --user to show the blocks of an agent or a user")
-    elif not blocks:
-        say("there are no core blocks; add a block with: agentformer core append NAME TEXT")
-
-
-@core.command(epilog=examples('agentformer core append persona "You help the harbour office."'))
-@click.argument("name")
-@click.argument("text", metavar="TEXT|-")
-@_owned
-def append(name: str, text: str, owner: Any, as_json: bool, **options: Any) -> None:
-    """Append a line to a block. Create the block if it does not exist.
-
-    If the block contains the line already, the line is not added again.
-    """
-    line = text_of(text)
-    with connect(**options) as af:
-        block = af.memory.core.append(name, line, **owner)
-    print_result(entry_to_json(block), _block_text(block), as_json=as_json)
-
-
-@core.command(epilog=examples('agentformer core replace persona "the harbour office" "the office of Turku"'))
-@click.argument("name")
-@click.argument("old")
-@click.argument("new")
-@_owned
-def replace(name: str, old: str, new: str, owner: Any, as_json: bool, **options: Any) -> None:
-    """Replace the text OLD by NEW in a block.
-
-    OLD must occur exactly once in the block, in exactly the same spelling. An empty NEW deletes OLD.
-    """
-    with connect(**options) as af, _naming_blocks(af, owner):
-        block = af.memory.core.replace(name, old, new, **owner)
-    print_result(entry_to_json(block), _block_text(block), as_json=as_json)
-
-
-@core.command(epilog=examples("agentformer core remove persona", "agentformer core remove persona --yes"))
-@click.argument("name")
-@_yes
-@_owned
-def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> None:
-    """Delete a block and its history permanently."""
-    with connect(**options) as af, _naming_blocks(af, owner):
-        block = af.memory.core.get(name, **owner)
-        if not yes:
-            confirm(f"core block {name!r}")
-        af.memory.core.remove(name, **owner)
-    print_result({"removed": [block.id]}, "removed 1", as_json=as_json)
-
-
-def edit_hint(name: str, place: Mapping[str, Any]) -> str:
-    """Return the commands that show and edit an existing block."""
-    options = _options(place, omitted="default")
-    quoted = shlex.quote(name)
-    return (
-        f"core block {name!r} exists with another text; show it with: agentformer core show {quoted}{options}, and "
-        f"edit it with: agentformer core append {quoted} TEXT{options}, or core replace {quoted} OLD NEW{options}"
-    )
-
-
-@contextmanager
-def _naming_blocks(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
-    """If the block raises `NotFound`, raise it again with the names of the existing blocks."""
-    try:
-        yield
-    except NotFound as error:
-        names = [_name(block) for block in af.memory.core.blocks(**owner) if block.title]
-        raise NotFound(f"{error}. Existing blocks: {', '.join(names)}" if names else str(error)) from None
-
-
-def _block_text(block: MemoryEntry) -> str:
-    return f"[{_name(block)}]\n{block.content}"
-
-
-def _name(block: MemoryEntry) -> str:
-    """Return the name of a block with the options that select the block."""
-    return f"{block.title or block.id}{_options({'agent_id': block.agent_id, 'user_id': block.user_id})}"
-
-
-def _options(place: Mapping[str, Any], omitted: str | None = None) -> str:
-    given = ((option, place.get(name)) for option, name in _OWNERS)
-    return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value and value != omitted)

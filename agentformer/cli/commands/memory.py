@@ -9,9 +9,16 @@ from typing import Any
 
 import click
 
-from agentformer.cli.commands.edit import category, edit_hint
-from agentformer.cli.group import Command, common, examples, in_place, main
-from agentformer.cli.inputs import hint_namespaces, nothing_listed, nothing_recalled, object_of, source_of, text_of
+from agentformer.cli.group import Command, category, common, examples, in_place, main
+from agentformer.cli.inputs import (
+    edit_hint,
+    hint_namespaces,
+    nothing_listed,
+    nothing_recalled,
+    object_of,
+    source_of,
+    text_of,
+)
 from agentformer.cli.output import excerpt, print_entries, print_json, print_result, print_table, print_warnings, say
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect

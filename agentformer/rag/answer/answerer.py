@@ -9,7 +9,7 @@ from contextlib import closing
 
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
-from agentformer.rag.answer import output, prompts
+from agentformer.rag.answer import citations, output, prompts
 from agentformer.rag.answer.passages import (
     BASELINES,
     Passage,
@@ -166,7 +166,7 @@ class Answerer:
         checked = output.remove_unknown_links(MarkerRestorer(given).restore(text), given)
         warnings += output.link_warnings(checked.unknown_hosts)
         text = output.without_refusal(checked.text)
-        cited = prompts.cite(prompts.without_unfinished(text) if cut else text, request.passages[:count])
+        cited = citations.cite(citations.without_unfinished(text) if cut else text, request.passages[:count])
         if not cited.citations and (output.refuses(checked.text) or prompts.NO_ANSWER in checked.text):
             if prompts.contains_no_answer(
                 request.hits[:count]
@@ -199,9 +199,9 @@ class Answerer:
         if not ranked:
             return self._nothing(request, warnings)
         best = [sentence for sentence in ranked[:_MAX_QUOTES] if sentence.score >= _CLOSE * ranked[0].score]
-        citations = tuple(prompts.citation(n, sentence) for n, sentence in enumerate(best, 1))
-        text = "\n".join(f"“{' '.join(c.quote.split())}” [{c.number}]" for c in citations)
-        return Answer(text, "extractive", citations, tuple(request.hits), warnings, confidence=confidence)
+        quotes = tuple(citations.citation(n, sentence) for n, sentence in enumerate(best, 1))
+        text = "\n".join(f"“{' '.join(c.quote.split())}” [{c.number}]" for c in quotes)
+        return Answer(text, "extractive", quotes, tuple(request.hits), warnings, confidence=confidence)
 
     def _confidence(self, request: _Request) -> float | None:
         if not request.hits:
@@ -255,7 +255,7 @@ def _passage_counts(count: int) -> Iterator[int]:
         count //= 2
 
 
-def _citation_warnings(cited: prompts.CitedText) -> Iterator[str]:
+def _citation_warnings(cited: citations.CitedText) -> Iterator[str]:
     if cited.strays:
         yield f"the model cited passages that it was not given: {', '.join(map(str, cited.strays))}"
     if cited.copied:

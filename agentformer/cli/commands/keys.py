@@ -1,0 +1,140 @@
+"""The commands of keys: add, list, revoke."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from agentformer.access.grant import RIGHTS, Right
+from agentformer.access.keys import Key, KeyStore
+from agentformer.cli.group import examples, main, without_namespace, without_tools
+from agentformer.cli.inputs import check_tools
+from agentformer.cli.output import moment, print_json, print_result, print_table, say
+from agentformer.errors import InvalidInput
+from agentformer.settings import load_settings
+from agentformer.tools.toolbox import HINTS
+
+
+@main.group()
+def keys() -> None:
+    """Create, list and revoke the keys for access over HTTP and MCP.
+
+    Keys are random and stored as hashes. A key is shown only once. Servers accept a new key, and refuse a revoked key,
+    from the next request on. If there are no keys, only this machine can connect.
+    """
+
+
+@keys.command(
+    epilog=examples(
+        "agentformer keys add office",
+        "agentformer keys add website --right read --namespace handbook --days 90",
+        "agentformer keys add assistant --namespace team --no-destructive",
+        "agentformer keys add backup --right admin > backup.key",
+    )
+)
+@click.argument("name")
+@click.option(
+    "--right",
+    "rights",
+    type=click.Choice(RIGHTS),
+    multiple=True,
+    help="Give the key this right. The option can be repeated [default: read, write].",
+)
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="Give access to this namespace. The option can be repeated [default: all namespaces].",
+)
+@without_tools
+@click.option("--no-destructive", is_flag=True, help="Disable every tool that can delete or overwrite data.")
+@click.option("--days", type=click.IntRange(1, 36_500), help="The key expires after this many days [default: never].")
+@without_namespace
+def add(
+    name: str,
+    rights: tuple[Right, ...],
+    namespaces: tuple[str, ...],
+    without: tuple[str, ...],
+    no_destructive: bool,
+    days: int | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Create a key and print it. The key is not shown again.
+
+    The right `write` does not include `read`. The right `admin` includes `read` and `write`. Only the key is written to
+    standard output.
+    """
+    check_tools("--without", without, HINTS)
+    disabled = {*without, *(tool for tool, hints in HINTS.items() if hints.destructive and no_destructive)}
+    if "*" in namespaces:
+        raise InvalidInput("--namespace", "'*' is not a namespace; omit --namespace to give access to all namespaces")
+    expires = datetime.now(UTC) + timedelta(days=days) if days else None
+    store = _store(options)
+    first = "" if store.ever_made else "\nevery request over HTTP needs a key from now on"
+    key, secret = store.make(name, rights or ("read", "write"), namespaces, disabled, expires)
+    try:
+        print_result({**_json(key), "key": secret}, secret, as_json=as_json)
+    except SystemExit:  # the output was not written, so nobody has the key
+        store.revoke(key.id)
+        say(f"key {key.id} ({key.name}) is revoked, because it could not be printed{first}", err=True)
+        raise
+    if not as_json:
+        access = f"may {_rights(key)} in {_namespaces(key)}"
+        say(f"key {key.id} ({key.name}): {access}; the key is not shown again{first}", err=True)
+
+
+@keys.command("list", epilog=examples("agentformer keys list", "agentformer keys list --json"))
+@without_namespace
+def show(as_json: bool, **options: Any) -> None:
+    """List the keys and their rights. The keys themselves are not shown."""
+    store = _store(options)
+    stored = store.all()
+    if as_json:
+        print_json({"keys": [_json(key) for key in stored]})
+        return
+    print_table(("ID", "NAME", "RIGHTS", "NAMESPACES", "WITHOUT", "EXPIRES (UTC)", "LAST USED"), map(_cells, stored))
+    if not stored:
+        say(f"no keys: {'every request over HTTP is refused' if store.ever_made else 'only this machine can connect'}")
+
+
+@keys.command(epilog=examples("agentformer keys list", "agentformer keys revoke 1f2e3d4c"))
+@click.argument("key_id", metavar="ID")
+@without_namespace
+def revoke(key_id: str, as_json: bool, **options: Any) -> None:
+    """Revoke a key. Running servers refuse the key from the next request on."""
+    key = _store(options).revoke(key_id)
+    print_result({"revoked": _json(key)}, f"key {key.id} ({key.name}) is revoked", as_json=as_json)
+
+
+def _store(options: dict[str, Any]) -> KeyStore:
+    return KeyStore(load_settings(options).index_dir)
+
+
+def _rights(key: Key) -> str:
+    return ", ".join(key.rights)
+
+
+def _namespaces(key: Key) -> str:
+    return ", ".join(key.namespaces) or "every namespace"
+
+
+def _cells(key: Key) -> tuple[str, ...]:
+    expires, used = moment(key.expires_at) or "never", str(key.last_used_on or "never")
+    return key.id, key.name, _rights(key), _namespaces(key), ", ".join(sorted(key.without)), expires, used
+
+
+def _json(key: Key) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "rights": list(key.rights),
+        "namespaces": list(key.namespaces),
+        "without": sorted(key.without),
+        "made_at": key.made_at.isoformat(),
+        "expires_at": key.expires_at and key.expires_at.isoformat(),
+        "last_used_on": key.last_used_on and key.last_used_on.isoformat(),
+    }
