@@ -1,4 +1,5 @@
-"""Embedders, one provider per module, and the guard through which the rest of the package uses them."""
+"""Embedders, which turn texts into vectors. Each provider of embedding models has its own module. The rest of the
+package calls an embedder only through the class `GuardedEmbedder` of this module."""
 
 from __future__ import annotations
 
@@ -15,24 +16,29 @@ _LOCAL_TEXTS = 64  # texts per call of an embedder that runs in this process
 
 @runtime_checkable
 class Served(Protocol):
-    """An embedder behind a server. The embedder checks that the server still runs the same model."""
+    """An embedder whose model runs on a server. The embedder itself checks that the server still runs the same
+    model."""
 
     @property
     def tokens_read(self) -> int:
-        """The number of tokens that the server has reported in all calls."""
+        """The number of tokens that the server has reported in all calls until now."""
         ...
 
     @property
     def request_texts(self) -> int:
-        """The number of texts in the next request."""
+        """The number of texts that the next request to the server contains."""
         ...
 
 
 class GuardedEmbedder(Guarded[Embedder]):
-    """An embedder that `load` creates at the first use. So listing and deleting entries never waits for a model. After
-    a failure, calls are refused for `seconds`, and for longer after each further failure. Then an embedder that is not
-    `Served` is loaded again. If the name now has another model, calls fail: `space` never changes. The methods return
-    finite unit rows of the right shape, or raise. Thread-safe."""
+    """An embedder that the function `load` creates at the first use, so that listing and deleting entries never wait
+    for a model. Thread-safe.
+
+    After a failed call, the next calls raise `EmbedderUnavailable` for `seconds` seconds, and for a longer time after
+    each further failure. After this time, the embedder is loaded again, unless it is `Served`. If the loaded model is
+    not the model that was loaded first, all calls raise `EmbedderUnavailable`, because `space` never changes. The
+    returned vectors are checked: they have the right shape, finite numbers and the length 1.
+    """
 
     unavailable = EmbedderUnavailable
 
@@ -50,7 +56,7 @@ class GuardedEmbedder(Guarded[Embedder]):
         return self.provider().space
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """See `Embedder.embed_documents`."""
+        """Return the vectors of the texts, as `Embedder.embed_documents` describes."""
         import numpy as np
 
         if not texts:
@@ -62,7 +68,7 @@ class GuardedEmbedder(Guarded[Embedder]):
         return rows
 
     def embed_query(self, text: str) -> Vector:
-        """See `Embedder.embed_query`."""
+        """Return the vector of a query, as `Embedder.embed_query` describes."""
         with self.call() as embedder:
             row = embedder.embed_query(text)
             _check_rows(row, (embedder.space.dimension,), embedder.space)
@@ -70,12 +76,14 @@ class GuardedEmbedder(Guarded[Embedder]):
         return row
 
     def token_spans(self, text: str) -> list[Span]:
-        """See `Embedder.token_spans`. This method also works while the server is down."""
+        """Return the positions of the tokens in the text, as `Embedder.token_spans` describes. This method also works
+        while the model's server is down."""
         return self.provider().token_spans(text)
 
     @property
     def request_texts(self) -> int:
-        """The number of texts per call. An interruption can lose the work of one call."""
+        """The number of texts that a caller should pass in one call of `embed_documents`. If the process is
+        interrupted, at most the work of one call is lost."""
         with self._lock:
             return self._loaded.request_texts if isinstance(self._loaded, Served) else _LOCAL_TEXTS
 
@@ -106,7 +114,8 @@ class GuardedEmbedder(Guarded[Embedder]):
 
 
 def _check_rows(rows: Any, shape: tuple[int, ...], space: EmbeddingSpace) -> None:
-    """Raise `EmbedderUnavailable` unless `rows` are finite unit rows of this shape."""
+    """Raise `EmbedderUnavailable` unless `rows` has the shape `shape`, and each row has finite numbers and the length
+    1."""
     import numpy as np
 
     actual = getattr(rows, "shape", None)

@@ -1,7 +1,9 @@
-"""A deterministic embedder without weights: signed feature hashing of words and of their character trigrams.
+"""A deterministic embedder that needs no model: each word and each group of three characters in a word adds a positive
+or negative weight to one number of the vector, and a hash chooses the number and the sign.
 
-Use it for tests and as an example of an embedder. Two texts are similar if they share words or parts of words.
-Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning".
+Use this embedder for tests and as an example of an embedder. Two texts are similar if they have words or parts of words
+in common. The method is signed feature hashing: Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask
+Learning".
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _TRIGRAM_WEIGHT = 0.3  # less than the 1.0 of a word, so that an exact word scor
 
 
 class HashingEmbedder:
-    """The embedder `hashing` or `hashing:DIMENSION`. The default dimension is 256."""
+    """The embedder with the name `hashing` or `hashing:DIMENSION` in the settings. The default dimension of its vectors
+    is 256."""
 
     def __init__(self, dimension: int = 256) -> None:
         if not 8 <= dimension <= 65_536:
@@ -31,7 +34,8 @@ class HashingEmbedder:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> HashingEmbedder:
-        """Return the embedder of this dimension. Raise `InvalidInput` for an invalid dimension."""
+        """Return the embedder whose vectors have the dimension `model`, or 256 if `model` is empty. Raise
+        `InvalidInput` for an invalid dimension."""
         if model and not model.isdecimal():
             raise InvalidInput("embedder", f"hashing needs a number as its dimension, as in hashing:256, not {model!r}")
         return cls(int(model)) if model else cls()
@@ -44,7 +48,7 @@ class HashingEmbedder:
         return [Span(m.start(), m.end()) for m in _TOKEN.finditer(text)]
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """See `Embedder.embed_documents`."""
+        """Return the vectors of the texts, as `Embedder.embed_documents` describes."""
         for text in texts:
             if (count := len(self.token_spans(text))) > _MAX_TOKENS:
                 raise TextTooLong(f"the text has {count} tokens, but the hashing embedder reads at most {_MAX_TOKENS}")
@@ -53,7 +57,7 @@ class HashingEmbedder:
         return np.stack([self.embed_query(text) for text in texts])
 
     def embed_query(self, text: str) -> Vector:
-        """See `Embedder.embed_query`. The text may have any length."""
+        """Return the vector of a query, as `Embedder.embed_query` describes. The query may have any length."""
         vector = np.zeros(self._space.dimension, dtype=np.float32)
         for feature, weight in _features(text):
             digest = int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=8).digest(), "little")

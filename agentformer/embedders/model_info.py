@@ -1,4 +1,5 @@
-"""Facts about embedding models: prefixes and languages from their model cards, and probe texts that identify a model.
+"""Facts about embedding models, and the probe texts. The facts are the prefixes and the languages in the published
+description ("model card") of each model. The vectors of the probe texts show whether two models are the same model.
 
 The prefixes are from the model cards of nomic-ai/nomic-embed-text-v1.5 and -v2-moe, mixedbread-ai/mxbai-embed-large-v1,
 Snowflake/snowflake-arctic-embed-*, BAAI/bge-*-en-v1.5 and bge-m3, intfloat/e5-* and multilingual-e5-*,
@@ -36,7 +37,9 @@ QUICK_PROBES = 4  # every load of a model checks the first probes, which are sho
 
 
 class ModelCard(NamedTuple):
-    """The prefixes that a model expects, and its languages as in `EmbeddingSpace`. A field is "" if it is unknown."""
+    """The published facts about a model: the prefixes that the model expects before a query and before a document, and
+    its languages in the format of `EmbeddingSpace.languages`. A field is "" if the fact is unknown or if the model
+    needs no prefix."""
 
     query_prefix: str = ""
     document_prefix: str = ""
@@ -68,24 +71,28 @@ _CARDS: tuple[tuple[str, ModelCard], ...] = (
 
 
 def model_card(model: str) -> ModelCard:
-    """Return the card of the model with this name. The publisher and the tag in the name are ignored."""
+    """Return the published facts about the model with this name. The publisher before the name and the tag after the
+    name do not matter. For an unknown model, all fields are ""."""
     name = model.lower().replace("_", "-")
     return next((card for pattern, card in _CARDS if re.search(pattern, name)), ModelCard())
 
 
 def fingerprint(probe: Vector) -> str:
-    """Return the embedding of `PROBE` as text. An `EmbeddingSpace` stores this text."""
+    """Return the vector of the probe text as a text in base64, which an `EmbeddingSpace` stores. `probe` is this
+    vector."""
     return base64.b64encode(probe.astype("<f2").tobytes()).decode()
 
 
 def unit(rows: Matrix) -> Matrix:
-    """Return the rows scaled to length 1. They are divided in fp32: in bf16 a row could be a thousandth too long."""
+    """Return the rows, each scaled to the length 1, as float32. In the less exact format bf16, a length could be 1.001
+    instead of 1."""
     lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
     return np.asarray(rows / lengths, dtype=np.float32)
 
 
 def mean_cosine(rows: Matrix, reference: Matrix) -> float:
-    """Return the mean cosine of corresponding rows. Return -1.0 if the shapes differ or a number is not finite."""
+    """Compare each row with the row of the same index in `reference`, and return the mean of the cosines. Return -1.0
+    if the shapes differ or if a number in `rows` is not finite."""
     if rows.shape != reference.shape or not np.isfinite(rows).all():
         return -1.0
     return float((unit(rows) * unit(reference)).sum(axis=1).mean())

@@ -1,7 +1,10 @@
-"""Models of an Ollama server, through Ollama's own API: `/api/embed`, or `/api/embeddings` on older servers.
+"""Embedding models on an Ollama server. The module uses Ollama's own API: the endpoint `/api/embed`, or the endpoint
+`/api/embeddings` of older servers.
 
-https://docs.ollama.com/api/embed. With `truncate: false` the server refuses a text that is too long. The older endpoint
-cuts the text without an error, so only the token estimate, which is higher than the real count, prevents a cut.
+The API is described at https://docs.ollama.com/api/embed. With `truncate: false`, the endpoint `/api/embed` refuses a
+text that is too long. The older endpoint cuts such a text without an error. So this module estimates the tokens of a
+text, and refuses a text before it is sent if the estimate is above the limit. The estimate is higher than the real
+count, so no text is cut.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ _ADDRESS_SETTINGS = "OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL"
 
 
 class OllamaEmbedder(RemoteEmbedder):
-    """The embedder `ollama:MODEL`. Raises `EmbedderUnavailable` if the server or the model is missing."""
+    """The embedder with the name `ollama:MODEL` in the settings. Raises `EmbedderUnavailable` if the server is not
+    reachable or does not have the model."""
 
     provider = "ollama"
 
@@ -49,7 +53,7 @@ class OllamaEmbedder(RemoteEmbedder):
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OllamaEmbedder:
-        """Connect to the server that the settings name. The server's address may end in `/v1`."""
+        """Connect to the server whose address is in the settings. A `/v1` at the end of the address is ignored."""
         base_url = settings.embed_base_url or settings.ollama_base_url
         return cls(
             model or DEFAULT_MODEL,
@@ -61,7 +65,8 @@ class OllamaEmbedder(RemoteEmbedder):
 
     @property
     def request_texts(self) -> int:
-        """The number of texts in a request. The older endpoint accepts one text."""
+        """The number of texts that the next request contains. It is 1 for the older endpoint, which accepts one text in
+        a request."""
         return 1 if self._has_embed is False else super().request_texts
 
     def _request(self, texts: list[str]) -> Vectors:
@@ -91,7 +96,8 @@ class OllamaEmbedder(RemoteEmbedder):
         return body.get("embedding") if isinstance(body, dict) else None
 
     def _context(self) -> int:
-        """Return the number of tokens that the model reads on this server."""
+        """Return the number of tokens that the model can read on this server, or `UNKNOWN_CONTEXT` if the server does
+        not report this number."""
         body = self._optional(lambda: self._client.post("/api/show", {"model": self._model, "name": self._model}))
         info = body.get("model_info")
         lengths = [
@@ -104,7 +110,8 @@ class OllamaEmbedder(RemoteEmbedder):
         return min([*lengths, int(num_ctx[1]) if num_ctx else _DEFAULT_CONTEXT]) if lengths else UNKNOWN_CONTEXT
 
     def _digest(self) -> str:
-        """Return the digest of the model's files from the server's list of models, or ""."""
+        """Return the digest of the model's files from the server's list of models, or "" if the list does not contain
+        the model."""
         models = self._optional(lambda: self._client.get("/api/tags")).get("models")
         for model in models if isinstance(models, list) else ():
             if isinstance(model, dict) and model.get("name") in (self._model, f"{self._model}:latest"):
@@ -112,7 +119,8 @@ class OllamaEmbedder(RemoteEmbedder):
         return ""
 
     def _optional(self, call: Callable[[], Any]) -> dict[str, Any]:
-        """Return the response, or {} if the server does not have the endpoint."""
+        """Send a request with `call` and return the JSON object of the response. Return {} if the server does not have
+        the endpoint, or if the response is not a JSON object."""
         try:
             body = call()
         except HttpFailure as failure:
@@ -148,5 +156,6 @@ class OllamaEmbedder(RemoteEmbedder):
 
 
 def _lacks_endpoint(failure: HttpFailure) -> bool:
-    """Return True if the server does not have the endpoint. A 404 for a missing model names the model."""
+    """Return True if the request failed because the server does not have the endpoint. A 404 with the word "model" in
+    its message has another cause: the server does not have the model."""
     return failure.status in (404, 405) and "model" not in failure.excerpt.lower()

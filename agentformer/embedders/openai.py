@@ -1,4 +1,5 @@
-"""Any server that has `/v1/embeddings`: OpenAI, LM Studio, llama.cpp, vLLM and others. Uses the `openai` package."""
+"""Embedding models on any server that has the endpoint `/v1/embeddings`: OpenAI, LM Studio, llama.cpp, vLLM and others.
+The module uses the package `openai`."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ _REQUEST_TOKENS = 300_000
 
 
 class OpenAIEmbedder(RemoteEmbedder):
-    """The embedder `openai:MODEL` or `openai:MODEL@DIMENSIONS`. Raises `EmbedderUnavailable` if the server or the model
-    is missing, and `MissingExtra` if the `openai` package is not installed."""
+    """The embedder with the name `openai:MODEL` or `openai:MODEL@DIMENSIONS` in the settings. Raises
+    `EmbedderUnavailable` if the server is not reachable or does not have the model. Raises `MissingExtra` if the
+    package `openai` is not installed."""
 
     provider = "openai"
 
@@ -36,7 +38,8 @@ class OpenAIEmbedder(RemoteEmbedder):
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OpenAIEmbedder:
-        """Connect to the first server in the settings that answers."""
+        """Choose a server and connect to it. If the settings allow several servers, the first server that answers is
+        used."""
         model = model or DEFAULT_MODEL
         servers = FirstThatAnswers(
             candidates(
@@ -78,8 +81,9 @@ class OpenAIEmbedder(RemoteEmbedder):
 
 
 def parse_model(spec: str) -> tuple[str, int]:
-    """Return the model and the dimensions, or 0 for the dimensions of the model. Names of quantized models contain "@"
-    too, so only a number after the last "@" is read. Raise `InvalidInput` for dimensions that are not allowed."""
+    """Split `MODEL@DIMENSIONS` into the model and the number of dimensions. Only a number after the last "@" is read,
+    because the names of quantized models can contain "@" too. Without this number, return 0, which requests the
+    dimensions that the model has by default. Raise `InvalidInput` if the number is not in 1..65536."""
     model, _, dimensions = spec.rpartition("@")
     if not (model and dimensions.isascii() and dimensions.isdecimal()):
         return spec, 0
@@ -89,7 +93,8 @@ def parse_model(spec: str) -> tuple[str, int]:
 
 
 def _vectors(body: Any) -> Vectors:
-    """Return the vectors in the order of the texts. A server may send them in another order, with their `index`."""
+    """Return the vectors of a response in the order of the texts. A server may send the vectors in another order, and
+    then the field `index` of each vector contains the number of its text."""
     data = body.get("data") if isinstance(body, dict) else None
     if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
         return Vectors(None, 0)

@@ -1,9 +1,12 @@
-"""The base class of embedders over HTTP: a token estimate, prefixes, batches, and checks of every row.
+"""The base class of the embedders that call a server over HTTP. It estimates tokens, adds prefixes, makes batches and
+checks all vectors.
 
-Servers do not give access to their tokenizer. So the length of a text is estimated, and the estimate is higher than the
-real count. If the server still finds a text too long, this is an error; the text is never cut. A server may load other
-weights under the same name. So each request for documents also contains the probe text, and its embedding must match
-the fingerprint of the space.
+Embedding servers do not count the tokens of a text for a client. So the number of tokens is estimated, and the estimate
+is higher than the real count. If the server still refuses a document as too long, an error is raised; the document is
+never cut.
+
+A server may load another model under the same name. So each request for documents also contains a fixed probe text. An
+error is raised if the vector of the probe text is not the vector that `EmbeddingSpace.fingerprint` stores.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ _FOREIGN_FERTILITY = 2.7
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """Options of an embedder over HTTP. `languages` replaces the published or measured languages of the model."""
+    """Options of an embedder over HTTP. If `languages` is not empty, it is used instead of the languages that are
+    published for the model or measured."""
 
     timeout: float = 60.0  # seconds for one request
     retries: int = 2
@@ -63,7 +67,7 @@ class RemoteOptions:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> RemoteOptions:
-        """Return the options from `settings`."""
+        """Return the options that `settings` contains."""
         return cls(settings.embed_timeout, settings.embed_retries, settings.embed_batch, settings.embed_languages)
 
     @property
@@ -72,19 +76,22 @@ class RemoteOptions:
 
 
 class Vectors(NamedTuple):
-    """A server's response: unchecked rows in the order of the texts, and the reported number of tokens."""
+    """The content of a server's response: `rows` are the vectors in the order of the texts, not checked yet, and
+    `tokens` is the number of tokens that the server reports."""
 
     rows: object
     tokens: int
 
 
 class TimedOut(Exception):
-    """A request timed out. The message is the end of a sentence that begins with "PROVIDER:MODEL at ADDRESS"."""
+    """A request timed out. The message of this exception continues a sentence that begins with "PROVIDER:MODEL at
+    ADDRESS"."""
 
 
 class RemoteEmbedder(ABC):
-    """An embedder over HTTP. `tokens_read` is the number of tokens that the server has reported in all calls, with
-    those of the probe text. The constructor of a subclass ends by setting `_space` to the result of `_describe`."""
+    """The base class of an embedder over HTTP. `tokens_read` is the number of tokens that the server has reported in
+    all calls; the tokens of the probe text are included. The last statement in the constructor of a subclass sets
+    `_space` to the result of `_describe`."""
 
     provider: str
     _space: EmbeddingSpace
@@ -100,7 +107,8 @@ class RemoteEmbedder(ABC):
 
     @abstractmethod
     def _request(self, texts: list[str]) -> Vectors:
-        """Send one request. Raise `EmbedderUnavailable`, `TextTooLong` or `TimedOut`."""
+        """Send one request with these texts and return the vectors. Raise `EmbedderUnavailable`, `TextTooLong` or
+        `TimedOut`."""
 
     @property
     def space(self) -> EmbeddingSpace:
@@ -108,15 +116,17 @@ class RemoteEmbedder(ABC):
 
     @property
     def request_texts(self) -> int:
-        """The number of texts in the next request, without the probe text. It becomes smaller after a timeout."""
+        """The number of texts that the next request contains, without the probe text. This number is halved after a
+        timeout."""
         return self._request_size.texts
 
     def token_spans(self, text: str) -> list[Span]:
-        """Return the spans of estimated tokens."""
+        """Return the start and the end of each estimated token in the text."""
         return [Span(match.start(), match.end()) for match in _PIECE.finditer(text)]
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """See `Embedder.embed_documents`. The model is checked before any row is returned."""
+        """Return the vectors of the texts, as `Embedder.embed_documents` describes. Each request also checks that the
+        server still runs the same model."""
         space = self._space
         lengths = [len(self.token_spans(text)) for text in texts]
         if texts and max(lengths) > space.max_tokens:
@@ -132,7 +142,8 @@ class RemoteEmbedder(ABC):
         return rows
 
     def embed_query(self, text: str) -> Vector:
-        """See `Embedder.embed_query`."""
+        """Return the vector of a query, as `Embedder.embed_query` describes. If the server refuses a part of the query
+        as too long, the query is split into smaller parts."""
         limit = self._space.max_tokens
         while True:
             parts = [_input(self._space.query_prefix, part) for part in self._split(text, limit)]
@@ -158,8 +169,9 @@ class RemoteEmbedder(ABC):
     def _describe(
         self, model: str, limit: int, card: ModelCard, *, revision: str = "", dimension: int = 0
     ) -> EmbeddingSpace:
-        """Return the space of the model on the server. The model reads `limit` tokens with its special tokens.
-        `dimension` is the requested dimension, or 0 for the dimension of the model."""
+        """Return the `EmbeddingSpace` of the model on the server. `limit` is the number of tokens that the model can
+        read, special tokens included. `dimension` is the dimension that was requested, or 0 for the default dimension
+        of the model."""
         probe = self._checked(self._send([card.document_prefix + PROBE], 1), 1, dimension)[0]
         self._checked_at = time.monotonic()
         prefix = max(len(self.token_spans(p)) for p in (card.query_prefix, card.document_prefix))
@@ -176,7 +188,9 @@ class RemoteEmbedder(ABC):
         )
 
     def _measure_languages(self) -> str:
-        """Return "*" if the model's tokenizer has whole words of three languages, and "en" if it does not."""
+        """Find out from the number of tokens of a text in Finnish, German and Russian whether the model knows many
+        languages. Return "*" if it does. Return "en" if it does not, or if the server does not report the number of
+        tokens."""
         try:
             tokens = self._send([_FOREIGN], 1).tokens
         except TextTooLong:
@@ -186,9 +200,10 @@ class RemoteEmbedder(ABC):
         return "*" if 0 < tokens <= _FOREIGN_FERTILITY * len(_FOREIGN.split()) + _SPECIAL else "en"
 
     def _embed(self, texts: list[str], *, check: bool) -> Matrix:
-        """Embed one batch. If `check` is true, raise `EmbedderUnavailable` unless the model matches the space. Some
-        servers limit the size of a request. So a refused batch is split in half, and at the end the probe text is sent
-        in a separate request."""
+        """Return the vectors of one batch of texts. If the server refuses the batch as too long, its two halves are
+        sent separately. With `check`, a request also contains the probe text, and `EmbedderUnavailable` is raised if
+        the server runs another model. If a single text with the probe text is too long for a request, the probe text is
+        sent alone."""
         inputs = [*texts, self._space.document_prefix + PROBE] if check else texts
         try:
             vectors = self._send(inputs, len(texts))
@@ -211,7 +226,9 @@ class RemoteEmbedder(ABC):
         return rows[: len(texts)]
 
     def _send(self, texts: list[str], count: int) -> Vectors:
-        """Send one request with `count` texts. The probe text may be one more text of the request."""
+        """Send one request and return its vectors. `count` is the number of texts that come from the caller; `texts`
+        may also contain the probe text. After a timeout, raise `EmbedderUnavailable`, and the next requests contain
+        fewer texts."""
         start = time.monotonic()
         try:
             vectors = self._request(texts)
@@ -234,8 +251,9 @@ class RemoteEmbedder(ABC):
         )
 
     def _checked(self, vectors: Vectors, count: int, dimension: int) -> Matrix:
-        """Return unit rows. Raise `EmbedderUnavailable` unless the response has `count` vectors of `dimension` numbers,
-        or of any dimension if it is 0."""
+        """Return the vectors of a response, scaled to the length 1. Raise `EmbedderUnavailable` unless the response has
+        `count` vectors of `dimension` finite numbers. If `dimension` is 0, the vectors may have any dimension, but all
+        vectors have the same dimension."""
         with self._lock:
             self.tokens_read += max(0, vectors.tokens)
         try:
@@ -248,7 +266,8 @@ class RemoteEmbedder(ABC):
 
 
 class _RequestSize:
-    """The number of texts per request. It is halved after a timeout and doubled after some fast responses."""
+    """Chooses the number of texts in a request. The number is halved after a timeout, and doubled after several fast
+    responses in succession."""
 
     def __init__(self, largest: int, timeout: float) -> None:
         self.texts = largest
@@ -258,14 +277,16 @@ class _RequestSize:
         self._lock = threading.Lock()
 
     def timed_out(self, texts: int) -> None:
-        """Halve the size after a request of `texts` texts timed out."""
+        """Record that a request with this number of texts timed out. The next requests have at most half as many
+        texts."""
         with self._lock:
             self._fast = 0
             if texts > 1:
                 self.texts = min(self.texts, texts // 2)
 
     def responded(self, texts: int, seconds: float) -> None:
-        """Count a response to a request of full size. A smaller request does not show that a larger one is fast."""
+        """Record that a request with `texts` texts got a response after `seconds`. A request with fewer texts than
+        allowed is ignored, because it does not show that a larger request is fast too."""
         with self._lock:
             if texts < self.texts:
                 return
@@ -276,7 +297,8 @@ class _RequestSize:
 
 @functools.cache
 def _warn_languages(title: str) -> None:
-    """Warn once per process and model that the guess of the languages may be wrong."""
+    """Log that the languages of the model are a guess, because the server reports no token counts. The warning appears
+    once in a process for each model."""
     log.warning(
         "%s reports no token counts, so it is assumed to know English only; if it knows more, set "
         "AGENTFORMER_EMBED_LANGUAGES to their codes, such as: en fi; or to * for many",
@@ -285,7 +307,9 @@ def _warn_languages(title: str) -> None:
 
 
 def _unit_rows(rows: object, count: int, dimension: int) -> Matrix:
-    """Return the rows as float32, checked and scaled to length 1. Raise `ValueError` with the problem."""
+    """Check the vectors of a response, and return them as float32, scaled to the length 1. `count` is the expected
+    number of vectors, and `dimension` is their expected dimension, or 0 for any. Raise `ValueError` with a description
+    of the problem."""
     if not isinstance(rows, list):
         raise ValueError("did not send a list of one vector for each text")
     if len(rows) != count:
@@ -313,12 +337,15 @@ def _unit_rows(rows: object, count: int, dimension: int) -> Matrix:
 
 
 def _input(prefix: str, text: str) -> str:
-    """Return the text to send. It has no lone surrogates, because UTF-8 cannot encode them, and it is never empty."""
+    """Return the prefix and the text in the form that can be sent. Lone surrogates are replaced, because UTF-8 cannot
+    encode them. An empty text becomes ".", because servers refuse a text without tokens."""
     return prefix + (text.encode("utf-8", "replace").decode() if text.strip() else _PLACEHOLDER)
 
 
 def _batches(lengths: Sequence[int], count: int, tokens: float) -> Iterator[tuple[int, int]]:
-    """Yield start and end of consecutive groups of at most `count` texts and `tokens` tokens, or of one text."""
+    """Divide the texts, whose numbers of tokens are `lengths`, into consecutive batches. Yield the start and the end of
+    each batch. A batch has at most `count` texts and at most `tokens` tokens; a text that has more tokens is a batch
+    alone."""
     start = total = 0
     for at, length in enumerate(lengths):
         if at > start and (at - start == count or total + length > tokens):

@@ -1,6 +1,8 @@
-"""Sentence-transformers models: by hub name, by local folder, or the packaged all-MiniLM-L6-v2.
+"""Embedding models of sentence-transformers: a model from the model hub, a model in a local folder, or the model
+all-MiniLM-L6-v2 of the package extra `offline`.
 
-A model runs on torch or on OpenVINO. OpenVINO uses an export of the model, which is made once and loads without torch.
+A model runs on torch or on OpenVINO. OpenVINO reads an export, which is a converted copy of the model. The export is
+made once, and it can be loaded without torch.
 """
 
 from agentformer.embedders.sbert.embedder import SbertEmbedder

@@ -1,11 +1,12 @@
-"""The embedder for any sentence-transformers model, and the choice of its runtime.
+"""The embedder for any model of sentence-transformers, and the choice between torch and OpenVINO.
 
-Sentence-transformers cuts a text that is longer than `max_seq_length` (128 tokens for the multilingual default, 256 for
-MiniLM) without an error. This module counts the tokens first and refuses a longer text, so the caller splits the text
-into windows.
+Sentence-transformers cuts a text without an error if the text has more tokens than the model's `max_seq_length` (128
+for the multilingual default model, 256 for MiniLM). So this module counts the tokens first, and refuses a document that
+is too long. The caller splits such a document into shorter overlapping texts.
 
-OpenVINO is used only if its vectors are in the same space as the vectors of torch. A model in int8 has a separate space
-with a separate name: `all-MiniLM-L6-v2@int8`.
+OpenVINO is used only if it computes the same vectors as torch. A model whose numbers are rounded to the format int8
+computes different vectors. So it has its own name, such as `all-MiniLM-L6-v2@int8`, and its vectors are never in one
+index with the vectors of the original model.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ Runtime = TorchRuntime | OpenVinoRuntime
 
 
 class SbertEmbedder:
-    """A model on its runtime. Thread-safe."""
+    """An embedder whose model runs in this process, on torch or on OpenVINO. Thread-safe."""
 
     def __init__(self, runtime: Runtime, name: str, *, provider: str = "sbert", batch_tokens: int = 2048) -> None:
         self._runtime = runtime
@@ -66,7 +67,8 @@ class SbertEmbedder:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> SbertEmbedder:
-        """Load `sbert:NAME_OR_FOLDER` or `sbert:NAME_OR_FOLDER@int8`. Without a name, load the multilingual default."""
+        """Load the model with the name `sbert:NAME_OR_FOLDER` or `sbert:NAME_OR_FOLDER@int8` in the settings. `model`
+        is the text after `sbert:`. If it contains no name, the multilingual default model is loaded."""
         name, precision = _split_precision(model)
         name = name or settings.multilingual_model
         folder = Path(name).expanduser()
@@ -76,8 +78,8 @@ class SbertEmbedder:
 
     @classmethod
     def packaged(cls, model: str, settings: Settings) -> SbertEmbedder:
-        """Load `minilm` or `minilm:int8`: the all-MiniLM-L6-v2 model of the extra `offline`. The network is not
-        used."""
+        """Load the model all-MiniLM-L6-v2 of the package extra `offline`, without using the network. Its name in the
+        settings is `minilm` or `minilm:int8`, and `model` is the text after the colon."""
         name, precision = _split_precision(f"@{model}" if model == _INT8 else model)
         if name not in ("", _PACKAGED):
             raise InvalidInput("embedder", f"minilm is always {_PACKAGED}; write minilm or minilm:int8, not {model!r}")
@@ -100,7 +102,8 @@ class SbertEmbedder:
         return self._space
 
     def token_spans(self, text: str) -> list[Span]:
-        """Return the spans of the model's tokens. A very long word is split into pieces before it is tokenized."""
+        """Return the start and the end of each token in the text. A very long word is split into pieces, and the tokens
+        of each piece are returned."""
         spans: list[Span] = []
         for span in token_spans(self._runtime.offsets(text)):
             if span.end - span.start <= _PIECE:
@@ -112,7 +115,7 @@ class SbertEmbedder:
         return spans
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """See `Embedder.embed_documents`."""
+        """Return the vectors of the texts, as `Embedder.embed_documents` describes."""
         rows = np.zeros((len(texts), self._space.dimension), dtype=np.float32)
         if not texts:
             return rows
@@ -122,7 +125,7 @@ class SbertEmbedder:
         return rows
 
     def embed_query(self, text: str) -> Vector:
-        """See `Embedder.embed_query`."""
+        """Return the vector of a query, as `Embedder.embed_query` describes."""
         prefix = self._space.query_prefix
         (whole,) = self._runtime.tokenize([prefix + text])
         fits = whole.length <= self._runtime.facts.max_tokens
@@ -172,13 +175,14 @@ class SbertEmbedder:
 
 
 def _split_precision(model: str) -> tuple[str, str]:
-    """Split `NAME` or `NAME@int8` into the name and the precision."""
+    """Split `NAME@int8` into the name and "int8". For any other text, return the complete text and ""."""
     name, at, precision = model.rpartition("@")
     return (name, _INT8) if at and precision == _INT8 else (model, "")
 
 
 def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Return the prefixes of queries and of documents, from the model's configuration or from its card."""
+    """Return the prefix for queries and the prefix for documents. They are from the model's configuration. For E5
+    models without prefixes in the configuration, they are from the published model card."""
     if not any(prompts.values()) and _UNNAMED_PREFIXES.fullmatch(Path(name).name):
         card = model_card(Path(name).name)
         return card.query_prefix, card.document_prefix
@@ -186,8 +190,9 @@ def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
 
 
 def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Yield groups of indices, at most `budget` padded tokens per group. The texts are sorted by length, so that a
-    batch has little padding."""
+    """Yield batches, each as a list of indices into `lengths`, the numbers of tokens. The longest texts come first,
+    because a batch of texts with similar lengths needs little padding. A batch has at most `budget` tokens, padding
+    included, or only one text."""
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
@@ -208,8 +213,9 @@ class _Request:
 
 
 def _open_runtime(request: _Request) -> Runtime:
-    """Return the runtime: OpenVINO if it is requested, installed and computes the same vectors, and torch in all other
-    cases. Raise `EmbedderUnavailable`. Raise `MissingExtra` if OpenVINO is requested but not installed."""
+    """Return the model, loaded on OpenVINO or on torch. Raise `EmbedderUnavailable` if the model cannot be loaded.
+    Raise `MissingExtra` if the settings request OpenVINO, but OpenVINO is not installed. If OpenVINO cannot run the
+    model, or computes other vectors, a warning is logged and torch is used."""
     device, runtime = request.settings.device, request.settings.runtime
     if request.precision and runtime == "torch":
         raise EmbedderUnavailable(f"{request.name} in int8 needs the setting runtime=openvino or runtime=auto")
@@ -237,7 +243,8 @@ def _open_runtime(request: _Request) -> Runtime:
 
 
 def _openvino(request: _Request, folder: Path) -> OpenVinoRuntime:
-    """Load the export from the cache, or make the export. If the export is bad, make it once more."""
+    """Load the model on OpenVINO from its cached export, which is made first if it is missing. If the export is
+    damaged, make it again once."""
     import_openvino()  # before the export is read: an error here is not caused by the export
     import_package("tokenizers")
     cache = ExportCache(request.settings.cache_dir)

@@ -1,14 +1,16 @@
-"""Exports of models for OpenVINO: the folder that caches them, and the child process that makes them.
+"""Exports: copies of models that are converted for OpenVINO. This module contains the cache of the exports on disk, and
+the code that makes an export in a child process.
 
-An export contains one graph of all modules (transformer, pooling, dense layers), the tokenizer, the model's facts, and
-the fp32 rows of the probe texts. A separate process makes the export, because torch and the exporter's changes to torch
-must not stay in the calling process. An export is complete or absent. Its KEY depends on the content of its model.
+An export contains one OpenVINO graph for all parts of the model (transformer, pooling, dense layers), the tokenizer,
+facts about the model, and the vectors of the probe texts. The child process is needed because the export loads torch
+and changes it, which must not affect the calling process. An export is either complete or absent. KEY is a hash of the
+model's files, the precision and the package versions.
 
-CACHE_DIR/models/KEY/           one export; `whole.json` has the size of each file; `of.json` has the model and the
-                                time of the last load
+CACHE_DIR/models/KEY/           one export; `whole.json` has the size of each file; `of.json` has the hash of the model
+                                and, as the time of the file, the time when the export was last loaded
 CACHE_DIR/models/KEY.lock       locked by the process that makes the export
 CACHE_DIR/models/KEY.refused    the reason why the model cannot be exported, and the versions of the packages
-CACHE_DIR/stamps/FOLDER.json    the sizes and times of the files in a model's folder, and their digest
+CACHE_DIR/stamps/FOLDER.json    the sizes and times of the files in a model's folder, and the hash of these files
 """
 
 from __future__ import annotations
@@ -58,15 +60,17 @@ _NOT_EXPORTABLE = 3  # exit status if the export would fail again
 
 
 class ExportCache:
-    """The cache of exports. Concurrent callers of the same export wait for one of them, also across processes."""
+    """The cache of exports in the directory `folder`. If several threads or processes request the same missing export,
+    only one of them makes the export, and the others wait for it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def export(self, model: Path, precision: str, make: Callable[[Path], None], *, replace: bool = False) -> Path:
-        """Return the export of the model in the folder `model`. If it is missing, or with `replace`, `make(target)`
-        writes it to a new folder. Raise `OpenVinoUnavailable` if the export can neither be read nor made. A
-        `NotExportable` from `make` is stored and raised again until the versions of the packages change."""
+        """Return the folder of the export of a model. `model` is the folder of the model. If the export is missing, or
+        if `replace` is true, `make(target)` writes the export to the new folder `target`. Raise `OpenVinoUnavailable`
+        if the cache cannot be used or the export cannot be made. If `make` raises `NotExportable`, this error is stored
+        and raised again in later calls, until the version of a package changes."""
         source = [_FORMAT, self._digest(model), precision]
         export = self._path(source)
         try:
@@ -79,7 +83,8 @@ class ExportCache:
         return export
 
     def refuse(self, model: Path, precision: str, reason: str) -> None:
-        """Store that the export of this model stays bad, even if it is made again."""
+        """Store `reason` as the reason why this model cannot be exported. Call this method if a second export of the
+        model is damaged too."""
         _refuse(self._path([_FORMAT, self._digest(model), precision]), reason)
 
     def _path(self, source: list[str]) -> Path:
@@ -87,7 +92,8 @@ class ExportCache:
         return self._folder / "models" / _short_hash("\n".join([*source, _version("openvino"), quantizer]))
 
     def _digest(self, model: Path) -> str:
-        """Return the digest of all files of the model. It is cached until the size, time or inode of a file changes."""
+        """Return a hash of all files of the model. The hash is cached, and computed again when the size, time or inode
+        of a file has changed."""
         try:
             files = _files(model)
             stats = {str(file.relative_to(model)): file.stat() for file in files}
@@ -126,7 +132,8 @@ def _hash(files: list[Path], model: Path) -> str:
 
 
 def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], replace: bool) -> None:
-    """Make the export, unless another process makes it while this process waits for the lock."""
+    """Make the export while this process holds a lock. If another process has made the export in the meantime, do
+    nothing."""
     export.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = _made_at(export)
     with FileLock(f"{export}.lock"):
@@ -178,8 +185,9 @@ def _made_at(export: Path) -> int:
 
 
 def _note_use(export: Path, source: list[str]) -> None:
-    """Store the time of this load. Delete exports of the same model by other package versions after a week without a
-    load. An export that was loaded later may belong to another environment that uses the same folder."""
+    """Store the current time as the time when the export was last loaded. Delete the exports of the same model by other
+    package versions, if they were not loaded for a week. The others are not deleted, because another Python environment
+    may use them."""
     with suppress(OSError):
         os.utime(export / _SOURCE)
         for other in export.parent.glob(f"*/{_SOURCE}"):
@@ -199,7 +207,8 @@ def _refuse(export: Path, reason: str) -> None:
 
 
 def _read_json(file: Path, kind: type[T]) -> T:
-    """Return the content of the file. If it is missing, damaged or of another kind, return an empty value."""
+    """Return the JSON value in the file. If the file is missing or damaged, or the value is not of the type `kind`,
+    return an empty value of this type."""
     with suppress(OSError, ValueError):
         content = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(content, kind):
@@ -208,7 +217,8 @@ def _read_json(file: Path, kind: type[T]) -> T:
 
 
 def _write_json(file: Path, values: Any) -> None:
-    """Write the file atomically."""
+    """Write the values to the file as JSON. A reader of the file sees the old content or the new content, never a
+    part."""
     handle, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
@@ -231,8 +241,9 @@ def _version(package: str) -> str:
 
 
 def export_in_process(model: Path, target: Path, precision: str) -> None:
-    """Run `export` in a child process, which ends when this process ends. Raise `OpenVinoUnavailable` with the last
-    line of its output."""
+    """Run the function `export` in a child process, which is ended when this process ends. If the child process fails,
+    raise `OpenVinoUnavailable` with the last line of its output, or `NotExportable` if another attempt would fail
+    too."""
     for package in _packages(precision):
         if importlib.util.find_spec(package) is None:
             extra = "sbert" if package == "sentence_transformers" else "fast"
@@ -256,7 +267,8 @@ def export_in_process(model: Path, target: Path, precision: str) -> None:
 
 
 def main() -> None:
-    """Make an export in this process. The arguments of the process are the model, the target and the precision."""
+    """Make an export: this is the main function of the child process. The command line has the folder of the model, the
+    target folder and the precision."""
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # it sends reports about the use of OpenVINO
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     model, target, precision = sys.argv[1:]
@@ -276,13 +288,15 @@ def _exit_with_parent() -> None:
 
 
 def _packages(precision: str) -> list[str]:
-    """Return the packages that an export needs, the fastest import first."""
+    """Return the packages that an export needs. The package that is imported fastest is first, so that a broken package
+    is found early."""
     return ["tokenizers", "openvino", *(["nncf"] if precision else []), "sentence_transformers"]
 
 
 @contextmanager
 def _blame_model() -> Iterator[None]:
-    """Convert errors to `NotExportable`, except errors that a retry or a repair of a package may remove."""
+    """Convert an exception in the `with` block to `NotExportable`, because the model has caused it. An exception that
+    may not occur again is raised unchanged: too little memory, a file error or an import error."""
     try:
         yield
     except (OpenVinoUnavailable, ImportError, OSError, MemoryError):
@@ -294,7 +308,8 @@ def _blame_model() -> Iterator[None]:
 
 
 def export(folder: Path, target: Path, precision: str) -> None:
-    """Export the model in `folder` to `target`. Raise `NotExportable` if this fails or changes the vectors."""
+    """Write an export of the model in `folder` to the folder `target`. Raise `NotExportable` if the model cannot be
+    converted, or if the export computes vectors that differ from those of the model."""
     import openvino as ov
     import torch
 
@@ -331,7 +346,8 @@ def _check_rows(rows: Matrix, reference: Matrix, least: float, what: str) -> Non
 
 
 def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer:
-    """Write the model's tokenizer to `target`, and compare its tokens with those of the original."""
+    """Write the model's tokenizer to the file `target`, and return the tokenizer that is loaded from this file. Raise
+    `NotExportable` if the two tokenizers return different tokens for the probe texts."""
     original: Any = model.tokenizer
     if not hasattr(original, "backend_tokenizer"):
         raise NotExportable("the package tokenizers cannot read its tokenizer")
@@ -344,7 +360,8 @@ def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer
 
 
 def _convert(model: SentenceTransformer) -> Any:
-    """Return the OpenVINO graph of all modules of the model, from the tokens to the vector."""
+    """Convert all parts of the model to one OpenVINO graph, whose input is the tokens and whose output is the
+    vector."""
     import openvino as ov
     import torch
 
@@ -374,7 +391,8 @@ def _convert(model: SentenceTransformer) -> Any:
 
 
 def _quantize(graph: Any, tokenizer: FastTokenizer, max_tokens: int) -> Any:
-    """Return the graph with matrix products in int8. Sample texts give the range of their values."""
+    """Return a graph that multiplies matrices in the format int8. The graph first computes sample texts, and the range
+    of int8 is chosen from the numbers that occur."""
     import nncf
 
     texts = files("agentformer.embedders.sbert").joinpath("calibration.txt").read_text(encoding="utf-8").splitlines()
@@ -384,7 +402,8 @@ def _quantize(graph: Any, tokenizer: FastTokenizer, max_tokens: int) -> Any:
 
 
 def _compute(graph: Any, tokenizer: FastTokenizer, texts: Sequence[str]) -> Matrix:
-    """Return the rows of the texts. Each text is computed alone, so that padding does not affect the comparison."""
+    """Return the vectors that the graph computes for the texts. Each text is computed alone, because padding in a batch
+    would change the vectors slightly."""
     import openvino as ov
 
     compiled = ov.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

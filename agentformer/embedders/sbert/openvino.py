@@ -1,4 +1,5 @@
-"""The runtime OpenVINO. It loads an export of a model, and imports neither torch nor transformers."""
+"""Runs a model on OpenVINO, from an export of the model. This module imports neither torch nor transformers, so that it
+loads fast."""
 
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ class OpenVinoUnavailable(Exception):
 
 
 class BadExport(OpenVinoUnavailable):
-    """An export is damaged or belongs to another model."""
+    """An export is damaged, or it computes other vectors than its model."""
 
 
 class NotExportable(OpenVinoUnavailable):
-    """The installed versions of the packages cannot export the model."""
+    """A model cannot be exported with the installed versions of the packages."""
 
 
 def import_package(package: str) -> Any:
@@ -63,8 +64,9 @@ def import_package(package: str) -> Any:
 
 
 class FastTokenizer:
-    """The tokenizer in `file`. `inputs` are the names of the model's inputs in their order. Immutable and thread-safe.
-    Raises `OpenVinoUnavailable` if the package tokenizers is not installed."""
+    """The tokenizer in the file `file`. `inputs` are the names of the model's inputs in their order, and `pad_id` is
+    the number of the padding token. Immutable and thread-safe. Raises `OpenVinoUnavailable` if the package tokenizers
+    is not installed."""
 
     def __init__(self, file: Path, inputs: Sequence[str], pad_id: int) -> None:
         self._tokenizer = import_package("tokenizers").Tokenizer.from_file(str(file))
@@ -74,23 +76,25 @@ class FastTokenizer:
         self.pad_id = pad_id
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
-        """Return the tokens of each text. `content` is (ids, type ids)."""
+        """Return the tokens of each text, special tokens included. The field `content` of each result is a tuple: the
+        list of token ids, and the list of token type ids."""
         texts = [replace_surrogates(text) for text in texts]
         one = len(texts) == 1  # threads would make a single text slower
         encoded = [self._tokenizer.encode(texts[0])] if one else self._tokenizer.encode_batch_fast(texts)
         return [Tokenized(len(item.ids), (item.ids, item.type_ids)) for item in encoded]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and the end of each token, without special tokens."""
+        """Return the start and the end of each token in the text. Special tokens are left out."""
         return list(self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False).offsets)
 
     def fitting(self, texts: Sequence[str], max_tokens: int) -> list[Tokenized]:
-        """Return the tokens of the texts that have at most `max_tokens`."""
+        """Return the tokens of each text, but leave out the texts that have more than `max_tokens` tokens."""
         return [item for item in self.tokenize(texts) if item.length <= max_tokens]
 
     def arrays(self, batch: Sequence[Tokenized], width: int = 0) -> dict[str, NDArray[np.int64]]:
-        """Return the model's inputs by name. Each is an array of (len(batch), length of the longest text or `width`),
-        padded at the end."""
+        """Return the inputs of the model for a batch, each with its name. Each input is an array with one row for each
+        text. A row has the length of the longest text, or `width` if this is larger; shorter texts are padded at the
+        end."""
         width = max(width, *(item.length for item in batch))
         ids = np.full((len(batch), width), self.pad_id, dtype=np.int64)
         types = np.zeros_like(ids)
@@ -103,9 +107,9 @@ class FastTokenizer:
 
 
 class OpenVinoRuntime(FastTokenizer):
-    """The export in `folder`. It runs in bf16 if the processor supports bf16 and the vectors stay the same. Raises
-    `BadExport` if the export is damaged or its vectors differ from the vectors of the model, and `OpenVinoUnavailable`
-    without its packages."""
+    """A model that OpenVINO runs from the export in `folder`. The format bf16 is used if the processor supports it and
+    if the vectors stay the same. Raises `BadExport` if the export is damaged or computes other vectors than the model.
+    Raises `OpenVinoUnavailable` if a needed package is missing or broken."""
 
     def __init__(self, folder: Path, precision: str) -> None:
         ov = import_openvino()
@@ -120,7 +124,7 @@ class OpenVinoRuntime(FastTokenizer):
             raise BadExport(f"its export cannot be read ({type(error).__name__}: {str(error)[:200]})") from error
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
-        """See `TorchRuntime.rows`."""
+        """Return the vectors of the texts in the batch, as `TorchRuntime.rows` describes."""
         longest = max(item.length for item in batch)
         width = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
         inputs = self.arrays(batch, min(width, self.facts.max_tokens))
@@ -158,7 +162,8 @@ class OpenVinoRuntime(FastTokenizer):
 
 
 def _delete_old_compiled(folder: Path, before: set[Path]) -> None:
-    """After a new compilation, delete the compiled models of other processors or folders."""
+    """If OpenVINO has just compiled the model, delete the older compiled models, which are for other processors or
+    folders. `before` are the compiled files that existed before."""
     with suppress(OSError):
         compiled = sorted(folder.glob(_COMPILED), key=lambda file: file.stat().st_mtime_ns)
         for former in compiled[:-1] if set(compiled) - before else []:
@@ -166,8 +171,8 @@ def _delete_old_compiled(folder: Path, before: set[Path]) -> None:
 
 
 def import_openvino() -> Any:
-    """Import OpenVINO without its model converter, because the converter reports each import to Intel. The host
-    application can still import the complete package. Raise `OpenVinoUnavailable` if OpenVINO cannot be imported."""
+    """Import OpenVINO without its model converter, because the converter sends a report of each import to Intel. The
+    host application can still use the converter. Raise `OpenVinoUnavailable` if OpenVINO cannot be imported."""
     with _import_lock:
         if "openvino" in sys.modules:
             return import_package("openvino")  # waits while another thread imports the module
@@ -186,7 +191,8 @@ def _import_converter(name: str) -> Any:
 
 @contextmanager
 def _hidden(*names: str) -> Iterator[None]:
-    """Hide packages that are not imported yet, as if they were not installed."""
+    """Make the import of these packages fail inside the `with` block. Packages that are already imported are not
+    affected."""
     hidden = [name for name in names if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]

@@ -1,4 +1,5 @@
-"""The runtime torch, and what all runtimes share: facts of a model, model files, and the processor."""
+"""Runs a model on torch. The module also contains functions that OpenVINO needs too: facts about a model, the search
+for its files, and the number of usable processors."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _OLD_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
 class Tokenized(NamedTuple):
-    """A text in the form that its runtime reads. `length` is the number of tokens, special tokens included."""
+    """The tokens of one text. `length` is the number of tokens, special tokens included. `content` is the text itself
+    for torch, and the lists of token ids and token type ids for OpenVINO."""
 
     length: int
     content: Any
@@ -41,7 +43,7 @@ class Tokenized(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Properties of a model that do not depend on the runtime."""
+    """Properties of a model that are the same on torch and on OpenVINO."""
 
     dimension: int
     max_tokens: int  # limit of the model, special tokens included
@@ -52,9 +54,9 @@ class ModelFacts:
 
 
 class TorchRuntime:
-    """A model on `device`, or on the device that torch chooses. Thread-safe. The model runs in bf16 if the processor
-    supports bf16 and the vectors in bf16 match those in float32. The argument `bf16` replaces the test of the
-    processor."""
+    """A model that torch runs on `device`; if this is empty, torch chooses the device. On a processor that supports the
+    format bf16, the model runs in bf16, unless the vectors then differ from the vectors in float32. If `bf16` is not
+    None, it is used instead of the test whether the processor supports bf16. Thread-safe."""
 
     def __init__(self, model: str, *, local_only: bool = False, device: str = "", bf16: bool | None = None) -> None:
         self.model = load_model(model, local_only=local_only, device=device)
@@ -69,19 +71,20 @@ class TorchRuntime:
             self._try_bf16(reference)
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
-        """Return the tokens of each text. No text is cut."""
+        """Return the number of tokens of each text, together with the text. No text is cut."""
         texts = [replace_surrogates(text) for text in texts]
         with self._lock:
             encoded = self._tokenizer(texts, add_special_tokens=True, truncation=False, verbose=False)
         return [Tokenized(len(ids), text) for ids, text in zip(encoded["input_ids"], texts, strict=True)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and the end of each token in the text, without special tokens."""
+        """Return the start and the end of each token in the text. Special tokens are left out."""
         with self._lock:
             return token_offsets(self._tokenizer, replace_surrogates(text))
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
-        """Return (len(batch), dimension) rows of float32, not normalized."""
+        """Return the vectors of the texts in the batch: a float32 array of shape (len(batch), dimension). The vectors
+        are not scaled to the length 1."""
         return self._encode([item.content for item in batch])
 
     def _encode(self, texts: list[str]) -> Matrix:
@@ -106,7 +109,8 @@ class TorchRuntime:
 
 
 def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransformer:
-    """Load a model by name or folder. Raise `EmbedderUnavailable`."""
+    """Load a model by its name on the model hub or by its folder. With `local_only`, nothing is downloaded. Raise
+    `EmbedderUnavailable` if the model cannot be loaded."""
     with loading(EmbedderUnavailable, f"the model {model!r}", "make it reachable, or use --embedder minilm"):
         from sentence_transformers import SentenceTransformer
 
@@ -115,7 +119,8 @@ def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransfor
 
 @contextmanager
 def loading(error: type[AgentFormerError], what: str, advice: str) -> Iterator[None]:
-    """Convert the errors of loading a model with sentence-transformers to `error`, except the package's own errors."""
+    """Convert any exception in the `with` block, which loads a model with sentence-transformers, to the class `error`.
+    Exceptions of the classes of agentformer are raised unchanged. `what` and `advice` are parts of the new message."""
     try:
         import sentence_transformers  # noqa: F401
         from transformers.utils import logging as transformers_logging
@@ -134,7 +139,8 @@ def loading(error: type[AgentFormerError], what: str, advice: str) -> Iterator[N
 
 
 def facts_of(model: SentenceTransformer, reference: Matrix) -> ModelFacts:
-    """Return the facts of a loaded model. `reference` are the rows of the first texts of `PROBES`."""
+    """Return the facts about a loaded model. `reference` are the vectors that the model computes for the first probe
+    texts."""
     tokenizer: Any = model.tokenizer
     return ModelFacts(
         dimension=reference.shape[1],
@@ -147,8 +153,8 @@ def facts_of(model: SentenceTransformer, reference: Matrix) -> ModelFacts:
 
 
 def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | None:
-    """Return the folder of a model on this machine, which may be in the hub's cache, or None. If the name has no
-    publisher, `publisher` is used."""
+    """Return the local folder of the model `name`: this folder itself, or the folder of the model in the cache of the
+    model hub. Return None if the model is not on this machine. `publisher` is added to a name that has no publisher."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve()
@@ -168,8 +174,9 @@ def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | 
 
 
 def why_unavailable(name: str) -> str:
-    """Return the reason why a model of the hub can neither be loaded from the cache nor be downloaded now, or "". One
-    short request is sent to the hub, except for a cached model or with `HF_HUB_OFFLINE=1`."""
+    """Return the reason why a model of the model hub can neither be loaded from the local cache nor be downloaded now.
+    Return "" if it can be. To find out, one short request is sent to the hub, unless the model is cached or
+    `HF_HUB_OFFLINE` is set."""
     try:
         from huggingface_hub import hf_hub_url, try_to_load_from_cache
         from huggingface_hub.constants import HF_HUB_OFFLINE
@@ -190,13 +197,14 @@ def why_unavailable(name: str) -> str:
 
 
 def replace_surrogates(text: str) -> str:
-    """Return the text without lone surrogates, because strings in Rust cannot contain them. Offsets stay valid."""
+    """Return the text with "?" in place of each lone surrogate, because the tokenizers are written in Rust, whose
+    strings cannot contain surrogates. The positions of all other characters stay the same."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def token_offsets(tokenizer: Any, text: str) -> list[tuple[int, int]]:
-    """Return the start and the end of each token by a tokenizer of transformers. Its caller holds a lock, because a
-    fast tokenizer fails if two threads use it at the same time."""
+    """Return the start and the end of each token in the text. Special tokens are left out. The caller must hold a lock
+    for the tokenizer, because a fast tokenizer of transformers fails if two threads use it at the same time."""
     offsets: list[tuple[int, int]] = tokenizer(
         text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
     )["offset_mapping"]
@@ -204,7 +212,8 @@ def token_offsets(tokenizer: Any, text: str) -> list[tuple[int, int]]:
 
 
 def token_spans(offsets: Sequence[tuple[int, int]]) -> list[Span]:
-    """Return the offsets without overlaps. A byte-level tokenizer may split one character into several tokens."""
+    """Return the start and the end of each token, changed so that no two tokens overlap. Tokens overlap if a tokenizer
+    splits the bytes of one character into several tokens."""
     spans: list[Span] = []
     end = 0
     for start, stop in offsets:
@@ -215,8 +224,8 @@ def token_spans(offsets: Sequence[tuple[int, int]]) -> list[Span]:
 
 
 def usable_cpus() -> int:
-    """Return the number of threads that a model may use, at least 1: the processors of this process, limited by the
-    quota of the container and by `OMP_NUM_THREADS`."""
+    """Return the number of threads that a model may use, which is at least 1. The number is the smallest of three
+    limits: the processors that this process may use, the processor quota of the container, and `OMP_NUM_THREADS`."""
     limits = [len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1]
     if quota := _quota():
         limits.append(math.ceil(quota))
@@ -227,7 +236,7 @@ def usable_cpus() -> int:
 
 
 def _quota() -> float:
-    """Return the quota of the container in processors, or 0.0 for no limit."""
+    """Return the number of processors that the container may use, such as 1.5. Return 0.0 if there is no limit."""
     try:
         if _QUOTA.exists():
             quota, period = _QUOTA.read_text().split()
@@ -239,7 +248,8 @@ def _quota() -> float:
 
 
 def limit_torch_threads() -> None:
-    """Limit the threads of torch to `usable_cpus`, because torch counts all cores of the machine."""
+    """Set the number of torch's threads to at most `usable_cpus()`. Without this limit, torch uses a thread for each
+    core of the machine, also in a container that may use fewer cores."""
     import torch
 
     torch.set_num_threads(min(torch.get_num_threads(), usable_cpus()))
@@ -247,7 +257,8 @@ def limit_torch_threads() -> None:
 
 @functools.cache
 def has_bf16() -> bool:
-    """Return True if the processor has instructions for bf16. Without them bf16 is slower than fp32."""
+    """Return True if the processor has instructions for the number format bf16. On other processors, bf16 is slower
+    than float32."""
     try:
         text = _FLAGS.read_text()
     except OSError:
@@ -257,7 +268,8 @@ def has_bf16() -> bool:
 
 
 def may_have_accelerator() -> bool:
-    """Return True if torch would probably find an accelerator. Torch is not imported."""
+    """Return True if this machine seems to have a GPU that torch can use. This is a guess from files and environment
+    variables, because importing torch is slow."""
     apple = sys.platform == "darwin" and platform.machine() == "arm64"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
     cards = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
