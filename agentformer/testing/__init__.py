@@ -1,4 +1,4 @@
-"""Conformance suites and fakes for the authors of plugins. The tests of AgentFormer use them, too.
+"""Conformance suites and fakes for the authors of plugins. AgentFormer's own tests use these suites and fakes, too.
 
     from agentformer.testing import BackendConformance
 
@@ -60,5 +60,6 @@ class BackendConformance(
     Archiving,
     Verifying,
 ):
-    """The contract of `MemoryBackend` as tests. A subclass defines `open(folder, embedder)`. If the backend stores no
-    vectors, the subclass sets `vectors = False`."""
+    """The contract of `MemoryBackend` as tests. A subclass defines `open(folder, embedder)`, which returns the backend
+    under test. If the backend stores no vectors, the subclass sets `vectors = False`, and the tests of vectors are
+    skipped."""

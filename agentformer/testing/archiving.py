@@ -1,4 +1,5 @@
-"""Check snapshots, backups, stored histories, kept vectors and `verify` of a backend."""
+"""Tests of a backend: snapshots, backups, stored histories, vectors that are taken over from another store, and
+`verify`."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _LOOKS = 3  # while another thread writes
 
 
 def _with_a_past(content: str = "the third quokka", **values: object) -> tuple[MemoryEntry, list[MemoryEntry]]:
-    """Return an entry at version 4 with two of its former versions."""
+    """Return an entry at version 4, and a list with the versions 1 and 3 of the same entry."""
     entry = make_entry(content, version=4, **values)
     return entry, [
         dataclasses.replace(entry, content="the first quokka\u0000", version=1, metadata={"ä": [1, None]}),
@@ -39,7 +40,8 @@ def _with_a_past(content: str = "the third quokka", **values: object) -> tuple[M
 
 
 def _seen(snapshot: MemorySnapshot) -> Seen:
-    """Return every entry with its history, by id. Entries are listed two at a time."""
+    """Return entry id -> (entry, list of its former versions) for every entry in the snapshot. The entries are listed
+    in pages of two, so that paging is tested, too."""
     found: Seen = {}
     for namespace in snapshot.namespaces():
         after = ""
@@ -64,10 +66,10 @@ def _wrong(backend: MemoryBackend, *, repair: bool = False) -> list[Check]:
 
 
 class Archiving(BackendCase):
-    """Tests of `snapshot`, `backup` and `keep_vectors`, and of `store` with histories."""
+    """Tests of `snapshot`, `backup`, `keep_vectors`, and of `store` with the former versions of entries."""
 
     def filled(self, folder: Path, *, dense: bool = False) -> MemoryBackend:
-        """Return a store that holds two namespaces, a changed entry and a summary."""
+        """Return a store that holds entries in two namespaces, an entry that was changed twice, and a summary."""
         fields: dict[str, Any] = {"tier": "episodic", "kind": "message", "namespace": "Ä/1"}
         new = (make_entry(f"the quokka said {n}", **fields) for n in range(4))
         backend, messages = self.stored(folder, *new, dense=dense)
@@ -79,7 +81,8 @@ class Archiving(BackendCase):
         return backend
 
     def test_an_entry_is_stored_with_its_history(self, tmp_path: Path) -> None:
-        """If `store` is given former versions of an entry, `history` returns them until the entry is removed."""
+        """If `store` is given former versions of an entry, `history` returns these versions until the entry is
+        removed."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         other = make_entry("a numbat", version=2)
@@ -95,7 +98,8 @@ class Archiving(BackendCase):
         assert list(backend.history(entry.id)) == []
 
     def test_an_invalid_history_stores_nothing(self, tmp_path: Path) -> None:
-        """A history is refused if its versions do not rise, or if it belongs to another entry."""
+        """`store` raises `InvalidInput` if the versions of a history do not rise, or if the history belongs to another
+        entry. Nothing is stored."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         stranger = dataclasses.replace(states[0], id="another")
@@ -120,7 +124,7 @@ class Archiving(BackendCase):
         assert list(backend.history(entry.id)) == []
 
     def test_a_snapshot_does_not_see_later_writes(self, tmp_path: Path) -> None:
-        """A snapshot shows the store as it was when the snapshot began."""
+        """A snapshot shows the store as it was when the snapshot began, also after later writes."""
         backend = self.filled(tmp_path)
         before = _now(backend)
         assert len(before) == 6
@@ -141,7 +145,8 @@ class Archiving(BackendCase):
         }
 
     def test_a_backup_is_an_independent_store(self, tmp_path: Path) -> None:
-        """A backup has the entries of the moment when it was made. A change of the backup does not change the store."""
+        """A backup has the entries that the store had when the backup was made. A change of the backup does not change
+        the store."""
         backend = self.filled(tmp_path / "store")
         before = _now(backend)
         (tmp_path / "copy").mkdir()
@@ -159,7 +164,7 @@ class Archiving(BackendCase):
         assert state(backend, [fact.id]) != state(copy, [fact.id])
 
     def test_kept_vectors_are_not_embedded_again(self, tmp_path: Path) -> None:
-        """If another store has vectors of the same space for the same texts, these vectors are used."""
+        """If `keep_vectors` has added the vector of a text, `store` uses this vector and does not embed the text."""
         first = self.filled(tmp_path / "first", dense=True)
         seen = _now(first)
         with first.snapshot() as snapshot:
@@ -182,7 +187,7 @@ class Archiving(BackendCase):
         assert self.by_vectors(second, "quokka") == self.by_vectors(first, "quokka")
 
     def test_vectors_of_another_space_are_not_kept(self, tmp_path: Path) -> None:
-        """Vectors of another space are ignored."""
+        """`keep_vectors` ignores vectors of another embedding space than the space of the store."""
         vectors = _vectors(self.filled(tmp_path / "first", dense=True))
         counting = CountingEmbedder(HashingEmbedder(dimension=128))
         empty = self.start(tmp_path / "other", counting)
@@ -193,7 +198,8 @@ class Archiving(BackendCase):
         assert self.by_vectors(empty, "quokka") == [entry.id]
 
     def test_an_invalid_vector_is_refused(self, tmp_path: Path) -> None:
-        """A vector that is not finite or not of unit length raises `EmbedderError`."""
+        """`keep_vectors` raises `EmbedderError` for a vector that is not finite, is not of unit length, or has the
+        wrong dimension, and for a text hash of the wrong length."""
         backend = self.start(tmp_path, dense=True)
         space = HashingEmbedder().space
         unit = np.zeros(space.dimension, np.float32)
@@ -204,7 +210,7 @@ class Archiving(BackendCase):
                 backend.keep_vectors([StoredVector(space, key, vector)])
 
     def test_unused_vectors_are_deleted_when_the_store_is_closed(self, tmp_path: Path) -> None:
-        """A kept vector is deleted at closing if no entry has its text."""
+        """When the store is closed, it deletes each vector from `keep_vectors` whose text belongs to no entry."""
         vectors = _vectors(self.filled(tmp_path / "first", dense=True))
         second = self.start(tmp_path / "second")
         assert second.keep_vectors(vectors) == 6
@@ -213,9 +219,9 @@ class Archiving(BackendCase):
         assert [space.vectors for space in self.start(tmp_path / "second").spaces()] == [1]
 
     def test_a_backend_without_vectors_keeps_none(self, tmp_path: Path) -> None:
-        """A backend without vectors ignores the vectors that it is given, and returns no vectors."""
+        """If a backend stores no vectors, `keep_vectors` stores nothing, and a snapshot returns no vectors."""
         if self.vectors:
-            raise unittest.SkipTest("this backend keeps vectors")
+            raise unittest.SkipTest("this backend stores vectors; the test is for backends without vectors")
         backend = self.filled(tmp_path)
         unit = np.ones(8, np.float32)
         assert backend.keep_vectors([StoredVector(HashingEmbedder(dimension=8).space, bytes(32), unit)]) == 0
@@ -223,17 +229,18 @@ class Archiving(BackendCase):
 
 
 class Verifying(BackendCase):
-    """Tests of `verify` with an undamaged store."""
+    """Tests of `verify`, which looks for damage, with a store that has no damage."""
 
     def test_an_empty_store_is_sound(self, tmp_path: Path) -> None:
-        """`verify` reports nothing about an empty store."""
+        """`verify` finds no damage in an empty store. Each check has its own name and a description."""
         checks = self.start(tmp_path).verify()
         assert checks and all(check.found == check.mended == 0 for check in checks)
         assert len({check.name for check in checks}) == len(checks)
         assert all(check.name and check.asked for check in checks)
 
     def test_a_used_store_is_sound(self, tmp_path: Path) -> None:
-        """`verify` reports nothing after calls of every kind."""
+        """`verify` finds no damage after many different writes. Some of these writes happen while the embedder is
+        unavailable."""
         embedder = FlakyEmbedder()
         messages = (make_entry(f"the marmot whistles {n} times", session_id="s") for n in range(30))
         backend, stored = self.stored(tmp_path, *messages, embedder=embedder)
@@ -261,7 +268,7 @@ class Verifying(BackendCase):
         assert _wrong(self.start(tmp_path, embedder)) == []
 
     def test_a_repair_of_a_sound_store_changes_nothing(self, tmp_path: Path) -> None:
-        """`verify(repair=True)` does not change an undamaged store."""
+        """`verify(repair=True)` does not change a store that has no damage."""
         backend, stored = self.stored(tmp_path, *(f"the stoat runs {n} times" for n in range(20)))
         backend.update(stored[0].id, {"content": "the stoat rests"})
         with unchanged(backend, stored[0].id):
@@ -269,7 +276,7 @@ class Verifying(BackendCase):
         assert [hit.entry.content for hit in backend.search(Query("rests"))][:1] == ["the stoat rests"]
 
     def test_a_store_is_sound_during_writes(self, tmp_path: Path) -> None:
-        """`verify` reports no damage while other threads write."""
+        """`verify` finds no damage while another thread writes."""
         old = (make_entry(f"the heron stands {n} times", session_id="old") for n in range(40))
         backend, _ = self.stored(tmp_path, *old)
         done = threading.Event()

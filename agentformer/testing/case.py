@@ -1,5 +1,5 @@
-"""Shared parts of the conformance suites: the base class of tests, entries, an exact reference in Python and NumPy,
-and fakes of embedders and rerankers."""
+"""Shared parts of the conformance suites: the base class of the tests, functions that make and compare entries, an
+exact reference in Python and NumPy, and fakes of embedders and rerankers."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ COSINE_TOLERANCE = 1e-5  # rounding errors of float32 sums that are added in ano
 
 
 class BackendCase:
-    """Base class of the tests of a backend. A test opens its own stores, and all of them are closed at its end.
+    """Base class of the tests of a backend. A test opens its own stores, and they are closed at the end of the test.
 
-    If the backend stores no vectors, the subclass sets `vectors = False`. Then tests of vectors are skipped, and the
-    other tests search by words.
+    If the backend stores no vectors, the subclass sets `vectors = False`. With this setting, tests of vectors are
+    skipped, and the other tests search by words.
     """
 
     vectors = True
@@ -62,8 +62,8 @@ class BackendCase:
             backend.close()
 
     def start(self, folder: Path, embedder: Embedder | None = None, *, dense: bool = False) -> MemoryBackend:
-        """Open a backend, and close it at the end of the test. With `dense`, skip the test for a backend without
-        vectors."""
+        """Open a backend, which is closed at the end of the test. If `dense` is true and the backend stores no vectors,
+        skip the test."""
         if dense and not self.vectors:
             raise unittest.SkipTest("this backend stores no vectors")
         backend = self.open(folder, embedder or HashingEmbedder())
@@ -72,20 +72,21 @@ class BackendCase:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The search modes that return hits for this backend."""
+        """The search modes that the backend supports. A backend without vectors does not support `dense`."""
         return ("hybrid", "dense", "lexical") if self.vectors else ("hybrid", "lexical")
 
     def stored(
         self, folder: Path, *entries: MemoryEntry | str, embedder: Embedder | None = None, dense: bool = False
     ) -> tuple[MemoryBackend, list[MemoryEntry]]:
-        """Open a backend as `start` does, and store `entries`. A text is stored as an entry with this content. Return
-        the backend and the stored entries."""
+        """Open a backend, as `start` does, and store `entries`. If an item of `entries` is a text, an entry with this
+        content is stored. Return the backend and the stored entries."""
         backend = self.start(folder, embedder, dense=dense)
         made = [make_entry(entry) if isinstance(entry, str) else entry for entry in entries]
         return backend, list(backend.store(made))
 
     def by_vectors(self, backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
-        """Return the sorted ids that dense search finds. For a backend without vectors, search by words."""
+        """Return the sorted ids of the entries that dense search finds for `text`. If the backend stores no vectors,
+        use lexical search."""
         if not self.vectors:
             return by_words(backend, text, scope)
         hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="dense"))
@@ -93,24 +94,26 @@ class BackendCase:
 
 
 def contents(hits: Hits) -> list[str]:
-    """Return the contents of hits, the best hit first."""
+    """Return the contents of the hits in the order of the hits."""
     return [hit.entry.content for hit in hits]
 
 
 def by_words(backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
-    """Return the sorted ids that lexical search finds."""
+    """Return the sorted ids of the entries that lexical search finds for `text`."""
     hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="lexical"))
     return sorted(hit.entry.id for hit in hits)
 
 
 def state(backend: MemoryBackend, ids: Sequence[str]) -> list[object]:
-    """Return everything that a failed call must leave unchanged."""
+    """Return the data that a failed call must leave unchanged: the entries of the default namespace, the entries with
+    these ids, and the histories of these ids."""
     return [list(backend.list(EVERYTHING, limit=1000)), list(backend.get(ids)), *(backend.history(i) for i in ids)]
 
 
 @contextmanager
 def unchanged(backend: MemoryBackend, *ids: str) -> Iterator[None]:
-    """Fail if the block changes the entries of the default namespace, or the history of `ids`."""
+    """Fail if the `with` block changes an entry of the default namespace, an entry with one of these ids, or the
+    history of such an entry."""
     before = state(backend, ids)
     yield
     assert state(backend, ids) == before
@@ -118,7 +121,8 @@ def unchanged(backend: MemoryBackend, *ids: str) -> Iterator[None]:
 
 @contextmanager
 def raises(*kinds: type[Exception]) -> Iterator[list[Exception]]:
-    """Fail unless the block raises one of `kinds`. After the block, the list that is yielded holds the error."""
+    """Fail unless the `with` block raises one of `kinds`. The context manager yields a list. After the block, this list
+    holds the error."""
     errors: list[Exception] = []
     try:
         yield errors
@@ -130,7 +134,7 @@ def raises(*kinds: type[Exception]) -> Iterator[list[Exception]]:
 
 def run_in_threads(count: int, call: Callable[[int], T]) -> list[T]:
     """Call `call(0)`, `call(1)`, ... `call(count - 1)` at the same time, each in its own thread. Return the results in
-    order, or raise the first error."""
+    the order of the numbers, or raise the first error."""
     barrier = threading.Barrier(count)
 
     def run(number: int) -> T:
@@ -142,12 +146,13 @@ def run_in_threads(count: int, call: Callable[[int], T]) -> list[T]:
 
 
 def make_entry(content: str, **fields: Any) -> MemoryEntry:
-    """Return an entry with a new id, unless `fields` has an id."""
+    """Return an entry with this content and these fields. If `fields` has no id, the entry gets a new id."""
     return MemoryEntry(**{"id": new_id(), "content": content, **fields})
 
 
 def json_equal(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal. Numbers are compared by value, but true is not equal to 1."""
+    """Return whether two JSON values are equal. Numbers are compared by value, so 2 equals 2.0. A boolean never equals
+    a number."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -158,7 +163,7 @@ def json_equal(one: Any, other: Any) -> bool:
 
 
 def admits(scope: Scope, entry: MemoryEntry) -> bool:
-    """Return whether a call with `scope` may see `entry`."""
+    """Return whether `entry` fulfils all conditions of `scope`, so that a call with this scope may return the entry."""
     at = entry.occurred_at
     return (
         entry.namespace == scope.namespace
@@ -182,19 +187,19 @@ def admits(scope: Scope, entry: MemoryEntry) -> bool:
 
 
 class Reference:
-    """The expected entries of a backend. Computes scopes and cosines exactly."""
+    """Computes the entries and the cosines that a backend must return. The computation is exact and slow."""
 
     def __init__(self, entries: Iterable[MemoryEntry] = (), embedder: Embedder | None = None) -> None:
         self.entries = {entry.id: entry for entry in entries}
         self._embedder: Embedder = embedder or HashingEmbedder()
 
     def list(self, scope: Scope) -> list[MemoryEntry]:
-        """Return the entries of a scope in the order of their ids."""
+        """Return the entries of a scope, sorted by id."""
         return sorted((e for e in self.entries.values() if admits(scope, e)), key=lambda entry: entry.id)
 
     def cosines(self, query: Query) -> dict[str, float]:
-        """Return id -> cosine for every entry that the search may return. The cosine is that of the entry's best
-        window."""
+        """Return entry id -> cosine for every entry that the search may return. A long text is split into windows that
+        the embedder can read. The cosine of an entry is the highest cosine of its windows."""
         vector = self._embedder.embed_query(query.text)
         cosines: dict[str, float] = {}
         for entry in self.list(query.scope):
@@ -205,7 +210,8 @@ class Reference:
         return cosines
 
     def check_dense(self, query: Query, hits: Sequence[Hit]) -> None:
-        """Check that the hits are exactly the best entries in order. Entries with equal cosines may be in any order."""
+        """Check that `hits` are the entries with the highest cosines, in descending order of cosine. Entries with equal
+        cosines may be in any order."""
         expected = self.cosines(query)
         best = sorted(expected.values(), reverse=True)[: query.limit]
         assert len(hits) == len(best), (query, len(hits), len(best))
@@ -218,7 +224,7 @@ class Reference:
 
 
 class CountingEmbedder:
-    """An embedder that passes texts to another embedder and records them."""
+    """An embedder that passes texts to another embedder and records these texts in `documents` and `queries`."""
 
     def __init__(self, inner: Embedder | None = None) -> None:
         self._inner: Embedder = inner or HashingEmbedder()
@@ -227,6 +233,7 @@ class CountingEmbedder:
 
     @property
     def inner(self) -> Embedder:
+        """Return the embedder that computes the vectors. Raise `EmbedderUnavailable` while `down` is true."""
         return self._inner
 
     @property
@@ -234,13 +241,13 @@ class CountingEmbedder:
         return self.inner.space
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Return unit rows and record the texts."""
+        """Return one unit vector for each text, and record the texts."""
         rows = self.inner.embed_documents(texts)
         self.documents += texts
         return rows
 
     def embed_query(self, text: str) -> Vector:
-        """Return a unit vector and record the query."""
+        """Return a unit vector, and record the query."""
         vector = self.inner.embed_query(text)
         self.queries.append(text)
         return vector
@@ -250,7 +257,7 @@ class CountingEmbedder:
 
 
 class FlakyEmbedder(CountingEmbedder):
-    """An embedder that can be switched off: while `down` is set, every call raises `EmbedderUnavailable`."""
+    """An embedder that a test can switch off. While `down` is true, every call raises `EmbedderUnavailable`."""
 
     def __init__(self, inner: Embedder | None = None, *, down: bool = False) -> None:
         super().__init__(inner)
@@ -258,17 +265,17 @@ class FlakyEmbedder(CountingEmbedder):
 
     @property
     def inner(self) -> Embedder:
-        """Return the other embedder. Raise `EmbedderUnavailable` while `down` is set."""
+        """Return the embedder that computes the vectors. Raise `EmbedderUnavailable` while `down` is true."""
         if self.down:
             raise EmbedderUnavailable("the embedder was switched off by a test")
         return self._inner
 
 
 class OverlapReranker:
-    """A reranker that scores a text by the share of the question's words that the text contains.
+    """A reranker that scores a text by the share of the query's words that the text contains.
 
-    A longer text gets a slightly lower score. The reranker records its calls. While `down` is set, every call raises
-    `RerankerUnavailable`.
+    Of two texts with the same share, the longer text gets a slightly lower score. The reranker records its calls in
+    `asked`. While `down` is true, every call raises `RerankerUnavailable`.
     """
 
     name = "overlap"
@@ -278,7 +285,7 @@ class OverlapReranker:
         self.asked: list[tuple[str, tuple[str, ...]]] = []
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
-        """Return one score for each text and record the call."""
+        """Return one score for each text, and record the call. A higher score is better."""
         self.asked.append((query, tuple(texts)))
         if self.down:
             raise RerankerUnavailable("the reranker was switched off by a test")

@@ -1,4 +1,4 @@
-"""Check that a backend updates entries with history and versions, and grants leases."""
+"""Tests of a backend: updates of entries with versions and history, and leases."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHORT = 0.01
 
 
 class Changing(BackendCase):
-    """Tests of `update` and `history`."""
+    """Tests of `update`, which changes fields of an entry, and of `history`, which returns the former versions."""
 
     def test_an_update_raises_the_version_and_keeps_the_former_state(self, tmp_path: Path) -> None:
-        """Each update raises the version and adds the former version to the history."""
+        """Each update raises the version by one, and adds the entry as it was before the update to the history."""
         backend, (first,) = self.stored(tmp_path, make_entry("first", metadata={"a": 1}, occurred_at=_MOMENT))
         second = backend.update(first.id, {"content": "second", "metadata": {"b": [None, True]}})
         third = backend.update(first.id, {"salience": 0.5, "tier": "core"}, expected_version=2)
@@ -34,12 +34,13 @@ class Changing(BackendCase):
         assert list(backend.history(first.id)) == [first, second]
 
     def test_history_is_empty_for_an_unchanged_or_missing_entry(self, tmp_path: Path) -> None:
-        """An entry that was never changed has no history, and neither has a missing entry."""
+        """`history` returns an empty list for an entry that was never changed, and for an id that does not exist."""
         backend, (entry,) = self.stored(tmp_path, "a")
         assert list(backend.history(entry.id)) == [] == list(backend.history("missing"))
 
     def test_a_call_with_a_stale_version_changes_nothing(self, tmp_path: Path) -> None:
-        """With an outdated `expected_version`, `update` and `remove` raise `Conflict` and change nothing."""
+        """If `expected_version` is not the current version of the entry, `update` and `remove` raise `Conflict` and
+        change nothing."""
         backend, (entry, other) = self.stored(tmp_path, "first gecko", "another gecko")
         backend.update(entry.id, {"content": "second gecko"})
         for version in (1, 3):
@@ -53,7 +54,7 @@ class Changing(BackendCase):
         assert by_words(backend, "gecko") == [other.id]
 
     def test_updating_a_missing_entry_raises(self, tmp_path: Path) -> None:
-        """`update` of a missing id raises `NotFound`."""
+        """`update` raises `NotFound` if no entry has the id."""
         backend = self.start(tmp_path)
         for version in (None, 1):
             with raises(NotFound):
@@ -61,7 +62,8 @@ class Changing(BackendCase):
         assert backend.count(Scope()) == 0
 
     def test_fields_set_by_the_store_cannot_be_changed(self, tmp_path: Path) -> None:
-        """`update` refuses to change ids, times, versions and counts."""
+        """`update` raises `InvalidInput` for the id, version, use counts, creation and update times of an entry, and
+        for an unknown field."""
         backend, (entry,) = self.stored(tmp_path, "a")
         kept = {"id": "x", "version": 9, "created_at": _MOMENT, "updated_at": _MOMENT, "archived_by": "x"}
         counts = dict.fromkeys(("access_count", "match_count", "read_count", "repeat_count"), 1)
@@ -81,7 +83,8 @@ class Changing(BackendCase):
         assert abs((hit.dense_score or 0) - 1) < 1e-5 or not self.vectors
 
     def test_an_entry_moved_to_another_namespace_is_found_there(self, tmp_path: Path) -> None:
-        """If the namespace or session of an entry changes, search finds the entry only in its new place."""
+        """If an update changes the namespace or the session of an entry, search finds the entry only with the new
+        values."""
         backend, (entry,) = self.stored(tmp_path, make_entry("a wandering albatross", session_id="a"))
         assert self.by_vectors(backend, "albatross") == [entry.id]
         backend.update(entry.id, {"namespace": "elsewhere", "session_id": "b"})
@@ -90,7 +93,7 @@ class Changing(BackendCase):
         assert by_words(backend, "albatross", there) == [entry.id] == self.by_vectors(backend, "albatross", there)
 
     def test_superseded_and_archived_entries_are_not_found(self, tmp_path: Path) -> None:
-        """Search finds superseded and archived entries only with `include_archived`."""
+        """Search finds superseded entries and archived entries only if the scope has `include_archived`."""
         backend, (old, new, dusty) = self.stored(tmp_path, *(f"the {word} okapi" for word in ("old", "new", "dusty")))
         backend.update(old.id, {"superseded_by": new.id})
         backend.update(dusty.id, {"archived_at": _MOMENT})
@@ -100,7 +103,8 @@ class Changing(BackendCase):
         assert by_words(backend, "okapi") == sorted([new.id, dusty.id]) == self.by_vectors(backend, "okapi")
 
     def test_one_of_several_updates_of_the_same_version_wins(self, tmp_path: Path) -> None:
-        """Of several concurrent updates of the same version, one succeeds and the others raise `Conflict`."""
+        """If several threads update the same entry with the same `expected_version`, one update succeeds, and the other
+        updates raise `Conflict`."""
         backend, (entry,) = self.stored(tmp_path, "contested")
         outcomes: list[str] = []
 
@@ -116,7 +120,8 @@ class Changing(BackendCase):
         assert [(e.content, e.version) for e in backend.get([entry.id])] == [(winners[0], 2)]
 
     def test_concurrent_updates_are_all_applied(self, tmp_path: Path) -> None:
-        """Each of several concurrent updates without `expected_version` raises the version by one."""
+        """If several threads update an entry without `expected_version`, every update is applied and raises the version
+        by one."""
         backend, (entry,) = self.stored(tmp_path, "shared")
         run_in_threads(4, lambda n: [backend.update(entry.id, {"project": f"p{n}"}) for _ in range(5)])
         assert [e.version for e in backend.get([entry.id])] == [21]
@@ -124,10 +129,11 @@ class Changing(BackendCase):
 
 
 class Leases(BackendCase):
-    """Tests of `lease` and `release`."""
+    """Tests of `lease` and `release`. A lease is a named lock that ends after a given time."""
 
     def test_only_one_holder_has_a_lease_until_its_release(self, tmp_path: Path) -> None:
-        """Only one holder has a lease, even if several backends have the store open. Only the holder releases it."""
+        """Only one holder has a lease, even if several backends have the store open. Only this holder can release the
+        lease."""
         one, other = self.start(tmp_path), self.start(tmp_path)
         assert one.lease("clean", "A", _LONG) is True
         assert other.lease("clean", "B", _LONG) is False
@@ -140,7 +146,8 @@ class Leases(BackendCase):
         assert one.lease("clean", "A", _LONG) is False
 
     def test_a_lease_expires_unless_the_holder_prolongs_it(self, tmp_path: Path) -> None:
-        """Another holder can take an expired lease. If the holder takes its lease again, the lease lasts longer."""
+        """After a lease has expired, another holder can take it. If the holder calls `lease` again before the end, the
+        lease lasts longer."""
         backend = self.start(tmp_path)
         names = ("prolonged", "expired")
         assert all(backend.lease(name, "A", _SHORT) for name in names)
@@ -150,7 +157,8 @@ class Leases(BackendCase):
         assert not backend.lease("expired", "A", _LONG)
 
     def test_leases_with_other_names_are_independent(self, tmp_path: Path) -> None:
-        """Leases with different names do not affect each other."""
+        """Leases with different names can have different holders. The release of one lease does not release another
+        lease."""
         backend = self.start(tmp_path)
         names = ("clean", "clean:s1", "siivous ä 日本", "")
         assert all(backend.lease(name, "A", _LONG) for name in names)
@@ -159,14 +167,14 @@ class Leases(BackendCase):
         assert [backend.lease(name, "B", _LONG) for name in names] == [False, True, False, False]
 
     def test_a_lease_outlives_the_backend_that_took_it(self, tmp_path: Path) -> None:
-        """A lease stays when the backend that took it is closed."""
+        """A lease remains in force after the backend that took the lease is closed."""
         backend = self.start(tmp_path)
         assert backend.lease("clean", "A", _LONG)
         backend.close()
         assert not self.start(tmp_path).lease("clean", "B", _LONG)
 
     def test_one_of_many_threads_gets_the_lease(self, tmp_path: Path) -> None:
-        """If many threads ask for the same lease at the same time, only one gets it."""
+        """If many threads ask for the same lease at the same time, only one thread gets the lease."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         outcomes = run_in_threads(8, lambda n: backends[n % 2].lease("clean", f"holder {n}", _LONG))
         assert sorted(outcomes) == [False] * 7 + [True]

@@ -1,4 +1,5 @@
-"""Check how a backend embeds pending entries and moves to another embedding space."""
+"""Tests of a backend: embedding of entries that have no vectors yet, and the move of all vectors to another embedding
+space."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class _DiesAfter(CountingEmbedder):
         self.request_texts = request_texts
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Embed a batch. Raise an error when the allowed number of batches is used up."""
+        """Embed a batch. Raise `EmbedderUnavailable` if the allowed number of batches is used up."""
         if not self.batches:
             raise EmbedderUnavailable("the embedder was switched off by a test")
         self.batches -= 1
@@ -37,20 +38,21 @@ class _DiesAfter(CountingEmbedder):
 
 
 class _Picky(CountingEmbedder):
-    """An embedder that refuses texts with the word "bad" and counts its calls."""
+    """An embedder that refuses each batch with the word "bad". `asked` counts the batches."""
 
     asked = 0
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Count the call, and raise an error if a text has the word "bad"."""
+        """Count the batch. Raise `TextTooLong` if a text contains the word "bad"."""
         self.asked += 1
         if any("bad" in text for text in texts):
-            raise TextTooLong("a text that this model does not take")
+            raise TextTooLong("the text contains the word \"bad\", which this model refuses")
         return super().embed_documents(texts)
 
 
 class _Calling(CountingEmbedder):
-    """An embedder of another space that calls a function before each batch."""
+    """An embedder with 64 dimensions, which differs from the default embedder. It calls a given function before each
+    batch."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(HashingEmbedder(64))
@@ -66,11 +68,11 @@ def _spaces(backend: MemoryBackend) -> list[tuple[str, int]]:
 
 
 class Pending(BackendCase):
-    """Tests of entries that do not have vectors yet."""
+    """Tests of pending entries: stored entries that have no vector yet."""
 
     def test_without_an_embedder_words_find_new_entries(self, tmp_path: Path) -> None:
-        """Without an embedder, search finds new entries by words and returns a warning. The entries can be embedded
-        later, also after the store was closed."""
+        """While the embedder is unavailable, search finds new entries by words and returns a warning. These entries can
+        be embedded later, even after the store was closed and opened again."""
         new = "the marmot whistles", make_entry("the stoat runs", namespace="n")
         backend, entries = self.stored(tmp_path, *new, embedder=FlakyEmbedder(down=True), dense=True)
         assert backend.pending(Scope()) == 1 and backend.pending(Scope("n")) == 1
@@ -86,7 +88,7 @@ class Pending(BackendCase):
         assert self.by_vectors(again, "marmot") == [entries[0].id]
 
     def test_embed_pending_embeds_every_entry_once(self, tmp_path: Path) -> None:
-        """After `embed_pending`, dense search finds every entry."""
+        """`embed_pending` embeds every pending entry once. After that, dense search finds all of these entries."""
         embedder = FlakyEmbedder(down=True)
         texts = [f"the marmot whistles {n} times" for n in range(300)]
         backend, entries = self.stored(tmp_path, *texts, embedder=embedder, dense=True)
@@ -102,7 +104,8 @@ class Pending(BackendCase):
         assert len(embedder.documents) == 300
 
     def test_an_update_without_an_embedder_removes_the_old_vector(self, tmp_path: Path) -> None:
-        """After the text of an entry changes, dense search does not use the vector of the former text."""
+        """If the text of an entry changes while the embedder is unavailable, dense search no longer uses the vector of
+        the former text."""
         embedder = FlakyEmbedder()
         backend, (entry,) = self.stored(tmp_path, "a heron at dawn", embedder=embedder, dense=True)
         assert self.by_vectors(backend, "heron") == [entry.id]
@@ -116,7 +119,7 @@ class Pending(BackendCase):
         assert abs((hit.dense_score or 0) - 1) < 1e-5
 
     def test_removed_entries_are_not_embedded(self, tmp_path: Path) -> None:
-        """If a pending entry is removed, it is not embedded."""
+        """`embed_pending` does not embed an entry that was removed before."""
         embedder = FlakyEmbedder(down=True)
         backend, (removed, kept) = self.stored(tmp_path, "removed marmot", "kept marmot", embedder=embedder, dense=True)
         backend.remove([removed.id])
@@ -126,7 +129,7 @@ class Pending(BackendCase):
         assert embedder.documents == ["kept marmot"]
 
     def test_only_new_texts_are_embedded(self, tmp_path: Path) -> None:
-        """Entries with the same text share one vector. A change of other fields embeds nothing."""
+        """Entries with the same text share one vector. An update that does not change the text embeds nothing."""
         embedder = CountingEmbedder()
         texts = "same stoat", "same stoat", "another stoat"
         backend, (one, two, _) = self.stored(tmp_path, *texts, embedder=embedder, dense=True)
@@ -138,7 +141,8 @@ class Pending(BackendCase):
         assert [(hit.entry.id, round(hit.dense_score or 0, 5)) for hit in hits] == [(two.id, 1.0)]
 
     def test_progress_reports_finished_and_all_windows(self, tmp_path: Path) -> None:
-        """`progress` is called with a rising count of finished windows and with the number of all windows."""
+        """`progress` is called with two numbers: the finished windows, which never decrease, and all windows. A window
+        is a piece of text that the embedder can read at once."""
         reports: list[tuple[int, int]] = []
         backend = self.start(tmp_path, dense=True)
         backend.store([make_entry(f"stoat {n}") for n in range(30)], progress=lambda *report: reports.append(report))
@@ -147,10 +151,11 @@ class Pending(BackendCase):
 
 
 class Reembedding(BackendCase):
-    """`reembed`, `spaces` and `prune_spaces`."""
+    """Tests of `reembed`, which moves a store to the embedding space of another embedder, and of `spaces` and
+    `prune_spaces`."""
 
     def test_spaces_are_empty_without_vectors(self, tmp_path: Path) -> None:
-        """A backend without vectors has no spaces, and `reembed` raises an error."""
+        """If a backend stores no vectors, `spaces` returns nothing, and `reembed` raises `InvalidInput`."""
         backend, _ = self.stored(tmp_path, "a stoat")
         if self.vectors:
             assert _spaces(backend) == [("active", 1)]
@@ -160,7 +165,8 @@ class Reembedding(BackendCase):
                 backend.reembed(HashingEmbedder(64))
 
     def test_after_reembed_everything_is_found_in_the_new_space(self, tmp_path: Path) -> None:
-        """`reembed` embeds every text once. Afterwards searches use the new space."""
+        """`reembed` embeds every text once. After `reembed`, dense search uses the vectors of the new embedding
+        space."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         target = CountingEmbedder(HashingEmbedder(64))
         reports: list[tuple[int, int]] = []
@@ -174,7 +180,8 @@ class Reembedding(BackendCase):
         self._check_dense(tmp_path, entries, 64, _TEXTS[17], "heron", "puffin 44")
 
     def test_searches_and_writes_use_the_old_space_until_the_switch(self, tmp_path: Path) -> None:
-        """Entries that are written while `reembed` runs are found in the new space afterwards."""
+        """While `reembed` is unfinished, search uses the old embedding space. Entries that are stored or updated during
+        this time are found in the new space after `reembed`."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         with raises(EmbedderUnavailable):
             backend.reembed(_DiesAfter(1))
@@ -195,7 +202,7 @@ class Reembedding(BackendCase):
         self._check_dense(tmp_path, live, 64, "a wolverine at dusk", "a lynx in the snow")
 
     def test_an_interrupted_reembed_embeds_nothing_twice(self, tmp_path: Path) -> None:
-        """After an interruption, `reembed` does not embed the finished texts again."""
+        """If `reembed` was interrupted, the next call embeds only the texts that the first call did not embed."""
         backend, _ = self.stored(tmp_path, *_TEXTS, dense=True)
         first = _DiesAfter(2)
         with raises(EmbedderUnavailable):
@@ -207,7 +214,7 @@ class Reembedding(BackendCase):
         assert Counter(first.documents + second.documents) == Counter(_TEXTS)
 
     def test_pending_entries_have_vectors_after_reembed(self, tmp_path: Path) -> None:
-        """`reembed` also embeds entries that were stored without an embedder."""
+        """`reembed` also embeds entries that were stored while the embedder was unavailable."""
         backend, (entry,) = self.stored(tmp_path, "a patient marmot", embedder=FlakyEmbedder(down=True), dense=True)
         assert backend.pending(Scope()) == 1
         moved = backend.reembed(HashingEmbedder(64))
@@ -217,8 +224,8 @@ class Reembedding(BackendCase):
         assert self.by_vectors(self.start(tmp_path, HashingEmbedder(64)), "marmot") == [entry.id]
 
     def test_one_reembed_at_a_time(self, tmp_path: Path) -> None:
-        """While one `reembed` is unfinished, `reembed` to another space raises `Conflict`. After `abandon_reembedding`
-        it succeeds."""
+        """While a `reembed` is unfinished, a `reembed` to another space raises `Conflict`. After `abandon_reembedding`,
+        the call to the other space succeeds."""
         backend, _ = self.stored(tmp_path, *_TEXTS, dense=True)
         with raises(EmbedderUnavailable):
             backend.reembed(_DiesAfter(1))
@@ -245,7 +252,8 @@ class Reembedding(BackendCase):
         self._check_dense(tmp_path, entries, 64, _TEXTS[5])
 
     def test_entries_that_fail_during_reembed_have_vectors_after_it(self, tmp_path: Path) -> None:
-        """An entry that could not be embedded in the old space is still embedded in the new space."""
+        """`reembed` embeds an entry in the new space, even if the embedder of the old space fails for this entry during
+        `reembed`."""
         former = FlakyEmbedder()
         backend, stored = self.stored(tmp_path, *_TEXTS[:80], embedder=former, dense=True)
         former.down = True
@@ -257,7 +265,7 @@ class Reembedding(BackendCase):
         assert self.by_vectors(again, "marmot") == sorted(entry.id for entry in stored)
 
     def test_a_new_space_is_not_confused_with_a_pruned_one(self, tmp_path: Path) -> None:
-        """Files that remain of a pruned space are not used for a new space."""
+        """After `prune_spaces`, dense search in a new space does not use index files of the deleted space."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.reembed(HashingEmbedder(64))
         backend.close()
@@ -274,8 +282,8 @@ class Reembedding(BackendCase):
         self._check_dense(tmp_path, entries, 72, _TEXTS[5])
 
     def test_a_refused_text_blocks_no_other_text(self, tmp_path: Path) -> None:
-        """If the embedder refuses a text, the other texts are embedded. Only `embed_pending` tries the refused text
-        again."""
+        """If the embedder refuses a text, all other texts are still embedded. `store` does not try the refused text
+        again. `embed_pending` tries it again by default."""
         embedder = _Picky()
         backend, (good, bad, other) = self.stored(
             tmp_path, "a stoat", "a bad heron", "a puffin", embedder=embedder, dense=True
@@ -290,7 +298,7 @@ class Reembedding(BackendCase):
         assert {good.id, other.id} <= set(self.by_vectors(backend, "stoat"))
 
     def test_finished_requests_are_kept(self, tmp_path: Path) -> None:
-        """If a request fails, the vectors of earlier requests are kept."""
+        """If a request to the embedder fails, the vectors of the earlier requests remain stored."""
         dies = _DiesAfter(3, request_texts=4)
         backend, _ = self.stored(tmp_path, *_TEXTS[:40], embedder=dies, dense=True)
         assert backend.pending(Scope()) == 40 and len(dies.documents) == 12
@@ -299,7 +307,8 @@ class Reembedding(BackendCase):
         assert Counter(dies.documents) == Counter(_TEXTS[:40])
 
     def test_reembed_to_a_former_space_embeds_only_new_texts(self, tmp_path: Path) -> None:
-        """`reembed` to a former space uses the vectors that this space still has."""
+        """If the store returns to a former embedding space, `reembed` uses the stored vectors of this space and embeds
+        only new texts."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.reembed(HashingEmbedder(64))
         backend.close()
@@ -309,7 +318,8 @@ class Reembedding(BackendCase):
         assert embedder.documents == ["a wolverine at dusk"] and moved.reused == len(entries)
 
     def test_former_spaces_stay_until_they_are_pruned(self, tmp_path: Path) -> None:
-        """`reembed` to the active space does nothing. Vectors of a former space stay until `prune_spaces`."""
+        """`reembed` to the current embedding space does nothing. `reembed` to another space keeps the vectors of the
+        former space until `prune_spaces` deletes them."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         embedder = CountingEmbedder()
         assert not backend.reembed(embedder).switched and not embedder.documents
@@ -321,7 +331,8 @@ class Reembedding(BackendCase):
         assert backend.prune_spaces() == 0
 
     def test_another_embedder_is_refused_with_advice(self, tmp_path: Path) -> None:
-        """If a store is opened with another embedder, `SpaceMismatch` is raised. Its message names the options."""
+        """If a store is opened with the embedder of another space, `store` and `search` raise `SpaceMismatch`. The
+        message contains the commands that help."""
         backend, _ = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.close()
         other = self.start(tmp_path, HashingEmbedder(64))
@@ -332,7 +343,7 @@ class Reembedding(BackendCase):
             assert "hashing:256" in message and "--embedder" in message and "reembed --to hashing:64" in message
 
     def test_waiting_reports_attempts_and_errors(self, tmp_path: Path) -> None:
-        """`waiting` reports the attempts and the last error of each entry."""
+        """For each pending entry, `waiting` returns the number of attempts to embed it, and the last error."""
         new = "a stoat", make_entry("a heron", namespace="n")
         backend, (one, other) = self.stored(tmp_path, *new, embedder=FlakyEmbedder(down=True), dense=True)
         backend.embed_pending()
@@ -342,7 +353,8 @@ class Reembedding(BackendCase):
         assert not backend.waiting(["missing"]) and len(backend.waiting([one.id, other.id], limit=1)) == 1
 
     def _check_dense(self, folder: Path, entries: Sequence[MemoryEntry], dimension: int, *texts: str) -> None:
-        """Open the store with an embedder of this dimension, and compare dense search with the reference."""
+        """Open the store with an embedder of this dimension. Check that dense search for each of `texts` returns the
+        hits of the exact reference."""
         embedder = HashingEmbedder(dimension)
         backend, reference = self.start(folder, embedder), Reference(entries, embedder)
         for text in texts:

@@ -1,4 +1,4 @@
-"""Check the contracts of embedders, rerankers and language models."""
+"""Conformance suites of embedders, rerankers and language models."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TEXTS = (
 
 
 class EmbedderConformance:
-    """The contract of `Embedder` as tests. A subclass defines `make()`. It may always return the same embedder."""
+    """The contract of `Embedder` as tests. A subclass defines `make()`, which returns the embedder under test."""
 
     def make(self) -> Embedder:
-        """Return the embedder under test."""
+        """Return the embedder under test. Every call may return the same object."""
         raise NotImplementedError
 
     def test_the_space_describes_the_vectors(self) -> None:
@@ -45,7 +45,7 @@ class EmbedderConformance:
         assert embedder.space == space
 
     def test_vectors_are_finite_unit_rows_of_float32(self) -> None:
-        """Vectors are float32, finite and of unit length."""
+        """Vectors have the type float32, finite values and unit length."""
         embedder = self.make()
         rows = embedder.embed_documents([*_TEXTS, "", " "])
         queries = np.stack([embedder.embed_query(text) for text in _TEXTS])
@@ -55,7 +55,7 @@ class EmbedderConformance:
             assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-4)
 
     def test_a_row_does_not_depend_on_the_batch(self) -> None:
-        """A text has the same vector alone, in a batch, and in a batch of another order."""
+        """The vector of a text does not depend on the other texts of the batch or on their order."""
         embedder = self.make()
         alone = np.concatenate([embedder.embed_documents([text]) for text in _TEXTS])
         together = embedder.embed_documents(_TEXTS)
@@ -65,7 +65,7 @@ class EmbedderConformance:
         assert float(np.abs(alone[0] - alone[2]).max()) > 1e-3
 
     def test_a_text_is_nearest_to_itself(self) -> None:
-        """A query is nearest to the document with the same text."""
+        """Of all documents, the document with the same text as the query has the highest cosine."""
         embedder = self.make()
         rows = embedder.embed_documents(_TEXTS)
         for n in (0, 1, 3):
@@ -94,7 +94,8 @@ class EmbedderConformance:
             embedder.embed_documents(["short", longer])
 
     def test_the_last_word_that_fits_changes_the_vector(self) -> None:
-        """A text of at most `max_tokens` tokens is embedded to its last word."""
+        """If a text has almost `max_tokens` tokens, its last word changes the vector. So the embedder reads the whole
+        text."""
         embedder = self.make()
         spans = embedder.token_spans("filler " * 5000)
         per_word = max(1, sum(span.start < len("filler ") for span in spans))
@@ -103,7 +104,8 @@ class EmbedderConformance:
         assert float(one @ other) < 0.99999
 
     def test_windows_of_a_long_text_fit(self) -> None:
-        """If a long text is split by token spans, each window can be embedded."""
+        """A long text can be split by its token spans into pieces of at most `max_tokens` tokens. The embedder accepts
+        every such piece."""
         embedder = self.make()
         long = " ".join(_TEXTS * 60) + " " + "x" * 3000
         spans = windows(long, embedder.token_spans, embedder.space.max_tokens)
@@ -139,16 +141,17 @@ _LONG = "filler " * 4_000  # more than most models read at once
 
 
 class RerankerConformance:
-    """The contract of `Reranker` as tests. A subclass defines `make()`. It may always return the same reranker."""
+    """The contract of `Reranker` as tests. A subclass defines `make()`, which returns the reranker under test. If the
+    reranker does not understand English, the subclass sets `understands = False`."""
 
     understands = True  # an English answer scores higher than another sentence; False for random weights
 
     def make(self) -> Reranker:
-        """Return the reranker under test."""
+        """Return the reranker under test. Every call may return the same object."""
         raise NotImplementedError
 
     def test_each_text_has_one_finite_score(self) -> None:
-        """Each text gets one score, which is a finite float32."""
+        """`scores` returns one finite float32 for each text."""
         reranker = self.make()
         assert reranker.name
         self._check_scores(reranker.scores(_QUESTION, _PASSAGES), len(_PASSAGES))
@@ -157,7 +160,7 @@ class RerankerConformance:
         self._check_scores(reranker.scores(_QUESTION, []), 0)
 
     def test_a_score_does_not_depend_on_the_batch(self) -> None:
-        """A text has the same score alone, in a batch, and in a batch of another order."""
+        """The score of a text does not depend on the other texts of the batch or on their order."""
         reranker = self.make()
         texts = [*_PASSAGES, _LONG[:3_000]]
         together = reranker.scores(_QUESTION, texts)
@@ -177,7 +180,7 @@ class RerankerConformance:
         assert int(np.argmax(reranker.scores("When does the bakery open?", _PASSAGES[:2]))) == 1
 
     def test_the_end_of_a_long_text_or_question_changes_the_score(self) -> None:
-        """The last words of a long text or of a long question change the score."""
+        """The last words of a long text change the score. The last words of a long question change the score, too."""
         reranker = self.make()
         scores = reranker.scores(_QUESTION, [f"{_LONG}{ending}" for ending in _ENDINGS])
         self._check_scores(scores, len(_ENDINGS))
@@ -188,7 +191,7 @@ class RerankerConformance:
         assert not np.array_equal(rows[0], rows[1])
 
     def test_a_reranker_is_thread_safe(self) -> None:
-        """Concurrent calls return the same scores as single calls."""
+        """Calls in several threads return the same scores as calls in one thread."""
         reranker = self.make()
         calls = [(_PASSAGES[n % 2], [*_PASSAGES[n:], _LONG[: 100 * n]]) for n in range(6)] * 6
         expected = [reranker.scores(*call) for call in calls[:6]] * 6
@@ -218,15 +221,16 @@ VALUE = {"colour": "red", "dark": True}  # a model that repeats its prompt retur
 
 
 class LanguageModelConformance:
-    """The contract of `LanguageModel` as tests. A subclass defines `make()`, and sets the class attributes for
-    abilities that the model lacks."""
+    """The contract of `LanguageModel` as tests. A subclass defines `make()`, which returns the model under test. If the
+    model does not support tools or schemas, the subclass sets `tools` or `schemas` to False. If the limit of tokens is
+    known, the subclass sets `fits` to this limit."""
 
     tools = True  # the model accepts tools and their results
     schemas = True  # if the message is JSON that fits the schema, the model returns this JSON
     fits = 0  # tokens of prompt and reply together; 0: unknown, and the limit is not tested
 
     def make(self) -> LanguageModel:
-        """Return the model under test."""
+        """Return the model under test. Every call may return the same object."""
         raise NotImplementedError
 
     def test_a_reply_has_text_and_token_counts(self) -> None:
@@ -234,26 +238,27 @@ class LanguageModelConformance:
         self._check_reply(self.make().complete(ASK, max_tokens=64))
 
     def test_a_stream_yields_pieces_and_returns_the_reply(self) -> None:
-        """The pieces of a stream, joined, are the text of the reply."""
+        """`stream` yields pieces of text and returns the reply. The joined pieces equal the text of the reply."""
         pieces, reply = _read_stream(self.make(), 64)
         self._check_reply(reply)
         assert all(pieces)
         assert "".join(pieces) == reply.text
 
     def test_max_tokens_limits_a_reply(self) -> None:
-        """If a reply is cut at `max_tokens`, its finish reason is `length`."""
+        """If a reply is cut at `max_tokens`, `finish` of the reply is `length`."""
         model = self.make()
         reply = model.complete(COUNT, max_tokens=6)
         assert (reply.finish, reply.tokens_out <= 6) == ("length", True)
         assert reply.text.strip()
 
     def test_messages_of_every_role_are_accepted(self) -> None:
-        """Messages of the roles system, user and assistant are accepted."""
+        """`complete` accepts messages of the roles system, user and assistant."""
         messages = [*ASK, ChatMessage("assistant", "It is full of boats."), ChatMessage("user", "How many?")]
         self._check_reply(self.make().complete(messages, max_tokens=64))
 
     def test_a_tool_call_or_a_text_is_returned(self) -> None:
-        """A reply has a text or tool calls. If the reply has tool calls, its finish reason is `tool_calls`."""
+        """A reply has a text or tool calls. `finish` of the reply is `tool_calls` if and only if the reply has tool
+        calls."""
         self._needs("tools")
         reply = self.make().complete([ChatMessage("user", "How is the weather in Turku?")], tools=[WEATHER])
         self._check_reply(reply)
@@ -262,7 +267,7 @@ class LanguageModelConformance:
         assert (reply.finish == "tool_calls") == bool(reply.tool_calls)
 
     def test_the_result_of_a_tool_is_accepted(self) -> None:
-        """A conversation with a tool call and its result is accepted."""
+        """`complete` accepts a conversation that contains a tool call and the result of this call."""
         self._needs("tools")
         messages = [
             ChatMessage("user", "How is the weather in Turku?"),
@@ -272,7 +277,8 @@ class LanguageModelConformance:
         self._check_reply(self.make().complete(messages, tools=[WEATHER], max_tokens=64))
 
     def test_data_is_the_parsed_text_and_fits_the_schema(self) -> None:
-        """If a schema is given, `data` of the reply is the parsed text."""
+        """If `complete` is given a JSON Schema, the text of the reply is JSON that fits the schema. `data` of the reply
+        is the parsed JSON."""
         self._needs("schemas")
         arguments = [ChatMessage("system", "Repeat the message."), ChatMessage("user", json.dumps(VALUE))]
         reply = self.make().complete(arguments, schema=COLOUR, max_tokens=64)
@@ -288,20 +294,20 @@ class LanguageModelConformance:
                 self.make().complete(ASK, schema=wrong)
 
     def test_invalid_arguments_are_refused(self) -> None:
-        """Invalid messages, limits and temperatures raise `InvalidInput`."""
+        """Invalid values of `messages`, `max_tokens` and `temperature` raise `InvalidInput`."""
         wrong: list[dict[str, Any]] = [{"messages": ()}, {"messages": [{"role": "user", "content": "hello"}]}]
         wrong += [{"max_tokens": 0}, *({"temperature": value} for value in (-0.1, 2.1, math.nan, math.inf))]
         for options in wrong:
             self._check_refused(InvalidInput, **{"messages": ASK, **options})
 
     def test_a_conversation_that_is_too_long_is_refused(self) -> None:
-        """A conversation with more tokens than the model accepts raises `PromptTooLong`."""
+        """A conversation that has more tokens than the model accepts raises `PromptTooLong`."""
         if not self.fits:
             raise unittest.SkipTest("the limit of this model is unknown")
         self._check_refused(PromptTooLong, messages=[ChatMessage("user", "harbour " * self.fits)])
 
     def test_a_closed_stream_leaves_the_model_usable(self) -> None:
-        """If a stream is closed before its end, the model still answers the next call."""
+        """If the caller closes a stream before its end, the model still answers the next call."""
         model = self.make()
         stream = model.stream(ASK, max_tokens=64)
         assert next(stream)
@@ -309,7 +315,7 @@ class LanguageModelConformance:
         self._check_reply(model.complete(ASK, max_tokens=64))
 
     def test_a_model_is_thread_safe(self) -> None:
-        """Concurrent calls return complete replies."""
+        """Calls in several threads return complete replies."""
         model = self.make()
 
         def ask(n: int) -> Reply:
@@ -321,7 +327,7 @@ class LanguageModelConformance:
 
     def _needs(self, ability: str) -> None:
         if not getattr(self, ability):
-            raise unittest.SkipTest(f"this model has no {ability}")
+            raise unittest.SkipTest(f"this model does not support {ability}")
 
     def _check_refused(self, error: type[Exception], **arguments: Any) -> None:
         model = self.make()

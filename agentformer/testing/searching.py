@@ -1,5 +1,5 @@
-"""Check that search returns exact cosines and all matching words, in the same order each time, and that a call sees
-exactly the entries of its scope."""
+"""Tests of a backend: search returns exact cosines, all entries with a matching word, and the same order each time. A
+call returns only entries of its scope."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def _corpus(size: int = 300) -> list[MemoryEntry]:
 
 
 def _long(fact: str, at: int, sentences: int = 120) -> str:
-    """Return a text of several windows in which one of many sentences is `fact`."""
+    """Return a text with this number of other sentences. The sentence `fact` stands before the sentence with index
+    `at`. The text is longer than the embedder can read at once."""
     filler = [f"Nothing of note was written about item {n} in that long year." for n in range(sentences)]
     return " ".join([*filler[:at], fact, *filler[at:]])
 
@@ -35,7 +36,8 @@ class Searching(BackendCase):
     """Tests of `search` in the modes dense, lexical and hybrid."""
 
     def test_dense_search_is_exact(self, tmp_path: Path) -> None:
-        """The scores of dense search are the cosines of the reference."""
+        """Dense search returns the entries with the highest cosines. The scores are the cosines that `Reference`
+        computes."""
         backend, entries = self.stored(tmp_path, *_corpus(), dense=True)
         reference = Reference(entries)
         for text in ("numbat teapot", "the fossa saw the anvil on day 7.", "jerboa", "unrelated words entirely"):
@@ -44,7 +46,7 @@ class Searching(BackendCase):
                 reference.check_dense(query, backend.search(query))
 
     def test_dense_search_is_exact_after_changes(self, tmp_path: Path) -> None:
-        """Dense search stays exact after entries are updated, removed and added."""
+        """Dense search still returns exact results after entries are updated, removed and added."""
         backend, entries = self.stored(tmp_path, *_corpus(), dense=True)
         reference = Reference(entries)
         choose = random.Random(3)  # noqa: S311
@@ -62,7 +64,8 @@ class Searching(BackendCase):
         reference.check_dense(query, backend.search(query))
 
     def test_a_long_text_is_found_by_its_best_window(self, tmp_path: Path) -> None:
-        """If a text has several windows, the hit reports the span of the best window."""
+        """A long text is embedded in several windows. `span` of the hit is the position of the window that matches the
+        query best."""
         fact = "The vault code of the lighthouse keeper is heliotrope."
         texts = [_long(fact, 119), _long("Rain fell on the harbour.", 5), _long("The keeper left.", 60)]
         backend, entries = self.stored(tmp_path, *texts, dense=True)
@@ -76,14 +79,15 @@ class Searching(BackendCase):
         assert hits[0].span.end - hits[0].span.start < len(texts[0]) / 2
 
     def test_words_find_the_entries_that_hold_them(self, tmp_path: Path) -> None:
-        """Lexical search finds exactly the entries that contain the word."""
+        """Lexical search finds all entries that contain the word of the query, and no other entries."""
         backend, corpus = self.stored(tmp_path, *_corpus())
         for word in (*_ANIMALS, *_THINGS):
             assert by_words(backend, word) == [entry.id for entry in corpus if word in entry.content], word
         assert by_words(backend, "rhinoceros") == []
 
     def test_words_rank_the_better_match_higher(self, tmp_path: Path) -> None:
-        """An entry with more matching words, or with rarer matching words, has a higher score."""
+        """In lexical search, an entry that contains more words of the query has a higher score. Rare words count
+        more."""
         both = make_entry("In the morning the dugong carried a bobbin to the beach.")
         twice = make_entry("The dugong met another dugong on the beach today.")
         once = make_entry("In the morning the dugong swam to the beach and back again.")
@@ -96,7 +100,7 @@ class Searching(BackendCase):
         assert [hit.lexical_rank for hit in hits] == [1, 2, 3]
 
     def test_each_mode_reports_only_its_own_scores(self, tmp_path: Path) -> None:
-        """A dense hit has no lexical score, and a lexical hit has no dense score."""
+        """A hit of dense search has no lexical score. A hit of lexical search has no dense score."""
         backend, _ = self.stored(tmp_path, *_corpus(20))
         dense = backend.search(Query("numbat teapot", mode="dense"))
         assert bool(dense) == self.vectors and bool(dense.warnings) != self.vectors
@@ -106,7 +110,8 @@ class Searching(BackendCase):
         assert [hit.dense_rank for hit in dense] == list(range(1, len(dense) + 1))
 
     def test_hybrid_scores_are_in_range_sorted_and_reproducible(self, tmp_path: Path) -> None:
-        """Hybrid scores lie in 0..1 and are sorted. The same search returns the same scores again."""
+        """Hybrid search returns scores in 0..1, the highest score first. The same search returns the same hits
+        again."""
         backend, _ = self.stored(tmp_path, *_corpus())
         for text in ("numbat teapot", "kakapo", "the loris saw the easel on day 3", "nothing known"):
             hits = backend.search(Query(text, limit=50))
@@ -116,7 +121,7 @@ class Searching(BackendCase):
             assert list(backend.search(Query(text, limit=50))) == list(hits)
 
     def test_hybrid_ranks_the_first_of_both_sides_first(self, tmp_path: Path) -> None:
-        """An entry that is the best dense hit and the best lexical hit has the hybrid score 1."""
+        """If an entry is the best hit of dense search and of lexical search, its hybrid score is 1."""
         best = make_entry("the urial walks under a hammock")
         backend, _ = self.stored(tmp_path, *_corpus(50), best, *_corpus(50), dense=True)
         hits = backend.search(Query("the urial walks under a hammock"))
@@ -125,7 +130,7 @@ class Searching(BackendCase):
         assert abs(hits[0].score - 1.0) < 1e-9
 
     def test_a_smaller_limit_returns_the_beginning_of_the_list(self, tmp_path: Path) -> None:
-        """A smaller `limit` returns the first hits of the longer list."""
+        """A search with a smaller `limit` returns the first hits of the same search with a larger `limit`."""
         backend, _ = self.stored(tmp_path, *_corpus())
         for mode in self.modes:
             for text in ("fossa hammock", "gharial day 9", "dugong", "bobbin margay jerboa"):
@@ -135,7 +140,7 @@ class Searching(BackendCase):
                     assert [hit.entry.id for hit in part] == [hit.entry.id for hit in whole[:limit]], (mode, text)
 
     def test_min_score_only_cuts_the_list(self, tmp_path: Path) -> None:
-        """`min_score` removes the hits with a lower score, and changes nothing else."""
+        """`min_score` removes the hits with a lower score. The other hits do not change."""
         backend, _ = self.stored(tmp_path, *_corpus())
         whole = backend.search(Query("fossa hammock day 4", limit=30))
         least = whole[10].score
@@ -146,7 +151,7 @@ class Searching(BackendCase):
         assert list(backend.search(Query("fossa hammock day 4", min_score=1.01))) == []
 
     def test_an_empty_query_finds_nothing(self, tmp_path: Path) -> None:
-        """A blank query returns no hits."""
+        """A query that is empty or consists of white space returns no hits."""
         backend = self.start(tmp_path)
         assert list(backend.search(Query("anything"))) == []
         backend.store(_corpus(5))
@@ -155,7 +160,8 @@ class Searching(BackendCase):
                 assert list(backend.search(Query(text, mode=mode))) == []
 
     def test_a_query_may_contain_any_character(self, tmp_path: Path) -> None:
-        """Operators of a query language and control characters are searched as plain text."""
+        """A query may contain operators of a query language and control characters. Search treats them as plain
+        text."""
         backend, (entry,) = self.stored(
             tmp_path, make_entry('a "quoted" (numbat) AND OR NOT +x -y field:value * ~2 ^3 \\ /re/')
         )
@@ -165,8 +171,8 @@ class Searching(BackendCase):
         assert [hit.entry.id for hit in backend.search(Query("numbat)"))] == [entry.id]
 
     def test_context_is_searched_and_embedded_but_is_not_content(self, tmp_path: Path) -> None:
-        """Search finds an entry by the words of its context. Context and content are embedded together as one text. The
-        content of the hit does not include the context."""
+        """An entry may have a context, such as the heading above its text. Search finds the entry by words of the
+        context. The content of the hit does not include the context."""
         entry = make_entry("It opens at nine.", context="Handbook › Archipelago museum")
         backend, _ = self.stored(tmp_path, entry, "It closes at nine.", *_corpus(20))
         assert by_words(backend, "archipelago") == [entry.id]
@@ -179,7 +185,7 @@ class Searching(BackendCase):
             assert abs((hit.dense_score or 0) - cosine) < 1e-5
 
     def test_another_namespace_is_never_searched(self, tmp_path: Path) -> None:
-        """All hits are from the namespace of the scope."""
+        """Search returns only entries of the namespace in the scope."""
         mine, theirs = make_entry("the jerboa secret", namespace="a"), make_entry("the jerboa secret", namespace="b")
         backend, _ = self.stored(tmp_path, mine, theirs)
         for mode in self.modes:
@@ -197,7 +203,7 @@ _JSON: tuple[Any, ...] = (
 
 
 def _population(seed: int, size: int) -> list[MemoryEntry]:
-    """Return entries that differ in every field that a scope can filter by."""
+    """Return `size` random entries with different values in every field that a scope can filter by."""
     choose = random.Random(seed)  # noqa: S311
     entries = []
     for n in range(size):
@@ -260,17 +266,19 @@ def _scopes() -> Iterator[Scope]:
 
 
 class Scopes(BackendCase):
-    """Tests of scopes in `list`, `count` and `search`."""
+    """Tests of scopes in `list`, `count` and `search`. A scope is a filter for entries."""
 
     def test_every_scope_is_exact_in_list_count_and_search(self, tmp_path: Path) -> None:
-        """For random scopes over random entries, results are those of the reference."""
+        """For many scopes over random entries, `list`, `count` and `search` return the entries that `Reference`
+        returns."""
         backend = self.start(tmp_path)
         reference = Reference(backend.store(_population(seed=1, size=400)))
         sizes = [self._check_scope(backend, reference, scope) for scope in _scopes()]
         assert max(sizes) > 100 and sum(size > 0 for size in sizes) > 15  # otherwise the scopes test little
 
     def test_reading_does_not_change_decay(self, tmp_path: Path) -> None:
-        """The decay of an entry is computed at each reading. The stored value does not change."""
+        """The salience of an entry decays with time. Each call computes the decayed value, and the stored value does
+        not change."""
         entry = make_entry(f"a {_WORD}", category="context", salience=0.8, created_at=_DAY)
         backend, (stored,) = self.stored(tmp_path, entry)
         later = Decay({"context": 0.9}, _DAY + timedelta(days=10))  # 0.8 * 0.9 ** 10 = 0.2789
@@ -284,7 +292,7 @@ class Scopes(BackendCase):
         assert backend.count(Scope(min_salience=0.73, decay=later)) == 0
 
     def test_metadata_is_compared_as_json(self, tmp_path: Path) -> None:
-        """Metadata filters compare the type and the value of JSON values."""
+        """A metadata filter compares JSON values by type and value: true does not equal 1, and "1" does not equal 1."""
         new = (make_entry(f"{_WORD} {n}", metadata={"k": value}) for n, value in enumerate(_JSON))
         backend, entries = self.stored(tmp_path, *new)
         backend.store([make_entry(f"{_WORD} without"), make_entry(f"{_WORD} nested", metadata={"n": {"k": 1}})])
@@ -299,7 +307,7 @@ class Scopes(BackendCase):
             assert [e.content for e in backend.list(Scope(metadata={"k": value}))] == ["a", "b"]
 
     def test_metadata_keys_are_plain_text(self, tmp_path: Path) -> None:
-        """In a metadata key, no character has a special meaning."""
+        """In the key of a metadata filter, no character has a special meaning."""
         backend = self.start(tmp_path)
         keys = ("", "a.b", "$", "$.a", "a[0]", '"', "'", "ä", "%", "a b", "A")
         backend.store([make_entry(key, metadata={key: 1, "a": {"b": 1}}) for key in keys])
@@ -307,7 +315,7 @@ class Scopes(BackendCase):
             assert [e.content for e in backend.list(Scope(metadata={key: 1}))] == [key]
 
     def test_a_small_scope_is_searched_exactly(self, tmp_path: Path) -> None:
-        """Search finds the only entry of a scope although thousands of entries are outside the scope."""
+        """If only one of many entries is inside the scope, search finds this entry."""
         crowd = [make_entry(f"{_WORD} {_WORD} eats a leaf", session_id=f"s{n % 7}") for n in range(2000)]
         inside = make_entry(f"something else altogether, and one {_WORD}", session_id="mine", metadata={"rare": True})
         backend, _ = self.stored(tmp_path, *crowd[:1000], inside, *crowd[1000:])
@@ -317,7 +325,7 @@ class Scopes(BackendCase):
                 assert [hit.entry.id for hit in hits] == [inside.id], (mode, scope)
 
     def test_documents_and_pages_are_listed_but_not_searched(self, tmp_path: Path) -> None:
-        """Documents and pages are listed and counted, but no search returns them."""
+        """`list` and `count` include entries of the kinds document and page. Search never returns these entries."""
         backend = self.start(tmp_path)
         for kind in sorted(UNSEARCHED_KINDS):
             backend.store([make_entry(f"{_WORD} in a {kind}", kind=kind)])

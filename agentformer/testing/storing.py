@@ -1,4 +1,4 @@
-"""Check that entries are read back unchanged, and that a failed call changes nothing."""
+"""Tests of a backend: entries are read back unchanged, and a failed call changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOMENT = datetime(2024, 2, 29, 23, 59, 59, 123_456, tzinfo=UTC)
 
 
 def _full() -> MemoryEntry:
-    """Return an entry with a different value in every field."""
+    """Return an entry with a value in every field. The values differ from the defaults."""
     return make_entry(
         "Työkalu 🛠 on\nlaatikossa\u0000.",
         tier="episodic",
@@ -75,7 +75,7 @@ class Storing(BackendCase):
         assert [(entry.role, entry.speaker, entry.raw) for entry in again] == message_fields
 
     def test_storing_sets_missing_times(self, tmp_path: Path) -> None:
-        """If an entry has no times, `store` sets them to the current time."""
+        """If an entry has no creation time or update time, `store` sets the missing time to the current time."""
         before = datetime.now(UTC)
         backend, (stored,) = self.stored(tmp_path, "a")
         after = datetime.now(UTC)
@@ -85,7 +85,7 @@ class Storing(BackendCase):
         assert list(backend.get([stored.id])) == [stored]
 
     def test_store_returns_entries_in_order(self, tmp_path: Path) -> None:
-        """`store` returns entries in the order given, and accepts an empty list."""
+        """`store` returns the entries in the order of its argument, and accepts an empty list."""
         backend = self.start(tmp_path)
         entries = [make_entry(f"entry {i}") for i in range(5)][::-1]
         assert [entry.id for entry in backend.store(entries)] == [entry.id for entry in entries]
@@ -93,7 +93,7 @@ class Storing(BackendCase):
         assert backend.count(Scope()) == 5
 
     def test_an_existing_or_repeated_id_stores_nothing(self, tmp_path: Path) -> None:
-        """If one id exists already or is given twice, `store` raises `Conflict` and stores none of the entries."""
+        """If an id already exists or is given twice, `store` raises `Conflict` and stores none of the entries."""
         backend, (old, _) = self.stored(tmp_path, "the first owner of this id", make_entry("bystander", session_id="s"))
         new_entries = [make_entry("newcomer one"), make_entry("usurper", id=old.id), make_entry("newcomer two")]
         with unchanged(backend, old.id), raises(Conflict):
@@ -105,7 +105,8 @@ class Storing(BackendCase):
         assert len(by_words(backend, "owner bystander")) == 2
 
     def test_replacing_removes_the_scope_with_its_parts(self, tmp_path: Path) -> None:
-        """`replacing` removes the entries of a scope and the parts of these entries."""
+        """`store` with `replacing` removes the entries of a scope. It also removes the parts of these entries, such as
+        the chunks of a document."""
         old = make_entry("old document", kind="document", metadata={"name": "a.txt"})
         part = make_entry("old chunk", kind="chunk", parent_id=old.id)
         inner = make_entry("old remark on the chunk", parent_id=part.id)
@@ -120,14 +121,15 @@ class Storing(BackendCase):
         assert self.by_vectors(backend, "chunk") == sorted([kept.id, chunk.id])
 
     def test_replacing_keeps_the_new_entries(self, tmp_path: Path) -> None:
-        """New entries that are inside the replaced scope are not removed."""
+        """`store` with `replacing` keeps the new entries, also if they are inside the replaced scope."""
         backend, _ = self.stored(tmp_path, "former state")
         new = [make_entry("present state"), make_entry("present addition")]
         backend.store(new, replacing=[Scope(), Scope()])
         assert sorted(e.content for e in backend.list(EVERYTHING)) == ["present addition", "present state"]
 
     def test_replacing_by_the_same_text_keeps_its_vector(self, tmp_path: Path) -> None:
-        """If a new entry has the text of a replaced entry, dense search finds the new entry."""
+        """If a new entry has the same text as an entry that it replaces, the vector of this text is used again, and
+        dense search finds the new entry."""
         backend, _ = self.stored(tmp_path, "a sentence that stays the same")
         (new,) = backend.store([make_entry("a sentence that stays the same")], replacing=[Scope()])
         assert backend.pending(Scope()) == 0
@@ -142,7 +144,8 @@ class Storing(BackendCase):
         assert list(backend.get([])) == []
 
     def test_list_pages_by_id_without_gap_or_repetition(self, tmp_path: Path) -> None:
-        """Calls of `list` with `after` and `limit` return every entry of the scope once."""
+        """Repeated calls of `list` with `after` and `limit` return every entry of the scope once, in the order of
+        ids."""
         entries = [make_entry(f"entry {i}", session_id="ab"[i % 2]) for i in range(25)]
         backend, _ = self.stored(tmp_path, *entries[::-1])
         scope = Scope(session_id="b")
@@ -154,7 +157,7 @@ class Storing(BackendCase):
         assert [i for page in pages for i in page] == sorted(e.id for e in entries if e.session_id == "b")
 
     def test_namespaces_with_entries_are_listed(self, tmp_path: Path) -> None:
-        """A namespace is listed while it has an entry. An archived entry counts, too."""
+        """`namespaces` returns each namespace that has at least one entry. Archived entries count, too."""
         backend = self.start(tmp_path)
         assert list(backend.namespaces()) == []
         archived = make_entry("y", namespace="b", archived_at=_MOMENT)
@@ -164,7 +167,8 @@ class Storing(BackendCase):
         assert list(backend.namespaces()) == ["a"]
 
     def test_remove_by_ids_removes_and_counts_parts(self, tmp_path: Path) -> None:
-        """`remove` also removes the parts of the given entries, and counts these parts."""
+        """`remove` also removes the parts of the given entries, such as the chunks of a document. The returned count
+        includes the parts."""
         whole = make_entry("whole wombat", kind="document")
         part = make_entry("part wombat", parent_id=whole.id)
         inner = make_entry("inner wombat", parent_id=part.id)
@@ -176,7 +180,7 @@ class Storing(BackendCase):
         assert by_words(backend, "wombat") == [other.id] == self.by_vectors(backend, "wombat")
 
     def test_remove_by_scope_includes_archived_entries(self, tmp_path: Path) -> None:
-        """Removal of a scope includes archived entries of the scope, and no other entries."""
+        """`remove` with a scope also removes the archived entries of the scope. Entries outside the scope remain."""
         inside = [make_entry("in", session_id="s"), make_entry("archived", session_id="s", archived_at=_MOMENT)]
         outside = [make_entry("out", session_id="t"), make_entry("elsewhere", session_id="s", namespace="n")]
         backend, _ = self.stored(tmp_path, *inside, *outside)
@@ -185,7 +189,7 @@ class Storing(BackendCase):
         assert backend.count(Scope("n")) == 1
 
     def test_a_removed_id_can_be_stored_again_without_history(self, tmp_path: Path) -> None:
-        """If an id was removed and is stored again, the entry has no history."""
+        """If an entry is removed and its id is stored again, the new entry has no history."""
         backend, (entry,) = self.stored(tmp_path, "former quagga")
         backend.update(entry.id, {"content": "second quagga"})
         backend.remove([entry.id])
@@ -196,7 +200,7 @@ class Storing(BackendCase):
         assert by_words(backend, "zebra") == [entry.id]
 
     def test_reopening_sees_everything(self, tmp_path: Path) -> None:
-        """After the store is opened again, entries, history and search results are the same."""
+        """After the store is closed and opened again, it returns the same entries, history and search results."""
         backend, entries = self.stored(tmp_path, *(f"numbat {i} lives here" for i in range(30)))
         changed = backend.update(entries[3].id, {"content": "numbat moved away"})
         query = Query("numbat lives", limit=50)
@@ -209,7 +213,8 @@ class Storing(BackendCase):
         assert len(before) == 30
 
     def test_another_opening_sees_each_acknowledged_write(self, tmp_path: Path) -> None:
-        """If a store is opened twice, each backend sees the writes of the other backend at once."""
+        """If two backends have the same store open, each backend sees a write of the other backend as soon as the write
+        has returned."""
         one, other = self.start(tmp_path), self.start(tmp_path)
         assert by_words(other, "kakapo") == [] == self.by_vectors(other, "kakapo")
         (entry,) = one.store([make_entry("a kakapo")])

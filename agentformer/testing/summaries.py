@@ -1,4 +1,5 @@
-"""Check that searches return either a summary or its originals, and that every summary can be undone."""
+"""Tests of a backend: `consolidate` archives entries (the originals) and stores a summary of them. Searches return
+either the summary or its originals, and `restore` reverses a consolidation."""
 
 from __future__ import annotations
 
@@ -24,21 +25,24 @@ def _summary(originals: Sequence[MemoryEntry], content: str = "tapir: a summary"
 
 
 class Summaries(BackendCase):
-    """Tests of `consolidate` and `restore`, and of the removal of summaries and originals."""
+    """Tests of `consolidate`, which replaces original entries by a summary, of `restore`, which reverses this, and of
+    the removal of summaries and originals."""
 
     def summarized(self, folder: Path) -> tuple[MemoryBackend, Sequence[MemoryEntry], MemoryEntry]:
-        """Store three entries and a summary that replaces them. Return backend, stored originals and summary."""
+        """Store three entries and a summary that replaces them. Return the backend, the three stored entries and the
+        summary."""
         backend, originals = self.stored(folder, *(_message(f"the tapir ate {n} leaves") for n in range(3)))
         return backend, originals, backend.consolidate(_summary(originals), [entry.id for entry in originals])
 
     def check_live(self, backend: MemoryBackend, live: Sequence[str]) -> None:
-        """Check that list, count and search return exactly these entries about the tapir."""
+        """Check that `list`, `count` and `search` return exactly the entries with these ids."""
         assert [entry.id for entry in backend.list(Scope(), limit=1000)] == sorted(live)
         assert backend.count(Scope()) == len(live)
         assert by_words(backend, "tapir") == sorted(live) == self.by_vectors(backend, "tapir")
 
     def test_archived_originals_name_their_summary(self, tmp_path: Path) -> None:
-        """A summary changes only `archived_at` and `archived_by` of its originals."""
+        """`consolidate` changes only `archived_at` and `archived_by` of the originals. `archived_by` is the id of the
+        summary."""
         backend, originals, summary = self.summarized(tmp_path)
         archived = list(backend.get([entry.id for entry in originals]))
         assert [entry.archived_by for entry in archived] == [summary.id] * 3
@@ -48,7 +52,7 @@ class Summaries(BackendCase):
         self.check_live(backend, [summary.id])
 
     def test_consolidation_checks_versions(self, tmp_path: Path) -> None:
-        """If an original has another version than expected, `consolidate` raises `Conflict`."""
+        """If the version of an original differs from the expected version, `consolidate` raises `Conflict`."""
         backend, (one, two) = self.stored(tmp_path, _message("one tapir"), _message("two tapirs"))
         backend.update(two.id, {"content": "two tapirs, on reflection"})
         ids = [one.id, two.id]
@@ -60,14 +64,15 @@ class Summaries(BackendCase):
         self.check_live(backend, [stored.id])
 
     def test_a_summary_is_not_summarized(self, tmp_path: Path) -> None:
-        """If an original is itself a summary, `consolidate` raises `Conflict`."""
+        """If one of the entries to summarize is a summary, `consolidate` raises `Conflict`."""
         backend, originals, summary = self.summarized(tmp_path)
         (other,) = backend.store([_message("another tapir")])
         with unchanged(backend, *(entry.id for entry in originals), summary.id, other.id), raises(Conflict):
             backend.consolidate(_summary([summary, other]), [other.id, summary.id])
 
     def test_one_of_several_overlapping_summaries_wins(self, tmp_path: Path) -> None:
-        """If concurrent summaries share originals, only one of the calls succeeds."""
+        """If several threads summarize some of the same entries, one call of `consolidate` succeeds, and the other
+        calls raise `Conflict`."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         originals = backends[0].store([_message(f"the tapir ate {n} leaves") for n in range(4)])
         outcomes: list[str] = []
@@ -86,7 +91,7 @@ class Summaries(BackendCase):
         assert by.count(winners[0]) == 3 and by.count(None) == 1
 
     def test_restore_returns_the_originals_unchanged(self, tmp_path: Path) -> None:
-        """`restore` makes the originals current again and archives the summary."""
+        """`restore` makes the originals of a summary current again, without other changes, and archives the summary."""
         backend, originals, summary = self.summarized(tmp_path)
         query = Query("tapir leaves", Scope(include_archived=True), limit=50)
         restored = backend.restore(summary.id)
@@ -99,7 +104,7 @@ class Summaries(BackendCase):
         assert list(self.start(tmp_path).get([entry.id for entry in originals])) == list(originals)
 
     def test_restored_entries_can_be_summarized_again(self, tmp_path: Path) -> None:
-        """After `restore`, the originals can be summarized again."""
+        """After `restore`, another summary can replace the same originals."""
         backend, originals, first = self.summarized(tmp_path)
         backend.restore(first.id)
         second = backend.consolidate(_summary(originals, "tapir: anew"), [entry.id for entry in originals])
@@ -110,7 +115,8 @@ class Summaries(BackendCase):
         assert list(backend.restore(second.id)) == list(originals)
 
     def test_an_invalid_restore_changes_nothing(self, tmp_path: Path) -> None:
-        """`restore` raises an error for an id that has no archived originals."""
+        """`restore` raises an error and changes nothing if the id is unknown, is not the id of a summary, or is the id
+        of a summary that was already restored."""
         backend, originals, summary = self.summarized(tmp_path)
         (plain,) = backend.store([make_entry("a plain fact of no tapir")])
         backend.restore(summary.id)
@@ -127,7 +133,8 @@ class Summaries(BackendCase):
                 backend.update(entry_id, {"archived_at": at})
 
     def test_an_updated_original_stays_archived(self, tmp_path: Path) -> None:
-        """`update` can change other fields of an archived original, and the original stays archived."""
+        """`update` can change the content of an archived original. The original stays archived, and `restore` returns
+        the changed content."""
         backend, originals, summary = self.summarized(tmp_path)
         changed = backend.update(originals[1].id, {"content": "the tapir ate no leaves"})
         assert changed.archived_by == summary.id and changed.archived_at is not None
@@ -137,7 +144,8 @@ class Summaries(BackendCase):
         self.check_live(backend, [entry.id for entry in originals])
 
     def test_removing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
-        """If an original is removed, its summary is removed, and the other originals become current again."""
+        """If an original is removed, its summary is removed, too. The other originals of this summary become current
+        again."""
         backend, originals, summary = self.summarized(tmp_path)
         assert backend.remove([originals[1].id]) == 2
         assert list(backend.get([summary.id, originals[1].id])) == []
@@ -154,7 +162,8 @@ class Summaries(BackendCase):
         self.check_live(backend, [entry.id for entry in originals])
 
     def test_removing_an_original_removes_its_restored_summary(self, tmp_path: Path) -> None:
-        """A restored summary still quotes its originals. So the summary is removed with an original."""
+        """If an original is removed after `restore`, the archived summary is also removed, because the summary still
+        contains text of the original."""
         backend, originals, summary = self.summarized(tmp_path)
         backend.restore(summary.id)
         assert backend.remove([originals[0].id]) == 2
@@ -162,7 +171,7 @@ class Summaries(BackendCase):
         assert list(backend.list(EVERYTHING)) == list(originals[1:])
 
     def test_removing_a_scope_removes_its_summaries(self, tmp_path: Path) -> None:
-        """After a scope is removed, no search finds its entries, and no search finds a summary of them."""
+        """If the entries of a scope are removed, their summaries and their histories are removed, too."""
         backend, originals, summary = self.summarized(tmp_path)
         backend.update(originals[0].id, {"content": "the tapir ate one leaf"})
         backend.update(summary.id, {"content": "tapir: a better summary"})
@@ -177,7 +186,7 @@ class Summaries(BackendCase):
         assert self.by_vectors(backend, "zebra", EVERYTHING) == [bystander.id]
 
     def test_replacing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
-        """`replacing` removes the summaries of replaced entries."""
+        """If `store` with `replacing` removes an original, the summary of this original is removed, too."""
         kept = _message("the tapir sleeps")
         removed = _message("the tapir eats", source_type="chat", source_id="1")
         backend, _ = self.stored(tmp_path, kept, removed)
@@ -188,7 +197,8 @@ class Summaries(BackendCase):
         self.check_live(backend, [kept.id, new.id])
 
     def test_a_removed_summary_is_no_duplicate(self, tmp_path: Path) -> None:
-        """A summary that the same call removes does not count as a duplicate."""
+        """If a call of `store` removes a summary, a new entry of this call is not a duplicate of the removed
+        summary."""
         backend, originals, summary = self.summarized(tmp_path)
         new = _summary([])  # the same text as the summary that this call removes
         (stored,) = backend.store([new], unique=True, replacing=[Scope(kinds=("message",), include_archived=True)])
@@ -198,13 +208,13 @@ class Summaries(BackendCase):
         self.check_live(backend, [new.id])
 
     def test_removing_a_summary_with_its_originals_counts_each_once(self, tmp_path: Path) -> None:
-        """If a summary and its originals are removed together, each entry is counted once."""
+        """If a summary and its originals are removed in one call, the returned count includes each entry once."""
         backend, originals, summary = self.summarized(tmp_path)
         assert backend.remove([summary.id, *(entry.id for entry in originals)]) == 4
         assert backend.count(EVERYTHING) == 0 and backend.namespaces() == []
 
     def test_a_summary_may_have_another_namespace_than_its_originals(self, tmp_path: Path) -> None:
-        """The namespace of a summary may differ from the namespace of its originals."""
+        """A summary may be in another namespace than its originals."""
         backend, originals = self.stored(
             tmp_path, _message("the tapir ate", namespace="a"), _message("a tapir slept", namespace="b")
         )
@@ -214,8 +224,8 @@ class Summaries(BackendCase):
         assert [by_words(backend, "tapir", Scope(name)) for name in "abc"] == [*([e.id] for e in originals), []]
 
     def test_an_invalid_consolidation_changes_nothing(self, tmp_path: Path) -> None:
-        """If an original is archived, superseded or missing, or if the id of the summary exists already, `consolidate`
-        raises `Conflict`."""
+        """`consolidate` raises `Conflict` and changes nothing if an original is archived, superseded or missing, or if
+        the id of the summary already exists."""
         archived = make_entry("archived lemur", archived_at=_MOMENT)
         superseded = make_entry("superseded lemur", superseded_by="x")
         backend, (live, other, *_) = self.stored(tmp_path, "live lemur", "other lemur", archived, superseded)

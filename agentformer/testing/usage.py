@@ -1,4 +1,5 @@
-"""Check that equal facts are stored once, and that every use of an entry is counted."""
+"""Tests of a backend: equal facts are stored once, every use of an entry is counted, and `latest` returns the newest
+entries."""
 
 from __future__ import annotations
 
@@ -53,10 +54,11 @@ def _fact(**changes: Any) -> MemoryEntry:
 
 
 class Duplicates(BackendCase):
-    """Tests of `store` with `unique`."""
+    """Tests of `store` with `unique=True`, which stores no entry that equals an existing entry."""
 
     def test_a_duplicate_is_counted_and_not_stored(self, tmp_path: Path) -> None:
-        """If an equal entry exists, `store` with `unique` returns that entry and raises its `repeat_count`."""
+        """If an equal entry exists, `store` with `unique` returns the existing entry and raises `repeat_count` of the
+        existing entry by one."""
         backend = self.start(tmp_path)
         (first,) = backend.store([_fact()], unique=True)
         (again,) = backend.store([_fact()], unique=True)
@@ -73,7 +75,8 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron") == [first.id] == self.by_vectors(backend, "heron")
 
     def test_an_entry_with_any_difference_is_stored(self, tmp_path: Path) -> None:
-        """If the text, the place or a detail differs, the entry is stored as a new entry."""
+        """With `unique`, an entry is stored if its text, namespace, owner or another field differs from the existing
+        entry."""
         backend = self.start(tmp_path)
         (first,) = backend.store([_fact()], unique=True)
         for changes in _OTHERWISE:
@@ -84,7 +87,8 @@ class Duplicates(BackendCase):
         assert backend.count(EVERYTHING) + backend.count(Scope("other")) == 1 + len(_OTHERWISE)
 
     def test_duplicates_within_a_call_are_stored_once(self, tmp_path: Path) -> None:
-        """If a call with `unique` has two equal entries, one of them is stored."""
+        """If one call of `store` with `unique` contains two equal entries, only the first entry is stored. The second
+        entry counts as a repetition."""
         backend = self.start(tmp_path)
         one, twin, other = _fact(), _fact(), _fact(content="The stork does not.")
         stored = backend.store([one, twin, other], unique=True)
@@ -93,7 +97,8 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron stork") == [one.id, other.id] == self.by_vectors(backend, "heron stork")
 
     def test_the_same_entry_can_be_stored_again(self, tmp_path: Path) -> None:
-        """With `unique`, an entry with an existing id and the same content counts as a duplicate."""
+        """If an entry with the same id and the same content exists, `store` with `unique` counts a repetition and
+        raises no error."""
         backend = self.start(tmp_path)
         entry = _fact()
         for times in (2, 1):
@@ -102,7 +107,8 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron") == [entry.id] == self.by_vectors(backend, "heron")
 
     def test_concurrent_duplicates_are_stored_once(self, tmp_path: Path) -> None:
-        """If concurrent calls store the same fact, the fact is stored once."""
+        """If several threads store the same fact with `unique`, the fact is stored once, and the other calls count as
+        repetitions."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
 
         def write(n: int) -> list[str]:
@@ -113,7 +119,7 @@ class Duplicates(BackendCase):
         assert [(e.id, e.repeat_count, e.version) for e in backends[0].list(EVERYTHING)] == [(ids[0], 23, 1)]
 
     def test_archived_entries_are_no_duplicates(self, tmp_path: Path) -> None:
-        """Archived, superseded and summarized entries do not count as duplicates."""
+        """With `unique`, a new entry is stored even if it equals an archived, superseded or summarized entry."""
         backend, _ = self.stored(tmp_path, _fact(archived_at=_NOON), _fact(superseded_by="x"))
         first, second = _fact(), _fact()
         assert [entry.id for entry in backend.store([first], unique=True)] == [first.id]
@@ -121,7 +127,7 @@ class Duplicates(BackendCase):
         assert [entry.id for entry in backend.store([second], unique=True)] == [second.id]
 
     def test_replaced_entries_are_no_duplicates(self, tmp_path: Path) -> None:
-        """Entries that the same call replaces do not count as duplicates."""
+        """With `unique`, a new entry is stored even if it equals an entry that the same call replaces."""
         backend, (old,) = self.stored(tmp_path, _fact())
         new = _fact()
         (stored,) = backend.store([new], unique=True, replacing=[Scope(source_type="ticket", source_id="7")])
@@ -130,7 +136,7 @@ class Duplicates(BackendCase):
         assert list(backend.get([old.id])) == [] and by_words(backend, "heron") == [new.id]
 
     def test_messages_and_entries_without_unique_are_no_duplicates(self, tmp_path: Path) -> None:
-        """Without `unique` every entry is stored. Messages with the same text are always stored."""
+        """Without `unique`, every entry is stored. With `unique`, messages with the same text are still all stored."""
         backend, _ = self.stored(tmp_path, _fact())
         backend.store([_fact(), _fact()])
         for _ in range(2):
@@ -138,17 +144,19 @@ class Duplicates(BackendCase):
         assert [entry.repeat_count for entry in backend.list(Scope())] == [0] * 5
 
     def test_an_existing_id_with_other_content_is_a_conflict(self, tmp_path: Path) -> None:
-        """If an id exists with another content, the call raises `Conflict`, stores nothing and counts nothing."""
+        """If an entry with the same id and another content exists, `store` with `unique` raises `Conflict`. Nothing is
+        stored, and no repetition is counted."""
         backend, (known,) = self.stored(tmp_path, _fact())
         with unchanged(backend, known.id), raises(Conflict):
             backend.store([_fact(), make_entry("Something else.", id=known.id)], unique=True)
 
 
 class Uses(BackendCase):
-    """Tests of `touch` and `latest`."""
+    """Tests of `touch`, which counts uses of entries, and of `latest`, which returns the newest entries."""
 
     def test_touch_counts_uses_without_a_new_version(self, tmp_path: Path) -> None:
-        """`touch` changes the counts of an entry, but not its version, history or `updated_at`."""
+        """`touch` changes the use counts and `last_accessed` of an entry. The version, the history and `updated_at` do
+        not change."""
         backend, (entry, other) = self.stored(tmp_path, "a", "b")
         backend.touch([Use(entry.id, _NOON, matches=2, reads=1)])
         backend.touch([Use(entry.id, _NOON + _HOUR, others=3), Use("missing", _NOON, reads=1)])
@@ -158,7 +166,8 @@ class Uses(BackendCase):
         assert list(self.start(tmp_path).get([entry.id])) == [expected]
 
     def test_last_accessed_never_moves_back(self, tmp_path: Path) -> None:
-        """If a use is older than `last_accessed`, `touch` does not change `last_accessed`."""
+        """If the time of a use is before `last_accessed`, `touch` counts the use and does not change
+        `last_accessed`."""
         backend, (entry,) = self.stored(tmp_path, "a")
         for at, last in ((_NOON, _NOON), (_NOON - _HOUR, _NOON), (_NOON + _HOUR, _NOON + _HOUR)):
             backend.touch([Use(entry.id, at, reads=1)])
@@ -166,7 +175,7 @@ class Uses(BackendCase):
         assert [e.read_count for e in backend.get([entry.id])] == [3]
 
     def test_several_uses_of_one_entry_are_added(self, tmp_path: Path) -> None:
-        """If a call lists several uses of an entry, all of them are counted."""
+        """If one call of `touch` lists several uses of an entry, all of these uses are counted."""
         backend, (entry,) = self.stored(tmp_path, "a")
         backend.touch([Use(entry.id, _NOON + _HOUR, reads=1), Use(entry.id, _NOON, matches=1)])
         backend.touch([])
@@ -175,7 +184,8 @@ class Uses(BackendCase):
         assert (*counts, used.last_accessed) == (1, 1, 2, _NOON + _HOUR)
 
     def test_an_update_keeps_the_counts(self, tmp_path: Path) -> None:
-        """An update keeps the counts. After `touch`, an update with the former `expected_version` succeeds."""
+        """`update` does not change the use counts. `touch` does not change the version, so an `update` with the same
+        `expected_version` still succeeds."""
         backend, (entry,) = self.stored(tmp_path, "a")
         backend.touch([Use(entry.id, _NOON, reads=2)])
         changed = backend.update(entry.id, {"content": "b"}, expected_version=1)
@@ -184,7 +194,7 @@ class Uses(BackendCase):
         assert backend.update(entry.id, {"content": "c"}, expected_version=2).read_count == 3
 
     def test_concurrent_uses_are_all_counted(self, tmp_path: Path) -> None:
-        """If several threads count uses at the same time, every use is counted."""
+        """If several threads call `touch` at the same time, every use is counted."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         (entry,) = backends[0].store([make_entry("a")])
 
@@ -196,7 +206,8 @@ class Uses(BackendCase):
         assert [(e.read_count, e.version) for e in backends[0].get([entry.id])] == [(20, 1)]
 
     def test_latest_returns_the_newest_first(self, tmp_path: Path) -> None:
-        """`latest` returns the newest entry first, by `occurred_at` or, if that is missing, by `created_at`."""
+        """`latest` returns the newest entry first. The time of an entry is `occurred_at`, or `created_at` if
+        `occurred_at` is missing."""
         times: tuple[tuple[datetime | None, datetime], ...] = (
             (_NOON, _NOON + 9 * _HOUR),  # happened, stored
             (None, _NOON + 2 * _HOUR),
@@ -214,7 +225,8 @@ class Uses(BackendCase):
         assert list(backend.latest(Scope("other"))) == []
 
     def test_latest_respects_the_scope(self, tmp_path: Path) -> None:
-        """`latest` returns only current entries of the scope."""
+        """`latest` returns only entries of the scope. Archived and superseded entries are returned only with
+        `include_archived`."""
         made = (make_entry(f"{n}", session_id="ab"[n % 2], occurred_at=_NOON + n * _HOUR) for n in range(300))
         backend, entries = self.stored(tmp_path, *made)
         backend.update(entries[298].id, {"archived_at": _NOON})
