@@ -46,7 +46,7 @@ class _Picky(CountingEmbedder):
         """Count the batch. Raise `TextTooLong` if a text contains the word "bad"."""
         self.asked += 1
         if any("bad" in text for text in texts):
-            raise TextTooLong("the text contains the word \"bad\", which this model refuses")
+            raise TextTooLong('the text contains the word "bad", which this model refuses')
         return super().embed_documents(texts)
 
 
