@@ -1,6 +1,6 @@
-"""Two HTTP clients: a JSON client on the standard library, and the client that the `openai` package uses.
+"""Two HTTP clients: one for JSON, which uses only the standard library, and one for the package `openai`.
 
-No redirects are followed, so texts and keys are sent only to the configured address.
+The clients do not follow redirects, so that texts and keys are sent only to the configured address.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Cause = Literal["refused", "timeout", "host", "size", "lost", ""]
 
 
 class HttpFailure(Exception):
-    """A request failed. The message begins with the server's address. `status` is 0 if no complete response arrived,
-    and `cause` is the reason for a missing response. `excerpt` is the server's message without secrets. `retryable` is
-    true if the same request may succeed later."""
+    """A request failed. The message begins with the server's address. `status` is the HTTP status, or 0 if no complete
+    response arrived; `cause` is the reason why no response arrived. `excerpt` is the error message of the server
+    without secrets. `retryable` is true if the same request may succeed later."""
 
     def __init__(
         self, message: str, *, status: int = 0, excerpt: str = "", retryable: bool = False, cause: Cause = ""
@@ -43,8 +43,8 @@ class HttpFailure(Exception):
 
 
 class JsonClient:
-    """A client of one server on the standard library. Each request opens a new connection and uses no proxy.
-    Thread-safe."""
+    """A client that exchanges JSON with one server. It uses only the standard library. Each request opens a new
+    connection, and no proxy is used. Thread-safe."""
 
     def __init__(self, base_url: str, policy: Policy | None = None, *, key: str = "") -> None:
         parts = urlsplit(base_url)
@@ -58,11 +58,11 @@ class JsonClient:
         self._policy = policy or Policy()
 
     def get(self, path: str) -> Any:
-        """Return the JSON of the response. Raise `HttpFailure`."""
+        """Send a GET request and return the JSON value of the response. Raise `HttpFailure`."""
         return self._request("GET", path, None)
 
     def post(self, path: str, payload: object) -> Any:
-        """Send `payload` as JSON and return the JSON of the response. Raise `HttpFailure`."""
+        """Send `payload` as JSON in a POST request, and return the JSON value of the response. Raise `HttpFailure`."""
         return self._request("POST", path, json.dumps(payload, allow_nan=False).encode("ascii"))
 
     def _request(self, method: str, path: str, body: bytes | None) -> Any:
@@ -108,7 +108,8 @@ class JsonClient:
 
     @contextmanager
     def _connected(self, limit: ResponseLimit) -> Iterator[http.client.HTTPConnection]:
-        """Yield a connection. Every read and every write on it ends when the time limit is reached."""
+        """Open a connection for one request and close it at the end. Each read and each write on the connection is
+        ended when `limit` has no time left."""
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         seconds = min(limit.left(), CONNECT_SECONDS)
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=seconds)
@@ -143,8 +144,8 @@ class JsonClient:
 
 
 def _bounded(sock: socket.socket, limit: ResponseLimit) -> Any:
-    """Return a replacement for the socket that `http.client` uses. Its `close` does nothing, because the response is
-    read after `http.client` calls `close`."""
+    """Wrap `sock` in an object that `http.client` uses as its socket, and that limits each read and write. The method
+    `close` of this object does nothing, because `http.client` calls it before the response is read."""
 
     def sendall(data: bytes) -> None:
         sock.settimeout(limit.left())
@@ -174,9 +175,10 @@ def _reject_constant(name: str) -> float:
 
 
 def open_http(policy: Policy, authorization: str = "") -> Any:
-    """Return an HTTP client for the `openai` package. A response that exceeds a limit raises `OverLimit`. Raise
-    `MissingExtra` if the package is not installed. The package uses httpx or httpx2; this function uses only public
-    parts of them: the event hooks of the client, and the `trace` extension of a request."""
+    """Return an HTTP client for the package `openai`. `OverLimit` is raised if a response takes too long or is too
+    large. The package uses one of the libraries httpx and httpx2, so this function uses only interfaces that are public
+    in both libraries: the event hooks of a client, and the extension `trace` of a request. Raise `MissingExtra` if the
+    package is not installed."""
     try:
         import openai
     except ImportError as error:
@@ -198,8 +200,8 @@ class _Hooks:
         self._thread = threading.local()
 
     def send(self, send: Any, request: Any, **options: Any) -> Any:
-        """Send the request with `send`, and retry it if the policy allows this. The retries of the package have no
-        limit for the wait that the server requests."""
+        """Send the request by calling `send`, and retry a failed request if the policy allows a retry. The retries of
+        the package `openai` are not used, because a server could make them wait for any time."""
         attempts = Attempts(self._policy)
         while True:
             request.extensions["trace"] = partial(self._trace, attempts.limit())
@@ -218,7 +220,9 @@ class _Hooks:
             response.close()
 
     def request(self, request: Any) -> None:
-        """Remove headers of the environment. Refuse compression, because a small response could become gigabytes."""
+        """Change the headers of a request before it is sent. Headers that the package reads from environment variables
+        are removed. A compressed response is not accepted, because a small compressed response could become gigabytes
+        of memory."""
         for name in [name for name in request.headers if name.lower() not in _SENT]:
             del request.headers[name]
         request.headers["Accept-Encoding"] = "identity"
@@ -226,8 +230,8 @@ class _Hooks:
             request.headers["Authorization"] = self._authorization
 
     def response(self, response: Any) -> None:
-        """Remove headers that repeat the key, because the libraries log headers. Raise `OverLimit` if the response is
-        compressed."""
+        """Remove the response headers that contain the key, because the HTTP libraries log the headers. Raise
+        `OverLimit` if the response is compressed."""
         secret = self._authorization.rpartition(" ")[2]
         for name in [name for name, value in response.headers.items() if secret and secret in value]:
             del response.headers[name]
@@ -235,7 +239,8 @@ class _Hooks:
             raise OverLimit("compressed its response, although the request forbids compression")
 
     def _trace(self, limit: ResponseLimit, event: str, info: dict[str, Any]) -> None:
-        """Wrap the stream of a new connection. Store the limit of the response that this thread begins to read."""
+        """Handle an event of the HTTP library. After a new connection is opened, its reads are limited. When this
+        thread begins to read a response, `limit` becomes the limit of the response."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._wrap(info["return_value"])
         elif event.endswith("receive_response_headers.started"):
@@ -246,8 +251,8 @@ class _Hooks:
                 info["return_value"] = info["return_value"][:3]
 
     def _wrap(self, stream: Any) -> None:
-        """Limit the reads of a connection. A connection has one response at a time. So the limit of its headers is also
-        valid for its body, which another thread may read."""
+        """Limit the time and the size of all reads on the connection `stream`. The limit that is set when the headers
+        of a response are read is also used for the body, even if another thread reads the body."""
         receive = stream.read
         limit: ResponseLimit | None = None
 
@@ -260,5 +265,6 @@ class _Hooks:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Return True if the connection was refused or lost. Such a failure takes no time; a timeout does."""
+    """Return True if the connection was refused or broken. These requests can be retried, because the failure took
+    little time. A timeout is not such a failure."""
     return any(kind.__name__ in ("NetworkError", "RemoteProtocolError") for kind in type(error).__mro__)

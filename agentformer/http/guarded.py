@@ -1,5 +1,5 @@
-"""The guard around every provider: lazy loading, a circuit breaker, usage counts, and one error class for all
-failures."""
+"""The guard around each provider of models. It loads the provider at the first use, pauses the calls after a failure,
+counts the calls, and converts all failures to one error class."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ T = TypeVar("T")
 
 
 class Breaker:
-    """A circuit breaker (Nygard 2007, "Release It!"). After a failure it is open for `seconds`. Then it is half-open,
-    and one call is allowed as a trial. Each time the trial fails, the wait doubles, up to `longest` seconds. If
-    concurrent calls fail together, they count as one failure. Thread-safe."""
+    """A circuit breaker: after a failed call, no further call is allowed for `seconds` seconds (Nygard 2007, "Release
+    It!"). Thread-safe.
+
+    After this wait, one call is allowed as a trial. If the trial fails, the next wait is twice as long, up to `longest`
+    seconds. If the trial succeeds, all calls are allowed again. Several calls that run and fail at the same time count
+    as one failure.
+    """
 
     def __init__(self, seconds: float, *, longest: float = 300.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._first_wait = seconds
@@ -31,8 +35,9 @@ class Breaker:
         self._half_open = False
 
     def blocked(self) -> str:
-        """Return the reason why no call is allowed now, or "". After the wait, the first caller gets "" and makes the
-        trial call; the other callers are blocked for one more wait."""
+        """Return "" if the caller may make a call now; otherwise return the reason why not. After the wait, only the
+        first caller gets "", and its call is the trial. All other callers are refused for one more wait, or until the
+        trial has ended."""
         with self._lock:
             if not self._reason:
                 return ""
@@ -43,12 +48,13 @@ class Breaker:
             return f"{self._reason}; next attempt in {max(1, round(self._until - now))} s"
 
     def succeeded(self) -> None:
-        """Close the breaker."""
+        """Record a call that succeeded. All calls are allowed again."""
         with self._lock:
             self._wait, self._reason, self._half_open = 0.0, "", False
 
     def failed(self, reason: str) -> None:
-        """Open the breaker. After a failed trial, the next wait is longer."""
+        """Record a call that failed. Calls are refused for some time. This time is longer if the failed call was a
+        trial."""
         with self._lock:
             if self._reason and not self._half_open:
                 return
@@ -57,13 +63,14 @@ class Breaker:
             self._reason, self._half_open = reason, False
 
     def reset(self) -> None:
-        """Allow the next call without a wait."""
+        """Allow the next call now, without waiting."""
         with self._lock:
             self._until = 0.0
 
 
 class Usage:
-    """The calls, errors, tokens and latency of a provider since the process started. Thread-safe."""
+    """Counts the calls, errors and tokens of a provider, and measures the time of the calls, since the process started.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,7 +84,8 @@ class Usage:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Count and time a call. Count an error by its class and raise it again."""
+        """Count one call and measure its time. If the call raises an exception, count the exception too, and raise it
+        again."""
         started = time.perf_counter()
         try:
             yield
@@ -92,19 +100,20 @@ class Usage:
                 self._slowest = max(self._slowest, seconds)
 
     def failed(self, error: Exception) -> None:
-        """Count an error by its class."""
+        """Count an error under the name of its class."""
         with self._lock:
             self._errors[type(error).__name__] += 1
             self._last_error = str(error)
 
     def tokens(self, read: int, written: int = 0) -> None:
-        """Add the tokens that the provider reports."""
+        """Add tokens that the provider has reported: `read` tokens of the input and `written` tokens of the output."""
         with self._lock:
             self._tokens_in += read
             self._tokens_out += written
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the counts as JSON values. The latency is in milliseconds and includes failed calls."""
+        """Return all counts as a dictionary of JSON values. The mean time and the longest time of a call are in
+        milliseconds; failed calls are included."""
         with self._lock:
             mean = self._seconds / self._calls if self._calls else 0.0
             return {
@@ -120,9 +129,10 @@ class Usage:
 
 
 class Guarded(Generic[T]):
-    """The base class of `GuardedEmbedder`, `GuardedModel` and `GuardedReranker`. `load` creates the provider at the
-    first use. After a failure, calls raise `unavailable` and do not reach the provider, until the breaker allows a call
-    again. Errors of a plugin's own classes are converted to `unavailable`."""
+    """The base class of `GuardedEmbedder`, `GuardedModel` and `GuardedReranker`. The function `load` creates the
+    provider at the first use. After a failed call, the next calls raise the exception class `unavailable` without
+    calling the provider, until the breaker allows a call again. An exception of a class that a plugin defines is
+    converted to `unavailable` too."""
 
     unavailable: type[AgentFormerError]  # the class that is raised while the provider cannot be used
     expected: tuple[type[AgentFormerError], ...] = (AgentFormerError,)  # classes of errors that are raised unchanged
@@ -136,15 +146,16 @@ class Guarded(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The provider's name in error messages."""
+        """The name of the provider in error messages."""
         raise NotImplementedError
 
     def retry_now(self) -> None:
-        """Allow the next call without waiting for the breaker."""
+        """Allow the next call now, without waiting for the end of the pause after a failure."""
         self._breaker.reset()
 
     def provider(self) -> T:
-        """Return the provider. Load it at the first use. Return a loaded provider also while its server is down."""
+        """Return the provider, which is loaded at the first use. A provider that is already loaded is returned even if
+        its server is down. Raise `unavailable` if loading fails."""
         with self._lock:
             if self._loaded is None:
                 self._check_breaker()
@@ -160,8 +171,9 @@ class Guarded(Generic[T]):
 
     @contextmanager
     def call(self) -> Iterator[T]:
-        """Yield the provider for one call: check the breaker, count the call, convert errors. After an error about the
-        input, such as a text that is too long, the breaker stays closed."""
+        """Yield the provider for one call in a `with` block. The call is counted, and its errors are converted. Raise
+        `unavailable` if calls are paused. Only the error `unavailable` starts a pause; an error of the input, such as a
+        text that is too long, does not."""
         provider = self.provider()
         self._check_breaker()
         try:
@@ -178,10 +190,12 @@ class Guarded(Generic[T]):
         self._breaker.succeeded()
 
     def _check_loaded(self, provider: T) -> None:
-        """Raise `unavailable` if a provider that was just loaded must not be used."""
+        """Raise `unavailable` if the provider, which was just loaded, must not be used. A subclass can override this
+        method."""
 
     def _failed(self, provider: T, error: AgentFormerError) -> None:
-        """Open the breaker after a failed call."""
+        """Record a failed call, so that the next calls are refused for some time. A subclass can override this
+        method."""
         self._breaker.failed(str(error))
 
     def _check_breaker(self) -> None:

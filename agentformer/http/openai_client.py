@@ -1,4 +1,5 @@
-"""OpenAI-compatible servers: the choice of the server and the key for a model, a client, and the meaning of errors."""
+"""Servers with the protocol of OpenAI: functions that choose the server and the key for a model, open a client, and
+explain errors."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ _OPENAI_NAMES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server of the OpenAI protocol. `base_url` ends before `/chat/completions`. The `repr` does not contain the
-    address and the key, because they may be secret. The `str` is "LM Studio at http://127.0.0.1:1234/v1"."""
+    """A server with the protocol of OpenAI. `base_url` is the address without `/chat/completions` at its end.
+    `str(server)` is a text such as "LM Studio at http://127.0.0.1:1234/v1". `repr(server)` contains neither the address
+    nor the key, because both may be secret."""
 
     name: str
     base_url: str = field(repr=False)
@@ -46,17 +48,18 @@ class Server:
 
     @property
     def label(self) -> str:
-        """The server's name in messages."""
+        """The name of the server in messages, such as "LM Studio"."""
         return _LABELS.get(self.name, "the server")
 
     @property
     def address(self) -> str:
-        """The address without user and password."""
+        """The address of the server without user name and password."""
         return redact_url(self.base_url)
 
     @property
     def credentials(self) -> Credentials:
-        """The header to send. Raise `InvalidInput` for a key that no header can contain."""
+        """The `Authorization` header for the server, and the secrets that messages must not contain. Raise
+        `InvalidInput` if the key contains characters that a header cannot contain."""
         return credentials(self.base_url, self.api_key)
 
 
@@ -70,11 +73,13 @@ def candidates(
     lmstudio_url: str,
     ollama_url: str,
 ) -> tuple[Server, ...]:
-    """Return the servers that may have `model`, the preferred server first. An empty address is not a server.
+    """Return the servers that may have the model, with the preferred server first. A server whose address is empty is
+    left out.
 
-    An explicit address is the only server. For a model of OpenAI, the only server is `OPENAI_BASE_URL` if this is set,
-    because a proxy must not be bypassed, or else OpenAI. For any other model, the servers are `OPENAI_BASE_URL`, LM
-    Studio and Ollama. OpenAI's key is sent only to OpenAI's own address and to `OPENAI_BASE_URL`.
+    If `explicit_url` is set, it is the only server. If not, and the name is the name of an OpenAI model, the only
+    server is `openai_url`, or OpenAI itself if `openai_url` is empty: a configured proxy is never bypassed. For any
+    other model, the servers are `openai_url`, LM Studio and Ollama. OpenAI's key is sent only to OpenAI's own address
+    and to `openai_url`.
     """
     if explicit_url:
         url = with_path(explicit_url, "/v1")
@@ -96,7 +101,7 @@ def _origin(url: str) -> tuple[str, str, int | None]:
 
 
 def answers(server: Server) -> bool:
-    """Return True if an HTTP server responds at the address, with any status. No key is sent."""
+    """Return True if an HTTP server responds at the address of `server`, with any status. The key is not sent."""
     with open_http(Policy(_PROBE_SECONDS, retries=0)) as http:
         try:
             with http.stream("GET", f"{server.address}/models"):
@@ -106,8 +111,8 @@ def answers(server: Server) -> bool:
 
 
 class FirstThatAnswers:
-    """Chooses the first server that answers, and stores this choice. A single server is chosen without a request.
-    Thread-safe."""
+    """Chooses the first of several servers that answers a test request, and remembers this server. If there is only one
+    server, it is chosen without a test request. Thread-safe."""
 
     def __init__(self, servers: Sequence[Server], answers: Callable[[Server], bool] = answers) -> None:
         self._servers = tuple(servers)
@@ -116,7 +121,8 @@ class FirstThatAnswers:
         self._chosen: Server | None = None
 
     def pick(self, exclude: Collection[Server] = ()) -> Server | None:
-        """Return the server to use, or None if no server answers. Servers in `exclude` are not chosen."""
+        """Return the chosen server, or None if no server answers. A server in `exclude` is never returned; if it was
+        the chosen server, another server is chosen."""
         with self._lock:
             if len(self._servers) == 1:
                 return None if self._servers[0] in exclude else self._servers[0]
@@ -127,18 +133,20 @@ class FirstThatAnswers:
 
     @property
     def has_fallback(self) -> bool:
-        """True if there are several servers and at least one of them is known to answer."""
+        """True if there are several servers and one of them is chosen, because this server has answered a test
+        request."""
         return len(self._servers) > 1 and self._chosen is not None
 
     @property
     def tried(self) -> str:
-        """The servers with their addresses, as text for a message."""
+        """The names and addresses of all servers, for an error message."""
         return ", ".join(map(str, self._servers)) or "no server"
 
 
 def open_client(server: Server, policy: Policy) -> openai.OpenAI:
-    """Return a client of this server only. The package's environment variables are ignored. Raise `MissingExtra` if the
-    package is not installed, and `InvalidInput` for an address or a key that cannot be sent."""
+    """Return a client that sends requests only to `server`. The environment variables of the package `openai` have no
+    effect. Raise `MissingExtra` if the package is not installed. Raise `InvalidInput` if the address has a query, or if
+    the key contains characters that a header cannot contain."""
     parts = urlsplit(server.base_url)
     if parts.query or parts.fragment:
         raise InvalidInput("base_url", f"{server.address} must not contain a query; set a key in the setting for keys")
@@ -159,9 +167,14 @@ def open_client(server: Server, policy: Policy) -> openai.OpenAI:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The meaning of a client's error. `detail` is the server's message without secrets, or the limit that was
-    exceeded. Kinds: `unavailable` (the server is unreachable, busy or broken, or the key, model or address is wrong),
-    `timeout`, `too_long` (the input), `rejected` (the server refuses the request for any other reason)."""
+    """The explanation of an error that a client raised. `message` is the complete message for the user. `detail` is
+    only the error message of the server without secrets, or the limit that was exceeded. `status` is the HTTP status,
+    or 0.
+
+    Values of `kind`: `unavailable` means that the server is unreachable, busy or broken, or that the key, the model or
+    the address is wrong; `timeout` means that the response took too long; `too_long` means that the input is too long
+    for the model; `rejected` means that the server refused the request for another reason.
+    """
 
     kind: Kind
     message: str
@@ -177,9 +190,10 @@ def explain(
     settings: Literal["llm", "embed"] = "llm",
     seconds: str = "timeout",
 ) -> Failure:
-    """Return the meaning of any exception from a call or from reading its response. `settings` is the group of the
-    settings that the message names; `seconds` is the setting that limits a complete response. The message contains no
-    key, but the exception may contain one. So raise the new error outside the `except` block."""
+    """Return the explanation of an exception that a call raised, or that was raised while its response was read.
+    `settings` is the group of settings that the message names, and `seconds` is the setting in this group that limits
+    the time of a complete response. The message contains no key, but the exception may contain the key. So the caller
+    must raise the new error after the `except` block, not inside it."""
     prefix = f"AGENTFORMER_{settings.upper()}"
     where = f"for model {model!r} ({server.address})"
     exceeded = next((cause for cause in _causes(error) if isinstance(cause, OverLimit)), None)
@@ -232,14 +246,16 @@ def _quoted(detail: str) -> str:
 
 
 def _is_connection(error: BaseException) -> bool:
-    """Return True for a network error. The `openai` package does not wrap an error of its HTTP library that happens
-    while the body of an error response is read."""
+    """Return True if the exception is a network error. The package `openai` converts most errors of its HTTP library to
+    its own classes, but not an error that occurs while the body of an error response is read. So the classes of the
+    HTTP library are checked too."""
     library = type(error).__module__.partition(".")[0].startswith("httpx")
     return library or any(kind.__name__ in ("APIConnectionError", "OSError") for kind in type(error).__mro__)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and all its causes, down to the error of the operating system."""
+    """Yield the exception, the exception that caused it, and so on, down to the first cause, such as an error of the
+    operating system."""
     cause: BaseException | None = error
     for _ in range(8):  # stops if the causes form a cycle
         if cause is not None:

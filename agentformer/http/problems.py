@@ -1,4 +1,5 @@
-"""Problem documents (RFC 9457). Every server of this package answers a failed request with such a document."""
+"""Problem documents: JSON descriptions of an error in the format of RFC 9457. All servers of this package answer a
+failed request with a problem document."""
 
 from __future__ import annotations
 
@@ -37,18 +38,20 @@ _SHOWS_MESSAGE = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 501, 503})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A status, the members of the JSON document, and additional headers."""
+    """The response to a failed request: its HTTP status, the content of the problem document, and headers that the
+    response needs in addition."""
 
     status: int
     document: Mapping[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> str:
-        """Return the document as JSON in ASCII."""
+        """Return the problem document as JSON. The text contains only ASCII characters."""
         return json.dumps(self.document)
 
     def as_http(self) -> bytes:
-        """Return a complete HTTP/1.1 response, for a server that closes the connection after the response."""
+        """Return the bytes of a complete HTTP/1.1 response. The response has the header `Connection: close`, so the
+        server must close the connection after sending these bytes."""
         body = self.as_json().encode()
         headers = {"Connection": "close", "Content-Type": PROBLEM, "Content-Length": str(len(body)), **self.headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -56,7 +59,9 @@ class Problem:
 
 
 def problem_of(error: errors.AgentFormerError) -> Problem:
-    """Return the problem for an error: status, type, `field` or `limit`, and the headers that the status needs."""
+    """Return the problem that describes this error. The class of the error determines the status, the type and the
+    headers. The error's message becomes part of the document only if the message cannot contain internal details of the
+    server."""
     status, kind = next((status, kind) for cls, status, kind, _ in _KINDS if isinstance(error, cls))
     members: dict[str, str] = {}
     headers: dict[str, str] = {}
@@ -73,7 +78,9 @@ def problem_of(error: errors.AgentFormerError) -> Problem:
 
 
 def problem_json(status: int, kind: str, detail: str = "", **members: Any) -> dict[str, Any]:
-    """Return a problem document. `members` are additional members, such as `title` for a kind without a known title."""
+    """Return the content of a problem document. `kind` is the last part of its type, and `detail` is the message about
+    this error. `members` are further fields of the document, such as the field `title` for a `kind` that is not in the
+    table of this module."""
     title = _TITLES.get(kind, kind)
     document = {"type": f"urn:agentformer:problem:{kind}", "title": title, "status": status, **members}
     return {**document, "detail": detail} if detail else document

@@ -1,5 +1,5 @@
-"""Addresses, keys and messages of servers: they are checked before use, and secrets are removed before they are
-shown."""
+"""Checks of addresses and keys before they are used, and the removal of secrets from addresses and from the messages of
+servers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _SECRET = re.compile(r"\b(sk-|Bearer\s+)[\w.*~+/=-]{6,}", re.IGNORECASE)
 
 
 def check_url(setting: str, url: str) -> str:
-    """Return `url` without a slash at its end. Raise `InvalidInput` with the name of the setting if it is not an HTTP
-    address, or if it has a query or a fragment, because these are lost when a path is appended."""
+    """Return the address `url` without spaces at the ends and without a slash at the end. Raise `InvalidInput`, with
+    `setting` as the name of the wrong setting, if `url` is not an HTTP address. Also raise it if `url` has a query or a
+    fragment, because a path that is added to the address would become a part of these."""
     if not url.strip().isprintable():
         raise InvalidInput(setting, "contains a line break or another control character; write the address again")
     try:
@@ -41,7 +42,8 @@ def check_url(setting: str, url: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Return the scheme, host, port and path. All other parts are removed, because they may be secret."""
+    """Return the scheme, the host, the port and the path of the address. The user name, the password and the query are
+    removed, because they may be secret."""
     try:
         parts = urlsplit(url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
@@ -52,22 +54,24 @@ def redact_url(url: str) -> str:
 
 
 def with_path(url: str, path: str) -> str:
-    """Return `url`. If it has no path, append `path`."""
+    """Return `url` without a slash at the end. If the address has no path, `path` is added."""
     parts = urlsplit(url.rstrip("/"))
     return urlunsplit(parts._replace(path=parts.path or path))
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The `Authorization` header for a server, or "", and every string that no message may contain."""
+    """The credentials for a server. `authorization` is the value of the `Authorization` header, or "" if no header is
+    needed. `secrets` are all texts that must not appear in a message."""
 
     authorization: str = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
 
 
 def credentials(url: str, key: str) -> Credentials:
-    """Return the credentials from a key. Without a key, return the credentials from the user and password in the
-    address. Raise `InvalidInput` for a key that no header can contain."""
+    """Return the credentials for the server at `url`. The key is used if it is not empty; otherwise, the user name and
+    the password in the address are used. Raise `InvalidInput` if the key contains characters that a header cannot
+    contain."""
     key = key.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise InvalidInput("api_key", "must be printable ASCII without spaces")
@@ -81,7 +85,8 @@ def credentials(url: str, key: str) -> Credentials:
 
 
 def error_message(body: Any) -> str:
-    """Return the message in the body of an error response, which is bytes, text or parsed JSON. Return "" for HTML."""
+    """Return the error message that the body of an error response contains. `body` is bytes, text or a JSON value that
+    is already parsed. Return "" if the body is HTML."""
     if isinstance(body, bytes):
         text = body.decode("utf-8", "replace")
         try:
@@ -95,7 +100,8 @@ def error_message(body: Any) -> str:
 
 
 def redact(text: str, secrets: Collection[str], limit: int = QUOTED) -> str:
-    """Return a server's message on one line of at most `limit` characters, without secrets or parts of secrets."""
+    """Return the message of a server on one line, with "[key]" in place of each secret and of each part of a secret.
+    Only the first `limit` characters are returned."""
     text = " ".join("".join(char if char.isprintable() else " " for char in text[:_READ]).split())
     for secret in secrets:
         text = text.replace(secret, "[key]")  # before the pattern, which could match text next to a secret
@@ -104,7 +110,8 @@ def redact(text: str, secrets: Collection[str], limit: int = QUOTED) -> str:
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """Return `text` with "[key]" in place of each secret and of each part of a secret with 6 or more characters."""
+    """Return `text` with "[key]" in place of each secret. A part of a secret is replaced too if the part has at least 6
+    characters."""
     hidden = [False] * len(text)
     for secret in filter(None, secrets):
         size = min(_RUN, len(secret))

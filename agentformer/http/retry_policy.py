@@ -1,7 +1,8 @@
-"""The policy for every request to a provider: deadlines, a size limit, and the choice of failed requests to retry.
+"""The rules for all requests to the servers of models: how long a response may take, how large it may be, and which
+failed requests are sent again.
 
-A read timeout alone is not enough: a server that sends one byte per second would never reach it. Therefore each
-response also has a deadline and a size limit. They are checked at every read from the network.
+A timeout for each read is not enough, because a server that sends one byte per second would never reach this timeout.
+So each response also has a deadline and a maximum size. They are checked at every read from the network.
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ _OVERFLOW = re.compile(
 
 
 def is_overflow(status: int, message: str) -> bool:
-    """Return True if the input is longer than the model reads. Some servers report this with status 500. A 429 is about
-    tokens per minute, so it does not count."""
+    """Return True if the server refused the request because the input is too long for the model. Some servers report
+    this with the status 500, so the message is examined. The status 429 means too many tokens per minute, which is
+    another problem, so the result for this status is False."""
     return status == 413 or (status != 429 and bool(_OVERFLOW.search(message)))
 
 
 def is_temporary(status: int) -> bool:
-    """Return True if the same request may succeed later."""
+    """Return True if this HTTP status means that the same request may succeed later."""
     return status in (408, 409, 429) or (status >= 500 and status != 501)
 
 
 class OverLimit(Exception):
-    """A response exceeded a limit. The message is the end of a sentence that begins with "the server". `exceeded` is
-    the field of `Policy` to raise for more time, or "" if the response is too large."""
+    """A response took too long or was too large. The message continues a sentence that begins with "the server".
+    `exceeded` is the name of the field of `Policy` that limits the time and that the user could raise. It is "" if more
+    time does not help."""
 
     def __init__(self, message: str, exceeded: Literal["timeout", "seconds", ""] = "") -> None:
         super().__init__(message)
@@ -48,8 +51,8 @@ class OverLimit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Limits of the requests to one server. All attempts and waits together end within `timeout` plus `seconds`. No
-    retry starts later than twice `timeout` after the first attempt."""
+    """The limits for requests to one server. A request with all its retries and waits ends after at most `timeout +
+    seconds`. No retry starts later than `2 * timeout` after the first attempt."""
 
     timeout: float = 60.0  # seconds without a byte
     seconds: float = 0.0  # for one complete response; 0: the same as `timeout`
@@ -59,7 +62,7 @@ class Policy:
 
 
 class Attempts:
-    """The attempts of one request. The clock starts now."""
+    """Counts the attempts of one request. The time limits of the policy begin when this object is created."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -68,15 +71,20 @@ class Attempts:
         self._retries = 0
 
     def limit(self) -> ResponseLimit:
-        """Return the limit of the response to the next attempt."""
+        """Return the time and size limits for the response to the next attempt."""
         left = self._start + self._policy.timeout + self._seconds - time.monotonic()
         return ResponseLimit(self._policy.timeout, min(self._seconds, left), self._policy.max_bytes)
 
     def retry(self, status: int = 0, headers: Any = None, message: str = "") -> bool:
-        """Wait and return True if another attempt is allowed and may succeed. `status` is 0 if the connection was lost.
-        The method `get` of `headers` ignores case. Lost connections and temporary errors are retried, except if the
-        input is too long. A timeout is not retried, because the server still works on the first attempt. The wait is
-        the server's Retry-After, or the backoff of the policy."""
+        """Decide whether a failed request may be sent again. If it may, wait and return True; otherwise, return False
+        at once.
+
+        A request is sent again if the connection was lost or if the error is temporary, but not if the input is too
+        long. The caller must not call this method after a timeout, because the server may still be working on the first
+        request. The wait is the time in the server's `Retry-After` header, or the time in the policy if this header is
+        missing. `status` is the HTTP status, or 0 for a lost connection; `message` is the error message of the server.
+        The method `get` of `headers` must ignore upper and lower case.
+        """
         if self._retries >= self._policy.retries:
             return False
         if status and (not is_temporary(status) or is_overflow(status, message)):
@@ -94,7 +102,7 @@ class Attempts:
 
 
 class ResponseLimit:
-    """The remaining time and the remaining bytes of one response."""
+    """The time and the number of bytes that are left for one response."""
 
     def __init__(self, timeout: float, seconds: float, max_bytes: int) -> None:
         self._timeout = timeout
@@ -104,19 +112,20 @@ class ResponseLimit:
         self._bytes = 0
 
     def left(self) -> float:
-        """Return the seconds left for the response. Raise `OverLimit` if no time is left."""
+        """Return the number of seconds left for the response. Raise `OverLimit` if no time is left."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise self.too_slow()
         return left
 
     def too_slow(self) -> OverLimit:
-        """Return the error of a response that missed its deadline."""
+        """Return the exception for a response that was not complete at its deadline."""
         return OverLimit(f"did not finish within {self._seconds:.3g} s", "seconds")
 
     def read(self, receive: Callable[[float], Any], timeout: float | None = None) -> Any:
-        """Call `receive` with its timeout in seconds and return the bytes. Raise `OverLimit`. `timeout` replaces the
-        timeout of the policy."""
+        """Read from the network by calling `receive(seconds)`, and return the bytes that it returns. `seconds` is the
+        longest time that this read may take: `timeout`, or the timeout of the policy if `timeout` is None, but not more
+        than the time left. Raise `OverLimit` if the time or the size of the response is exceeded."""
         left = self.left()
         wait = min(left, self._timeout if timeout is None else timeout)
         try:
@@ -134,7 +143,8 @@ class ResponseLimit:
 
 
 def _retry_after(headers: Any) -> float | None:
-    """Return the seconds of `retry-after-ms` or of `Retry-After`, which may be a date, or None."""
+    """Return the number of seconds that the server requests in the header `retry-after-ms` or `Retry-After`. Return
+    None if there is no such header."""
     for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name) or ""
         try:

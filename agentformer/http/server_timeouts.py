@@ -1,4 +1,5 @@
-"""Timeouts of our servers for slow clients: time for the headers, time for the body, and a least transfer rate."""
+"""Protection of the servers in this package against slow clients: limits for the time of the headers, for the time of
+the body, and for the transfer rate."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from typing import Any
 
 @dataclass(slots=True)
 class ServerTimeouts:
-    """The limits of one server, in seconds and in bytes per second."""
+    """The time limits that a server sets for its clients, in seconds, and the lowest transfer rate, in bytes per
+    second."""
 
     headers: float  # seconds for the headers of a request
     body: float  # seconds for the body, in addition to the time that `rate` gives for its length
@@ -34,11 +36,12 @@ _HEADERS_END = re.compile(rb"\r\n\r\n|(?<!\r)\n")  # all parsers stop at a line 
 
 
 class HeadersTooLong(Exception):
-    """The client sent more than `HEAD_BYTES` bytes before the end of the headers."""
+    """A client sent more than `HEAD_BYTES` bytes, but not yet the end of the request's headers."""
 
 
 class TimeBudget:
-    """The time that a client has left in one direction of one request. Transferred bytes add time."""
+    """The time that a client has left to send a request, or to read a response. Each transferred byte adds some time,
+    so a client that is fast enough never runs out of time."""
 
     def __init__(self, seconds: float, timeouts: ServerTimeouts) -> None:
         self._left = seconds
@@ -46,20 +49,23 @@ class TimeBudget:
 
     @property
     def left(self) -> float:
-        """The seconds left; 0 if the client is too slow already."""
+        """The number of seconds that the next read or write may take. It is 0 if the client has been too slow."""
         return max(0.0, min(self._left, self._timeouts.idle))
 
     def spend(self, seconds: float, transferred: int) -> None:
-        """Subtract the time that has passed, and add the time that the transferred bytes earn."""
+        """Subtract the seconds that have passed, and add the time for the bytes that were transferred in these
+        seconds."""
         self._left += transferred / self._timeouts.rate - seconds
 
 
 class TimedSocket(socket.socket):
-    """A connection of a server with threads. No slow client can block a thread for long.
+    """The connection of a client to a server that uses a thread for each request. The class ensures that a slow client
+    cannot occupy a thread for long. Not thread-safe.
 
-    The headers of a request are read without blocking, before a thread is needed. After that, the time that a thread
-    waits for the client is counted. When no time is left, reading returns the end of the stream, and writing raises
-    `BrokenPipeError`. If a caller sets a timeout, it replaces these limits. Not thread-safe.
+    The headers of a request are received before a thread is assigned, by reads that do not block. From then on, the
+    time that the thread waits for the client is counted. When the client has no time left, `recv` returns b"" as at the
+    end of the stream, and `sendall` raises `BrokenPipeError`. If a caller sets a timeout on the socket, only this
+    timeout is used.
     """
 
     _buffer: bytearray  # received, but not yet returned by `recv`
@@ -68,7 +74,8 @@ class TimedSocket(socket.socket):
 
     @classmethod
     def replacing(cls, plain: socket.socket) -> TimedSocket:
-        """Take over the connection of the socket `plain`, and detach `plain`."""
+        """Return a new socket object for the connection of the socket `plain`. After this call, `plain` cannot be
+        used."""
         timeout = plain.gettimeout()
         timed = cls(fileno=plain.detach())
         timed.settimeout(timeout)
@@ -77,7 +84,8 @@ class TimedSocket(socket.socket):
         return timed
 
     def expect_headers(self, received: bytes = b"") -> None:
-        """Begin a new request. `received` are the bytes of it that came with the previous request."""
+        """Prepare the connection for a new request. `received` are the bytes of the new request that arrived together
+        with the previous request."""
         self._buffer[:0] = received
         self._searched = 0
         self._complete = self._too_long = False
@@ -85,8 +93,9 @@ class TimedSocket(socket.socket):
         self._writing = TimeBudget(HTTP_API.body, HTTP_API)
 
     def receive_headers(self) -> bool:
-        """Read the available bytes of the non-blocking socket. Return True if a thread can continue: the headers are
-        complete or too long, or the connection has ended."""
+        """Read the bytes that have arrived, without blocking. Return True if a thread can continue with the request:
+        its headers are complete, its headers are too long, or the connection has ended. Return False if more bytes of
+        the headers are needed."""
         if self._has_headers():
             return True
         if (free := HEAD_BYTES - len(self._buffer)) > 0:
@@ -98,18 +107,19 @@ class TimedSocket(socket.socket):
         return self._complete or self._too_long or self._ended
 
     def take_buffer(self) -> bytes:
-        """Return the bytes after the last request, and remove them from the buffer."""
+        """Return the bytes that arrived after the end of the last request, and remove them from the buffer."""
         data = bytes(self._buffer)
         self._buffer.clear()
         return data
 
     def expect_body(self) -> None:
-        """Start the time for the body after the headers are read."""
+        """Start to count the time for the body of the request. Call this method when the headers are complete."""
         self._reading = TimeBudget(HTTP_API.body, HTTP_API)
 
     def end_writing(self) -> bool:
-        """Send the end of the stream. Return False if the connection is already closed. Then call `discard` for a short
-        time before closing, because otherwise the client may lose a response that it has not read."""
+        """Tell the client that no more bytes will be sent. Return False if the connection is already closed. After
+        True, call `discard` repeatedly for a short time before closing the socket, because closing at once could delete
+        a response that the client has not read yet."""
         self._ended = True
         try:
             self.shutdown(socket.SHUT_WR)
@@ -119,19 +129,22 @@ class TimedSocket(socket.socket):
         return True
 
     def discard(self) -> bool:
-        """Read and drop the available bytes without waiting. Return False at the end of the connection."""
+        """Read the bytes that have arrived, without waiting, and ignore them. Return False if the client has closed the
+        connection."""
         try:
             return bool(self._receive_now(_DISCARD_BYTES))
         except BlockingIOError:
             return True
 
     def setblocking(self, flag: bool, /) -> None:
-        """Do nothing for a closed socket, because gunicorn would handle the error as a second end of the connection."""
+        """Set the blocking mode of the socket. For a closed socket, do nothing instead of raising an error, because
+        gunicorn would close the connection a second time after this error."""
         if self.fileno() >= 0:
             super().setblocking(flag)
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """Return the received bytes, or b"" at the end of the stream or of the time. Raises `HeadersTooLong`."""
+        """Return bytes that the client has sent. Return b"" if the client has closed the connection or has no time
+        left. Raise `HeadersTooLong` if the headers are too long."""
         if self._buffer:
             data = bytes(self._buffer[:size])
             del self._buffer[:size]
@@ -153,7 +166,8 @@ class TimedSocket(socket.socket):
         return data
 
     def sendall(self, data: Any, flags: int = 0, /) -> None:
-        """Send the data. Raises `BrokenPipeError`, also if the client reads too slowly."""
+        """Send all bytes of `data` to the client. Raise `BrokenPipeError` if the client reads too slowly or if the
+        connection is broken."""
         if self.gettimeout() is not None:
             return super().sendall(data, flags)
         rest = memoryview(data).cast("B")
@@ -167,7 +181,8 @@ class TimedSocket(socket.socket):
         return None
 
     def _receive_now(self, size: int) -> bytes:
-        """Return the available bytes, or b"" for a broken connection. Raises `BlockingIOError` for no bytes."""
+        """Return the bytes that have arrived, or b"" if the connection is broken. Raise `BlockingIOError` if no bytes
+        have arrived."""
         try:
             return super().recv(size)
         except (BlockingIOError, InterruptedError):
@@ -183,7 +198,8 @@ class TimedSocket(socket.socket):
 
     @contextmanager
     def _counting(self, budget: TimeBudget) -> Iterator[list[int]]:
-        """Yield a list for the number of transferred bytes. Raises `TimeoutError` when no time is left."""
+        """Measure the time of the `with` block and subtract it from `budget`. The block appends the number of
+        transferred bytes to the yielded list. Raise `TimeoutError` if no time is left."""
         transferred: list[int] = []
         if not budget.left:
             raise TimeoutError
