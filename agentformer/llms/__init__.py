@@ -1,4 +1,5 @@
-"""Language models, and the guard through which the rest of the package uses them."""
+"""Language models. Each provider of models has its own module. The rest of the package calls a language model only
+through the class `GuardedModel` of this module."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
 @runtime_checkable
 class Failover(Protocol):
-    """A model that several servers can serve."""
+    """A language model that is available on several servers, so that another server can be used if one server fails."""
 
     @property
     def has_fallback(self) -> bool:
-        """True if another server answers after a failed call."""
+        """True if, after a call has failed, another server answers and the next call will use that server."""
         ...
 
 
 class GuardedModel(Guarded[LanguageModel]):
-    """A language model behind a circuit breaker, which opens only if no server answers. Calls that the breaker refuses
-    are not counted. Thread-safe if `inner` is thread-safe."""
+    """A language model whose calls are refused for some time after a failed call, unless another server answers. The
+    refused calls are not counted in the usage. Thread-safe if the model `inner` is thread-safe."""
 
     unavailable = LanguageModelUnavailable
 
@@ -43,7 +44,7 @@ class GuardedModel(Guarded[LanguageModel]):
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """See `LanguageModel.complete`."""
+        """Return a complete reply, as `LanguageModel.complete` describes."""
         with self.call() as model:
             reply = model.complete(messages, tools=tools, schema=schema, temperature=temperature, max_tokens=max_tokens)
             self.usage.tokens(reply.tokens_in, reply.tokens_out)
@@ -52,7 +53,8 @@ class GuardedModel(Guarded[LanguageModel]):
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        """See `LanguageModel.stream`. The stream counts as one call. Closing it early is not an error."""
+        """Yield the pieces of a reply, as `LanguageModel.stream` describes. The complete stream counts as one call. A
+        caller may close the stream before its end; this is not counted as an error."""
         with self.call() as model:
             reply = yield from model.stream(messages, temperature=temperature, max_tokens=max_tokens)
             self.usage.tokens(reply.tokens_in, reply.tokens_out)

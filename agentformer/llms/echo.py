@@ -1,4 +1,5 @@
-"""A model that repeats the last user message. Use it for tests, and as an example of a language model."""
+"""A replacement for a language model: it repeats the last message of the user. Use it for tests and as an example of a
+language model."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from agentformer.types import ChatMessage, Reply, Tool
 
 
 class EchoModel:
-    """Replies with the last user message, cut to `max_tokens` words. The model calls no tools and treats JSON like any
-    other text."""
+    """Replies with the last message of the user, cut after `max_tokens` words. It calls no tools. It does not create
+    JSON: if a JSON Schema is given, the message itself must be valid JSON."""
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> EchoModel:
@@ -30,7 +31,8 @@ class EchoModel:
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """See `LanguageModel.complete`. Raise `InvalidReply` if the message is not valid under the schema."""
+        """Return the reply, as `LanguageModel.complete` describes. Raise `InvalidReply` if `schema` is given and the
+        message is not JSON that is valid under this schema."""
         check_request(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
         words = next((m.content for m in reversed(messages) if m.role == "user"), "").split(" ")
         text = " ".join(words[:max_tokens])
@@ -49,7 +51,7 @@ class EchoModel:
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        """See `LanguageModel.stream`. The reply is streamed word by word."""
+        """Yield the reply word by word, as `LanguageModel.stream` describes."""
         reply = self.complete(messages, temperature=temperature, max_tokens=max_tokens)
         for i, word in enumerate(reply.text.split(" ")):
             if piece := f" {word}" if i else word:

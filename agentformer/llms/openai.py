@@ -1,4 +1,5 @@
-"""Models on any server of the OpenAI chat protocol: OpenAI, LM Studio, Ollama, llama.cpp, vLLM."""
+"""Language models on any server with the chat protocol of OpenAI, such as OpenAI, LM Studio, Ollama, llama.cpp and
+vLLM."""
 
 from __future__ import annotations
 
@@ -37,9 +38,13 @@ _QUOTED_REPLY = 2000  # characters of an invalid reply that are sent back to the
 
 
 class OpenAIModel:
-    """A chat model at the first of `servers` that answers. A failed call is repeated at the next server, unless a
-    stream has already yielded a piece. `timeout` limits a complete reply, and the wait between two pieces of a stream;
-    `stream_seconds` limits a complete stream. Retries follow `http.retry_policy`. Thread-safe."""
+    """A chat model on the first server in `servers` that answers. Thread-safe.
+
+    If a call fails, it is repeated on the next server. A stream is not repeated after its first piece. `timeout` is the
+    longest time in seconds for a complete reply, and also for the wait between two pieces of a stream. `stream_seconds`
+    is the longest time for a complete stream. A failed request is sent again `retries` times at most; the module
+    `http.retry_policy` contains the rules.
+    """
 
     def __init__(
         self, model: str, servers: Sequence[Server], *, timeout: float, retries: int, stream_seconds: float
@@ -53,8 +58,9 @@ class OpenAIModel:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Return the model at the servers of the settings. Raise `MissingExtra` if the `openai` package is not
-        installed, and `InvalidInput` for an empty name or for a key that cannot be sent."""
+        """Return the model on the servers that the settings name. Raise `MissingExtra` if the package `openai` is not
+        installed. Raise `InvalidInput` if the name of the model is empty, or if a key contains characters that a header
+        cannot contain."""
         servers = candidates(
             model,
             explicit_url=settings.llm_base_url,
@@ -68,13 +74,15 @@ class OpenAIModel:
 
     @classmethod
     def ollama(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Return the model at Ollama only. Raises the errors of `from_settings`."""
+        """Return the model on an Ollama server; no other server is used. The errors are the same as for
+        `from_settings`."""
         url = settings.llm_base_url or settings.ollama_base_url or OLLAMA_URL
         return cls._at(model, [Server("ollama", with_path(url, "/v1"), settings.llm_api_key)], settings)
 
     @classmethod
     def lmstudio(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Return the model at LM Studio only. Raises the errors of `from_settings`."""
+        """Return the model on an LM Studio server; no other server is used. The errors are the same as for
+        `from_settings`."""
         url = settings.llm_base_url or settings.lmstudio_base_url or LMSTUDIO_URL
         return cls._at(model, [Server("lmstudio", with_path(url, "/v1"), settings.llm_api_key)], settings)
 
@@ -92,7 +100,7 @@ class OpenAIModel:
 
     @property
     def has_fallback(self) -> bool:
-        """True if another server answers after a call has failed at one server."""
+        """True if, after a call has failed, another server answers and the next call will use that server."""
         return self._choice.has_fallback
 
     def complete(
@@ -104,7 +112,8 @@ class OpenAIModel:
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """See `LanguageModel.complete`. If the JSON is not valid under the schema, it is requested once more."""
+        """Return a complete reply, as `LanguageModel.complete` describes. If the JSON of the reply is not valid under
+        `schema`, the model is asked once more."""
         wire.check_request(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
         shape = None if schema is None else Schema(schema)
         request = _ChatRequest(messages, temperature, max_tokens, tuple(tools), shape)
@@ -113,7 +122,8 @@ class OpenAIModel:
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        """See `LanguageModel.stream`. If the caller closes the generator, the connection is closed."""
+        """Yield the pieces of a reply, as `LanguageModel.stream` describes. If the caller closes this generator, the
+        connection to the server is closed."""
         wire.check_request(messages, temperature=temperature, max_tokens=max_tokens)
         request = _ChatRequest(messages, temperature, max_tokens)
 
@@ -132,7 +142,8 @@ class OpenAIModel:
             rest.close()
 
     def _first_reply(self, call: Callable[[Server], T]) -> T:
-        """Return the result of `call` at the first server that is available, or raise the messages of all servers."""
+        """Call `call(server)` with one server after another, and return the first result. If no server is available,
+        raise `LanguageModelUnavailable` with the messages of all servers."""
         failed: dict[Server, str] = {}
         while True:
             server = self._choice.pick(exclude=failed)
@@ -161,7 +172,8 @@ class _ChatRequest:
 
 
 class _ChatServer:
-    """A model at one server. `policies` has the policy of streams at True, and of complete replies at False."""
+    """A chat model on one server. `policies[True]` has the time limits for streams, and `policies[False]` has the time
+    limits for complete replies."""
 
     def __init__(self, server: Server, model: str, policies: Mapping[bool, Policy]) -> None:
         self._server = server
@@ -173,14 +185,16 @@ class _ChatServer:
         self._lock = threading.Lock()
 
     def client(self, *, streams: bool) -> openai.OpenAI:
-        """Return the client for streams or for complete replies. Raises the errors of `open_client`."""
+        """Return the HTTP client for streams or for complete replies, which have different time limits. The errors are
+        the same as for `open_client`."""
         with self._lock:
             if streams not in self._clients:
                 self._clients[streams] = open_client(self._server, self._policies[streams])
             return self._clients[streams]
 
     def complete(self, request: _ChatRequest) -> Reply:
-        """Return the reply. If the JSON is not valid under the schema, request it once more with the reason."""
+        """Return a complete reply. If the JSON of the reply is not valid under the schema of the request, ask the model
+        once more with a description of the problem. Raise `InvalidReply` if the second reply is not valid either."""
         schema = request.schema
         if schema is None:
             return self._complete(request)
@@ -219,7 +233,8 @@ class _ChatServer:
         return self._send(body, lambda done: wire.reply_in(done, self._title, self._model, request.max_tokens))
 
     def stream(self, request: _ChatRequest) -> Generator[str, None, Reply]:
-        """Yield the pieces of the reply, at least one, and return the reply."""
+        """Yield the pieces of the reply, at least one piece. At the end, return the complete reply as the value of the
+        generator."""
         messages = [wire.message_out(message) for message in request.messages]
 
         def body(refused: str) -> dict[str, Any]:
@@ -274,8 +289,9 @@ class _ChatServer:
         return Reply("".join(texts), self._model, *tokens, finish)
 
     def _send(self, body: Callable[[str], dict[str, Any]], read: Callable[[Any], T], *, streams: bool = False) -> T:
-        """Send the request and return `read` of the response. If the server refuses an option, send the request again
-        without it. `body` gets the last JSON format that the server refused."""
+        """Send a request, and return the result of `read(response)`. If the server refuses an option of the request,
+        send the request again without this option. `body(refused)` returns the JSON of the request; `refused` is the
+        last format for JSON replies that the server refused, or ""."""
         create: Any = self.client(streams=streams).chat.completions.create  # the type stubs accept no dictionary
         refused = ""
         for attempt in range(_TRIES):

@@ -1,7 +1,9 @@
-"""Removes the reasoning of models from their text.
+"""Removes the reasoning of a language model from its reply. The reasoning is the text that a model writes while it
+prepares an answer.
 
-Known marks are `<think>`, `<thinking>` and `<reasoning>`, `[THINK]` (Mistral) and the channels of gpt-oss. Most servers
-separate the reasoning from the reply, but some servers and templates do not.
+The reasoning is recognized by the marks around it: `<think>`, `<thinking>`, `<reasoning>`, `[THINK]` (Mistral) and the
+channels of gpt-oss. Most servers already return the reasoning separately from the reply, but some servers and some chat
+templates do not.
 """
 
 from __future__ import annotations
@@ -24,17 +26,19 @@ _LONGEST = max(map(len, _MARKS))
 
 
 def strip_reasoning(text: str) -> str:
-    """Return the text without reasoning and without spaces at both ends."""
+    """Return the text without the reasoning, and without spaces at its start and end."""
     reasoning = ReasoningFilter()
     return (reasoning.feed(text) + reasoning.rest()).strip()
 
 
 class ReasoningFilter:
-    """Removes reasoning from a text that arrives in pieces. A piece may end anywhere, also inside a mark.
+    """Removes the reasoning from a text that arrives in pieces. A piece may end at any character, also in the middle of
+    a mark.
 
-    If reasoning is never closed, it extends to the end of the text if its mark begins a line; otherwise the mark is
-    only mentioned, and everything is text. The text before a closing mark without an opening mark is reasoning too,
-    because some templates leave out the opening mark. Text that `feed` has already returned cannot be removed.
+    If an opening mark has no closing mark, there are two cases. At the start of a line, the mark begins reasoning,
+    which extends to the end of the text. At another position, the mark is only mentioned, so the mark and the text
+    after it are kept. If a closing mark has no opening mark, the text before it is reasoning too, because some chat
+    templates leave out the opening mark. A text that `feed` has already returned cannot be removed later.
     """
 
     def __init__(self) -> None:
@@ -45,7 +49,8 @@ class ReasoningFilter:
         self._at_line_start = True
 
     def feed(self, piece: str) -> str:
-        """Add a piece and return the text that is known not to be reasoning. Return "" if there is no such text yet."""
+        """Add the next piece. Return the text that is certainly not reasoning and that was not returned before, or ""
+        if there is no such text yet."""
         self._pending += piece
         texts: list[str] = []
         while self._pending:
@@ -70,14 +75,15 @@ class ReasoningFilter:
         return self._trim("".join(texts))
 
     def rest(self) -> str:
-        """Return the remaining text after the last piece."""
+        """Return the text that is left after the last piece."""
         pending, self._pending = self._pending, ""
         if self._opened_by and (self._at_line_start or self._opened_by.startswith("<|")):
             return ""
         return self._trim(pending)
 
     def _close(self) -> bool:
-        """Remove the open reasoning if its closing mark has arrived."""
+        """If the closing mark has arrived, remove the reasoning together with its marks, and return True. Otherwise,
+        return False."""
         end = _ENDS[self._opened_by]
         at = self._pending.find(end, max(len(self._opened_by), self._searched - len(end)))
         if at < 0:
@@ -92,7 +98,7 @@ class ReasoningFilter:
         return text
 
     def _trim(self, text: str) -> str:
-        """Remove the spaces between the reasoning and the first word."""
+        """Remove the spaces before the first word of the reply. After this word, spaces are kept."""
         if not self._started:
             text = text.lstrip()
             self._started = bool(text)
@@ -100,7 +106,8 @@ class ReasoningFilter:
 
 
 def _partial_mark(text: str) -> int:
-    """Return the number of characters at the end of the text that may begin a mark."""
+    """Return the number of characters at the end of `text` that may be the beginning of a mark. It is 0 if there are
+    none."""
     return next(
         (n for n in range(min(_LONGEST - 1, len(text)), 0, -1) if any(mark.startswith(text[-n:]) for mark in _MARKS)), 0
     )

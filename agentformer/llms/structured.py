@@ -1,4 +1,5 @@
-"""JSON from the text of a model. The JSON is parsed strictly and checked against a JSON Schema."""
+"""Reads JSON from the reply of a language model. The JSON is parsed strictly, and its value is checked against a JSON
+Schema."""
 
 from __future__ import annotations
 
@@ -23,12 +24,14 @@ _LOOSE = {
 
 
 class Mismatch(ValueError):
-    """A text is not valid under the schema. The message is written for the model."""
+    """The reply of a model is not JSON, or its JSON is not valid under the schema. The message describes the problem in
+    a form that can be sent to the model."""
 
 
 class Schema:
-    """A checked JSON Schema. Raises `InvalidInput` for an invalid schema. Nothing is downloaded for a `$ref`. The time
-    of a `pattern` is not limited. So a pattern must not backtrack exponentially, as `^(a+)+$` does."""
+    """A JSON Schema whose syntax has been checked. Raises `InvalidInput` if it is not a valid JSON Schema. If it has a
+    `$ref` to an address, nothing is downloaded. The time for matching a `pattern` has no limit, so do not use a pattern
+    with nested repetition, such as `^(a+)+$`."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         try:
@@ -49,23 +52,27 @@ class Schema:
 
     @property
     def is_object(self) -> bool:
-        """True if the value is an object. The format `json_object` can return only objects."""
+        """True if the schema allows only a JSON object. This matters because servers with the reply format
+        `json_object` return only objects."""
         return self.wire.get("type") == "object"
 
     @property
     def strict(self) -> bool:
-        """True if the schema is supported by strict decoding."""
+        """True if OpenAI's strict mode accepts the schema. In this mode, the server ensures that the reply is valid
+        under the schema."""
         return self.is_object and "anyOf" not in self.wire and all(_is_strict(part) for part in _parts(self.wire))
 
     @property
     def instruction(self) -> str:
-        """A prompt with the schema, for a server that does not give the schema to the model."""
+        """A prompt that contains the schema and asks for a JSON value. It is used if the server does not pass the
+        schema to the model."""
         schema = json.dumps(self.wire, ensure_ascii=False)
         return f"Answer with one JSON value and nothing else. It must be valid under this JSON Schema:\n{schema}"
 
     def read(self, text: str) -> tuple[str, Any]:
-        """Return the JSON in `text` and its value. The JSON may be in a code fence. Raise `Mismatch`, also for text
-        that only some parsers accept, such as an object with a duplicate key."""
+        """Find the JSON in the reply `text`, and return it as text and as a parsed value. The JSON may be in a Markdown
+        code block. Raise `Mismatch` if it is not valid under the schema, or if parsers could read it in different ways,
+        such as an object with the same key twice."""
         text = _REASONING.sub("", text)
         fence = _FENCE.match(text)
         text = (fence[1] if fence else text).strip()
@@ -112,8 +119,9 @@ def _is_strict(part: Mapping[str, Any]) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Return a JSON value that every parser reads in the same way. Raise `ValueError` for any other text, also for NaN,
-    a number that is too large for a double, a duplicate key, a lone surrogate and nesting that is too deep."""
+    """Return the value of a JSON text. Raise `ValueError` if the text is not JSON, or if parsers could read it in
+    different ways: if it contains NaN, a number that is too large for a double, the same key twice in an object, a lone
+    surrogate, or nesting that is too deep."""
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_number, object_pairs_hook=_members)
         json.dumps(value, ensure_ascii=False).encode()

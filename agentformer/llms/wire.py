@@ -1,4 +1,5 @@
-"""The OpenAI chat protocol: requests in the form that each server accepts, and replies."""
+"""The chat protocol of OpenAI: functions that create requests which a server accepts, and functions that read the
+replies."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ _THIS_SCHEMA = re.compile(r"invalid schema|schema conversion|grammar|strict", re
 def check_request(
     messages: Sequence[ChatMessage], *, temperature: float, max_tokens: int, tools: Sequence[Tool] = ()
 ) -> None:
-    """Validate a request before it is sent. Raise `InvalidInput` with the name of the argument."""
+    """Check the arguments of a call before a request is sent. Raise `InvalidInput` with the name of the wrong
+    argument."""
     if not messages:
         raise InvalidInput("messages", "must contain at least one ChatMessage")
     for message in messages:
@@ -75,14 +77,15 @@ def _check_json(field: str, value: object) -> None:
 
 
 class Capabilities:
-    """The options that a server has refused. Newer models refuse `max_tokens` or a temperature; older servers refuse
-    JSON Schema or token counts in streams. Each option is tried once, or more often if threads share this object."""
+    """Stores the request options that a server has refused, so that the next requests do not contain these options.
+    Newer models refuse the option `max_tokens` or `temperature`; older servers refuse a JSON Schema or the request for
+    token counts in a stream."""
 
     def __init__(self) -> None:
         self._refused: set[str] = set()
 
     def options(self, *, temperature: float, max_tokens: int, stream: bool) -> dict[str, Any]:
-        """Return the options of a request that the server accepts."""
+        """Return the options of a request, without those that the server has refused."""
         limit = "max_completion_tokens" if "max_tokens" in self._refused else "max_tokens"
         options: dict[str, Any] = {limit: max_tokens}
         if "temperature" not in self._refused:
@@ -96,8 +99,10 @@ class Capabilities:
     def json_request(
         self, messages: Sequence[ChatMessage], schema: Schema, below: str
     ) -> tuple[Sequence[ChatMessage], dict[str, Any]]:
-        """Return messages and options that request JSON in the strictest format, less strict than `below`, that the
-        server has not refused. If the format does not contain the schema, the messages contain it."""
+        """Return the messages and the options of a request for a JSON reply. There are three formats for such a
+        request, and the strictest format that the server has not refused is chosen. If `below` is not "", the format
+        must be less strict than the format `below`. If the options of the chosen format do not contain the schema, it
+        is added to the messages."""
         remaining = SHAPES[SHAPES.index(below) + 1 :] if below else SHAPES
         usable = [s for s in remaining if s not in self._refused and (schema.is_object or s != "json_object")]
         shape = usable[0] if usable else "text"
@@ -114,8 +119,9 @@ class Capabilities:
         return extended, {"response_format": {"type": shape}} if shape == "json_object" else {}
 
     def learn(self, failure: Failure, sent: Mapping[str, Any]) -> str:
-        """Store the option that the server refused and return its name. Return "" if the request cannot be changed. A
-        format that is refused for one schema only is not stored."""
+        """Find out from a failed request which option the server refused, store this option, and return its name.
+        Return "" if the server refused no option that can be left out. If a JSON format was refused only because of
+        this schema, its name is returned but not stored. `sent` is the JSON of the request."""
         if failure.kind != "rejected":
             return ""
         for name in ("max_tokens", "temperature", "stream_options"):
@@ -134,7 +140,7 @@ class Capabilities:
 
 
 def message_out(message: ChatMessage) -> dict[str, Any]:
-    """Return the message in the form of the protocol."""
+    """Convert a message to the JSON of the protocol."""
     sent: dict[str, Any] = {"role": message.role, "content": clean(message.content)}
     if message.tool_calls:
         sent["tool_calls"] = [
@@ -151,36 +157,41 @@ def message_out(message: ChatMessage) -> dict[str, Any]:
 
 
 def tool_out(tool: Tool) -> dict[str, Any]:
-    """Return the tool in the form of the protocol."""
+    """Convert the description of a tool to the JSON of the protocol."""
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}
 
 
 def clean(text: str) -> str:
-    """Return `text` without lone surrogates. JSON can contain them, but no file can."""
+    """Return `text` with a replacement character in place of each lone surrogate. JSON can contain lone surrogates, but
+    they cannot be written to a file in UTF-8."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class SurrogateJoiner:
-    """Joins surrogate pairs that a stream splits into two pieces."""
+    """Joins the two halves of a character outside the 16-bit range of Unicode, if a stream sends them in two different
+    pieces. The halves are called surrogates."""
 
     def __init__(self) -> None:
         self._half = ""
 
     def add(self, piece: str) -> str:
-        """Return the text of a piece. The first half of a pair is held back until the second half arrives."""
+        """Return the text of the next piece. If the piece ends with the first half of a character, this half is
+        returned together with the next piece."""
         text = self._half + piece
         self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
         return clean(text.removesuffix(self._half))
 
     def end(self) -> str:
-        """Return the rest of the text. If half a pair is left, return the replacement character."""
+        """Return the text that is left after the last piece: "", or a replacement character if the second half of a
+        character has not arrived."""
         return clean(self._half)
 
 
 class Piece(NamedTuple):
-    """One event of a stream. `text` may begin or end within a surrogate pair. `tokens` are the tokens read and written,
-    if the event has these counts."""
+    """One event of a stream. `text` is the next text of the reply; a character may be split between two pieces.
+    `finish` is the reason why the reply ended, or "". `tokens` is the number of tokens read and the number of tokens
+    written, or None if the event does not contain these numbers."""
 
     text: str
     finish: Finish
@@ -188,7 +199,9 @@ class Piece(NamedTuple):
 
 
 def piece_in(chunk: Any) -> Piece | None:
-    """Convert an event of a stream to a piece. Return None after the last event. Raises the errors of `reply_in`."""
+    """Convert an event of a stream to a `Piece`. `chunk` is the event, or None after the last event, and then the
+    result is None too. Raise `AttributeError`, `TypeError` or a similar error if the event does not follow the
+    protocol."""
     if chunk is None:
         return None
     usage = getattr(chunk, "usage", None)
@@ -201,8 +214,9 @@ def piece_in(chunk: Any) -> Piece | None:
 
 
 def reply_in(response: Any, title: str, model: str, max_tokens: int) -> Reply:
-    """Return the reply of a complete response. Raise `InvalidReply` for a reply that is empty or far too long, and
-    `AttributeError`, `TypeError` and similar errors for a response that is not a completion."""
+    """Convert a complete response of the server to a `Reply`. Raise `InvalidReply` if the reply is empty or much longer
+    than `max_tokens` allows. Raise `AttributeError`, `TypeError` or a similar error if the response does not follow the
+    protocol."""
     choice = response.choices[0]
     text = clean(_content_in(choice.message))
     calls = _calls_in(choice.message.tool_calls or (), title)
@@ -215,27 +229,30 @@ def reply_in(response: Any, title: str, model: str, max_tokens: int) -> Reply:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object with its members as attributes, as in the `openai` package. A missing member is None."""
+    """A JSON object whose members can be read as attributes, as in the package `openai`. A member that is missing has
+    the value None."""
 
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
 
 
 def unstreamed_in(parts: Any) -> Any:
-    """Return the complete response of a server that does not stream as requested. Return None for a stream."""
+    """Return the complete response if the server sent one, although a stream was requested. Return None if the server
+    sends a stream."""
     if not parts.response.headers.get("content-type", "").lower().startswith("application/json"):
         return None
     return json.loads(parts.response.read(), object_hook=_Object)
 
 
 def check_length(chars: int, max_tokens: int, title: str) -> None:
-    """Raise `InvalidReply` for a text that is longer than `max_tokens` allows."""
+    """Raise `InvalidReply` if a reply with this number of characters is much longer than `max_tokens` allows."""
     if chars > max_tokens * _CHARS_PER_TOKEN + _LONGEST_TOKEN:
         raise InvalidReply(f"{title} does not stop at max_tokens; use another server or model")
 
 
 def check_text(text: str, finish: Finish, title: str) -> None:
-    """Raise `InvalidReply` for an empty text."""
+    """Raise `InvalidReply` if the text of a reply is empty. The message depends on `finish`, the reason why the reply
+    ended."""
     if text.strip():
         return
     if finish == "length":
@@ -257,14 +274,16 @@ def _finish_in(reason: object) -> Finish:
 
 
 def _usage_in(usage: Any) -> tuple[int, int]:
-    """Return the tokens read and written. A count that is missing or invalid is 0."""
+    """Return the number of tokens read and the number of tokens written. A number that is missing or invalid is
+    replaced by 0."""
     counts = (getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0))
     read, written = (count if type(count) is int and count >= 0 else 0 for count in counts)
     return read, written
 
 
 def _calls_in(calls: Any, title: str) -> tuple[ToolCall, ...]:
-    """Return the tool calls with unique ids. Raise `InvalidReply` for arguments that are not a JSON object."""
+    """Return the tool calls of a reply. A missing or repeated id of a call is replaced by a new id. Raise
+    `InvalidReply` if the name of a tool is missing, or if the arguments of a call are not a JSON object."""
     by_id: dict[str, ToolCall] = {}
     for call in calls:
         name = call.function.name
@@ -278,7 +297,8 @@ def _calls_in(calls: Any, title: str) -> tuple[ToolCall, ...]:
 
 
 def _arguments_in(arguments: Any, name: str, title: str) -> Mapping[str, Any]:
-    """Return the arguments of a call. Some servers send an object, or nothing for a tool without parameters."""
+    """Return the arguments of a tool call as a dictionary. `arguments` is usually JSON as text, but some servers send a
+    JSON object, and some send nothing if the tool has no parameters."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     try:
         value = parse_json(text) if text.strip() else None

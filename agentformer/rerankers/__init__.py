@@ -1,4 +1,5 @@
-"""Rerankers, and the guard through which the rest of the package uses them."""
+"""Rerankers: models that score how well a passage answers a question. The rest of the package calls a reranker only
+through the class `GuardedReranker` of this module."""
 
 from __future__ import annotations
 
@@ -12,9 +13,12 @@ from agentformer.types import BoundedReranker, Reranker, Vector
 
 
 class GuardedReranker(Guarded[Reranker]):
-    """A reranker that `load` creates at the first use. After a failure, calls are refused for `seconds`, and for longer
-    after each further failure, so that a broken model does not slow down every search. Every error is raised as
-    `RerankerUnavailable`. The methods return one finite score per text. Thread-safe if the reranker is thread-safe."""
+    """A reranker that the function `load` creates at the first use. Thread-safe if the reranker is thread-safe.
+
+    After a failed call, the next calls raise `RerankerUnavailable` for `seconds` seconds, and for a longer time after
+    each further failure, so that a broken model does not slow down every search. Every error of the reranker is
+    converted to `RerankerUnavailable`. The scores are checked: there is one finite number for each text.
+    """
 
     unavailable = RerankerUnavailable
     expected = (RerankerUnavailable,)
@@ -28,11 +32,12 @@ class GuardedReranker(Guarded[Reranker]):
         return self._name
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
-        """See `Reranker.scores`."""
+        """Return one score for each text, as `Reranker.scores` describes."""
         return self.judged(query, texts)[0]
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
-        """See `BoundedReranker.judged`. If the reranker is not a `BoundedReranker`, there are no warnings."""
+        """Return the scores and the warnings, as `BoundedReranker.judged` describes. There are no warnings if the
+        reranker does not have the method `judged`."""
         import numpy as np
 
         if not texts:
@@ -52,8 +57,8 @@ class GuardedReranker(Guarded[Reranker]):
 
 
 def named_reranker(settings: Settings) -> GuardedReranker | None:
-    """Return the configured reranker, or None. The reranker is loaded at its first use. Raise `InvalidInput` for an
-    unknown provider."""
+    """Return the reranker that the settings name, or None if they name no reranker. The model is loaded at the first
+    use. Raise `InvalidInput` if the settings name an unknown provider."""
     if not settings.reranker:
         return None
     provider, _, model = settings.reranker.partition(":")

@@ -1,9 +1,11 @@
-"""Cross-encoders on torch, through sentence-transformers.
+"""Rerankers that read the question and a passage together (cross-encoders). They run on torch, through the package
+sentence-transformers.
 
-Sentence-transformers cuts a pair that is longer than the model reads. Here a long passage is split into windows, and
-its score is that of the best window (Dai and Callan, "Deeper Text Understanding for IR", SIGIR 2019). A long question
-is split into parts, and the scores of the parts are averaged. If there are more windows or parts than the limits below,
-the model reads some of them at even distances, and a warning reports the limit.
+A model can read a limited number of tokens, and sentence-transformers cuts a longer text without an error. So this
+module splits a long passage into shorter texts ("windows"), and the score of the passage is the score of its best
+window (Dai and Callan, "Deeper Text Understanding for IR", SIGIR 2019). A long question is split into parts, and the
+mean of their scores is used. If a passage has more than 16 windows, or a question more than 4 parts, only 16 windows or
+4 parts at equal distances are read, and a warning is returned.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ _TRUE = {"1", "on", "true", "yes"}
 
 
 class _Window(NamedTuple):
-    """A part of the text with the number `text_index`."""
+    """A part of a passage. `text_index` is the index of the passage in the list of passages, and `tokens` is the number
+    of tokens in this part."""
 
     text_index: int
     text: str
@@ -53,8 +56,8 @@ class _Window(NamedTuple):
 
 
 class CrossEncoderReranker:
-    """A cross-encoder on torch. It computes one batch at a time. Thread-safe. Raises `RerankerUnavailable` if the model
-    cannot be loaded or is not a reranker."""
+    """A cross-encoder that runs on torch. Thread-safe: if several threads call it, their batches are computed one after
+    another. Raises `RerankerUnavailable` if the model cannot be loaded or is not a reranker."""
 
     def __init__(self, model: str, *, device: str = "", batch_tokens: int = 2048) -> None:
         self._name = f"sbert:{model}"
@@ -69,7 +72,8 @@ class CrossEncoderReranker:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> CrossEncoderReranker:
-        """Load `sbert:NAME_OR_FOLDER`."""
+        """Load the cross-encoder with the name `sbert:NAME_OR_FOLDER` in the settings. `model` is the text after
+        `sbert:`. Raise `InvalidInput` if it is empty."""
         if not model:
             raise InvalidInput("reranker", "names no model; give sbert:NAME_OR_FOLDER of a cross-encoder")
         return cls(model, device=settings.device, batch_tokens=settings.batch_tokens)
@@ -82,7 +86,7 @@ class CrossEncoderReranker:
         return self.judged(query, texts)[0]
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
-        """See `BoundedReranker.judged`."""
+        """Return the scores and the warnings, as `BoundedReranker.judged` describes."""
         if not texts:
             return np.zeros(0, dtype=np.float32), ()
         all_parts = self._query_parts(replace_surrogates(query))
@@ -104,7 +108,9 @@ class CrossEncoderReranker:
         return [query[start:end] for start, end in windows(query, self._spans, max(1, limit))] or [query]
 
     def _best_scores(self, query: str, selected: Sequence[_Window], count: int, used: int) -> Vector:
-        """Return (count,) scores: for each text the score of its best window. A pair has `used` other tokens."""
+        """Return an array of `count` scores, one for each passage: the score of its best window. `query` is one part of
+        the question. `used` is the number of tokens that the model reads in addition to a window, which includes the
+        tokens of the question."""
         best = np.full(count, -np.inf, dtype=np.float32)
         for batch in self._batches(selected, used):
             scores = self._predict([(query, window.text) for window in batch])
@@ -112,7 +118,9 @@ class CrossEncoderReranker:
         return best
 
     def _batches(self, selected: Sequence[_Window], used: int) -> Iterator[Sequence[_Window]]:
-        """Yield batches, the longest windows first, because all windows of a batch are padded to the same length."""
+        """Yield batches of windows, with the longest windows first: windows of a similar length are then in the same
+        batch, and little padding is needed. `used` is the number of tokens that the model reads in addition to a
+        window."""
         ordered = sorted(selected, key=lambda window: -window.tokens)
         start = 0
         while start < len(ordered):
@@ -153,14 +161,16 @@ class CrossEncoderReranker:
 
 
 def _evenly_spaced(items: Sequence[_T], count: int) -> Sequence[_T]:
-    """Return at most `count` items at even distances, from the first item to the last item."""
+    """Return at most `count` of the items: the first item, the last item, and items at equal distances between these
+    two."""
     last = len(items) - 1
     return items if last < count else [items[n * last // (count - 1)] for n in range(count)]
 
 
 def _load(model: str, device: str) -> CrossEncoder:
-    """Load a model from a folder, or by its name on the model hub. If the environment switches the hub off, the hub's
-    cache folder is used directly, because the hub's client would still send a request."""
+    """Load a cross-encoder from a folder, or by its name on the model hub. If environment variables switch the hub off,
+    the model is loaded from the folder in the hub's cache, because the client of the hub would send a request in spite
+    of these variables."""
     with loading(RerankerUnavailable, f"the reranker {model!r}", "or make it reachable"):
         from sentence_transformers import CrossEncoder
 
@@ -180,7 +190,8 @@ def _load(model: str, device: str) -> CrossEncoder:
 
 
 def _folder(model: str) -> Path | None:
-    """Return the local folder of a model, or None if the model hub is to be used. Raise `RerankerUnavailable`."""
+    """Return the local folder of a model, or None if the model must be loaded from the model hub. Raise
+    `RerankerUnavailable` if environment variables switch the hub off and the model is not on this machine."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder

@@ -2,7 +2,7 @@
 
 Sentence-transformers cuts a text without an error if the text has more tokens than the model's `max_seq_length` (128
 for the multilingual default model, 256 for MiniLM). So this module counts the tokens first, and refuses a document that
-is too long. The caller splits such a document into shorter overlapping texts.
+is too long. The caller splits such a document into shorter texts.
 
 OpenVINO is used only if it computes the same vectors as torch. A model whose numbers are rounded to the format int8
 computes different vectors. So it has its own name, such as `all-MiniLM-L6-v2@int8`, and its vectors are never in one
