@@ -4,7 +4,8 @@ with agentformer.connect() as af:
     af.rag.upload("handbook.pdf")
     print(af.rag.query("Who holds the keys?").text)
 
-A name is imported at its first use, so that no command waits for parts that it does not need.
+The names of this module are imported when they are first used, so that a command does not wait for the import of parts
+that it does not use.
 """
 
 from agentformer._version import __version__

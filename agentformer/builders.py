@@ -1,6 +1,8 @@
-"""Builds the parts of a memory from `Settings`.
+"""Functions that build the parts of an `AgentFormer` (backend, embedder, language model, document tool) from
+`Settings`.
 
-Parts are imported inside the functions that build them. So a command imports only the parts that it uses.
+Each function imports the classes that it needs when it is called, so that a command imports only the parts that it
+uses.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ T = TypeVar("T")
 
 
 def once(build: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that builds its result once, at the first call, also if several threads call it.
+    """Return a function that calls `build` once, at its first call, and returns this result at every call. Thread-safe.
 
-    If building raises an error, the next call builds again.
+    If `build` raises an error, the next call calls `build` again.
     """
     lock = threading.RLock()
     results: list[T] = []
@@ -55,15 +57,15 @@ def once(build: Callable[[], T]) -> Callable[[], T]:
 
 
 def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
-    """Return the configured backend, or a backend that routes to several backends. Raises `InvalidInput` for an unknown
-    name."""
+    """Return the storage backend of the settings. If the settings name several backends, return a backend that stores
+    each entry in the backend of its route. Raises `InvalidInput` for an unknown name of a backend."""
     builders = {name: lookup("backends", name) for name in _backend_names(settings)}
     exists = any(of_backends("present", settings))
     built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
     for name in ours("present") if exists else names("present"):  # so that an existing store is not treated as empty
         if name not in built and lookup("present", name)(settings.index_dir):
             log.warning(
-                "%s also holds a store of the backend %s, which these settings (backend, routes) do not read or change",
+                "%s also holds a store of the backend %s; it is not used; the settings do not name this backend",
                 settings.index_dir,
                 name,
             )
@@ -76,7 +78,8 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
 
 
 def faiss_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
-    """Return the embedded backend. It imports its index libraries when it first needs them."""
+    """Return the backend `faiss`, which stores entries in local files. The backend imports its index libraries when it
+    first opens an index."""
     from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 
     def open_indexes(*arguments: Any) -> Indexes:
@@ -94,7 +97,8 @@ def build_rag(
     model: Callable[[], LanguageModel | None],
     usage: UsageCounter,
 ) -> RAGTool:
-    """Return the document tool. Its ingest pipeline and its answerer are built at their first use."""
+    """Return the tool that ingests documents and answers questions. The ingest pipeline and the answerer are built when
+    they are first used."""
     from agentformer.tools.rag_tool import RAGLimits, RAGTool
 
     originals = Originals(settings.upload_dir)
@@ -121,7 +125,8 @@ def build_rag(
 def build_cleaner(
     settings: Settings, backend: MemoryBackend, embedder: Embedder, model: Callable[[], LanguageModel | None]
 ) -> MemoryCleaner:
-    """Return the cleaner. Without a language model, its summaries are extractive."""
+    """Return the cleaner, which replaces old messages by summaries. Without a language model, the summaries consist of
+    sentences of the messages."""
     from agentformer.memory.memory_cleaner import CleaningOptions, MemoryCleaner, OnDemandSummarizer
 
     def summarizer(model: LanguageModel | None) -> Summarizer:
@@ -149,7 +154,8 @@ def build_memory(
     usage: UsageCounter,
     discard_originals: Callable[[Iterable[str]], None],
 ) -> MemoryManager:
-    """Return the memory over a backend. `discard_originals` gets the digests of the files of deleted documents."""
+    """Return the memory manager, which stores and searches entries in `backend`. When documents are deleted,
+    `discard_originals` is called with the digests of their original files."""
     from agentformer.memory.core import CoreMemory
     from agentformer.memory.hierarchical import HierarchicalMemory
     from agentformer.memory.memory_manager import MemoryManager, PartBuilders
@@ -181,8 +187,8 @@ def build_memory(
 
 
 def build_embedder(settings: Settings) -> ActiveEmbedder:
-    """Return the configured embedder. If the store moves to another space, it uses the embedder of that space. Each
-    embedder is loaded at its first use. Raises `InvalidInput` for an unknown provider."""
+    """Return the embedder of the settings. If `reembed` moves the store to another model, the returned embedder uses
+    this other model. Each model is loaded when it is first used. Raises `InvalidInput` for an unknown provider."""
     seconds = settings.breaker_seconds
 
     def of_space(space: EmbeddingSpace) -> GuardedEmbedder:
@@ -196,8 +202,8 @@ def build_embedder(settings: Settings) -> ActiveEmbedder:
 
 
 def named_embedder(spec: str, settings: Settings) -> GuardedEmbedder:
-    """Return the embedder `provider:model`. It is loaded at its first use. Raises `InvalidInput` for an unknown
-    provider."""
+    """Return the embedder `spec`, which has the form `provider:model`. The model is loaded when it is first used.
+    Raises `InvalidInput` for an unknown provider."""
     provider, _, model = spec.partition(":")
     if provider not in ours("embedders"):
         lookup("embedders", provider)  # an unknown or broken plugin is reported now
@@ -205,8 +211,8 @@ def named_embedder(spec: str, settings: Settings) -> GuardedEmbedder:
 
 
 def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel | None:
-    """Return the configured language model with a circuit breaker. `usage` counts its calls. Return None if no model is
-    configured; answers are then extractive."""
+    """Return the configured language model, or None if no model is configured. After failed calls, a circuit breaker
+    refuses calls for some seconds. `usage` counts the calls."""
     if not settings.llm_model:
         return None
     from agentformer.http.guarded import Breaker
@@ -218,21 +224,22 @@ def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel
 
 
 def model_spec(settings: Settings) -> tuple[str, str]:
-    """Return the provider and the model. If the name does not begin with a registered provider, the provider is an
-    OpenAI-compatible server and the name is the model."""
+    """Return the provider and the model name of the setting `llm_model`. If the setting does not begin with the name of
+    a registered provider, return `openai` (any OpenAI-compatible server) and the whole setting as the model name."""
     provider, _, model = settings.llm_model.partition(":")
     return (provider, model) if known("llms", provider) else ("openai", settings.llm_model)
 
 
 def _backend_names(settings: Settings) -> list[str]:
-    """Return every backend that the settings name. The default backend is first."""
+    """Return the names of all backends in the settings, without repetition. The default backend is first."""
     hierarchical = settings.hierarchical_backend or settings.backend
     routed = [hierarchical if route.target == "hierarchical" else route.target for route in settings.routes]
     return list(dict.fromkeys([settings.backend, *routed]))
 
 
 def of_backends(group: str, settings: Settings) -> Iterator[Any]:
-    """Call the registered part of each configured backend with the index folder."""
+    """Yield one result for each configured backend: the result of the function that the registry has in `group` for
+    this backend. The function is called with the index folder. Backends without such a function are skipped."""
     return (lookup(group, name)(settings.index_dir) for name in _backend_names(settings) if known(group, name))
 
 
@@ -241,8 +248,8 @@ def _stored_space(settings: Settings) -> EmbeddingSpace | None:
 
 
 def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
-    """Raise `SpaceMismatch` if the store is in another space than the configured embedder. If the embedder cannot be
-    loaded now, it is checked when it is loaded."""
+    """Raise `SpaceMismatch` if the vectors of the store are from another model than the configured embedder. If the
+    embedder cannot be loaded now, only log a warning; the check is repeated when the embedder is loaded."""
     space = _stored_space(settings)
     if space is None or settings.embedder in ("auto", space.spec):
         embedder.follow_store()
@@ -256,26 +263,27 @@ def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
 
 
 def _likely_same(spec: str, space: EmbeddingSpace) -> bool:
-    """Return whether `spec` probably names this space. A provider alone means its default model. The embedder is not
-    loaded for this check; its first use checks the space exactly."""
+    """Return whether the embedder `spec` probably made the vectors of `space`. Only the names are compared, so that the
+    embedder is not loaded. A `spec` without a model means the default model of its provider."""
     provider, _, model = spec.partition(":")
     return provider == space.provider != "hashing" and (not model or space.model.endswith(f"@{model}"))
 
 
 def _automatic(settings: Settings) -> Embedder:
-    """Return the embedder of the store's vectors. Without vectors, return the embedder for which the entries wait. For
-    a new store, return the multilingual model if it is available, else the packaged model."""
+    """Return the embedder for the setting `auto`. This is the embedder of the stored vectors or, if there are no
+    vectors, the embedder for which stored entries wait. For a new store, it is the multilingual model if this model is
+    available, and the packaged model otherwise."""
     from agentformer.embedders.sbert import why_unavailable
 
     if space := _stored_space(settings):
         return _stored(space.spec, settings)
     if wanted := next(filter(None, of_backends("wanted_embedders", settings)), ""):
-        log.warning("embedder of this memory: %s, because stored entries wait for this embedder", wanted)
+        log.warning("this memory uses the embedder %s, because stored entries wait for this embedder", wanted)
         return _stored(wanted, settings)
     name = settings.multilingual_model
     reason = why_unavailable(name)
     if not reason:
-        log.warning("embedder of this new memory: sbert:%s (multilingual): it is cached, or the hub has it", name)
+        log.warning("embedder of this new memory: sbert:%s (multilingual), which is cached or can be downloaded", name)
         return _stored(f"sbert:{name}", settings)
     embedder = _stored("minilm", settings)
     log.warning("embedder of this new memory: minilm (packaged, English), because %s: %s", name, reason)
@@ -283,14 +291,14 @@ def _automatic(settings: Settings) -> Embedder:
 
 
 def _stored(spec: str, settings: Settings) -> Embedder:
-    """Return the embedder of an existing space, or of `auto`. The caller did not name this embedder, so every problem
-    is raised as `EmbedderUnavailable`."""
+    """Return the embedder `spec`, which an existing store or the setting `auto` requires. Every problem is raised as
+    `EmbedderUnavailable`, because the caller did not choose this embedder."""
     provider, _, model = spec.partition(":")
     try:
         embedder: Embedder = lookup("embedders", provider)(model, settings)
     except (EmbedderUnavailable, InvalidInput, MissingExtra) as error:
         raise EmbedderUnavailable(
-            f"the embedder {spec} cannot be used: {error}. Until then, entries are stored "
+            f"the embedder {spec} cannot be used: {error}. Until the embedder works, entries are stored "
             "without vectors, and only a search by words finds them"
         ) from error
     return embedder

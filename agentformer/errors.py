@@ -1,4 +1,4 @@
-"""The error tree. All errors that this package raises on purpose have one root.
+"""The exception classes of this package. All errors that the package raises on purpose are `AgentFormerError`s.
 
     AgentFormerError
     ├── InvalidInput (also ValueError), NotFound (also LookupError), Conflict, MissingExtra (also ImportError)
@@ -10,29 +10,30 @@
     ├── RerankerUnavailable
     └── StoreError: StoreFull, StoreDamaged
 
-Messages say what is wrong and what to do. Only the edges (command line, HTTP, tools) translate errors.
+A message says what is wrong and what the user can do. Only the command line, the HTTP API and the tools convert these
+errors: to exit codes, status codes and tool results.
 """
 
 from __future__ import annotations
 
 
 class AgentFormerError(Exception):
-    """Root of every error that this package raises on purpose. Each error can be copied and pickled, so that it can
-    pass between the processes of a pool."""
+    """The base class of all errors that this package raises on purpose. An error can be copied and pickled, so that a
+    worker process can send it to its parent process."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.args), {**vars(self)})
 
 
 def _rebuild(kind: type[AgentFormerError], args: tuple[object, ...]) -> AgentFormerError:
-    """Return an error with this message without calling its constructor."""
+    """Return an error of the class `kind` with these arguments, without calling the constructor of the class."""
     error = kind.__new__(kind, *args)
     super(AgentFormerError, error).__init__(*args)
     return error
 
 
 class InvalidInput(AgentFormerError, ValueError):
-    """An argument is wrong. `field` names it."""
+    """An argument or a setting is invalid. `field` is the name of this argument or setting."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -40,27 +41,29 @@ class InvalidInput(AgentFormerError, ValueError):
 
 
 class NotFound(AgentFormerError, LookupError):
-    """Nothing with this name or id exists in the given scope."""
+    """The requested object (an entry, a document, a key, ...) does not exist, or it is outside the namespace of the
+    request."""
 
 
 class Conflict(AgentFormerError):
-    """Another call has changed the entry since the caller read it."""
+    """The request conflicts with the stored data. For example, another call has changed the entry since the caller read
+    it."""
 
 
 class AccessError(AgentFormerError):
-    """The caller lacks a right."""
+    """The caller is not allowed to make this request."""
 
 
 class Unauthenticated(AccessError):
-    """The key is missing or not valid."""
+    """The request has no key, or its key is not valid."""
 
 
 class Forbidden(AccessError):
-    """The key lacks the right or the namespace, or the tool is switched off for it."""
+    """The key does not allow this operation or this namespace, or the tool is disabled for the key."""
 
 
 class LimitExceeded(AgentFormerError):
-    """A limit of this installation is exceeded. `limit` is the name of the setting."""
+    """A limit of this installation is exceeded. `limit` is the name of the setting that defines the limit."""
 
     def __init__(self, limit: str, message: str) -> None:
         super().__init__(f"{limit}: {message}")
@@ -68,11 +71,11 @@ class LimitExceeded(AgentFormerError):
 
 
 class TooLarge(LimitExceeded):
-    """A request is over a limit."""
+    """The request is larger than a limit allows."""
 
 
 class Busy(LimitExceeded):
-    """Too many requests are under way. `retry_after` is in seconds."""
+    """Too many requests are in progress. The caller can try again after `retry_after` seconds."""
 
     def __init__(self, limit: str, message: str, retry_after: int = 1) -> None:
         super().__init__(limit, message)
@@ -80,8 +83,8 @@ class Busy(LimitExceeded):
 
 
 class MissingExtra(AgentFormerError, ImportError):
-    """An optional package is not installed, or its import fails with `error`. `extra` is the name of the extra to
-    install."""
+    """An optional package is not installed, or it cannot be imported. `what` is the feature that needs the package,
+    `extra` is the extra of agentformer that installs the package, and `error` is the import error."""
 
     def __init__(self, extra: str, what: str, error: ImportError | None = None) -> None:
         if error is None or isinstance(error, ModuleNotFoundError):
@@ -97,8 +100,8 @@ class MissingExtra(AgentFormerError, ImportError):
 
 
 def failed_package(error: ImportError) -> str:
-    """Return the name of the package that agentformer tried to import when `error` was raised, or the name of the
-    missing module."""
+    """Return the name of the package that agentformer was importing when `error` was raised. If the traceback does not
+    show this name, return the name of the missing module."""
     importing = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
     package = ""
     trace = error.__traceback__
@@ -113,7 +116,7 @@ def failed_package(error: ImportError) -> str:
 
 
 class DocumentError(AgentFormerError):
-    """A file could not be turned into text."""
+    """A file cannot be converted to text."""
 
 
 class EmptyDocument(DocumentError):
@@ -121,39 +124,40 @@ class EmptyDocument(DocumentError):
 
 
 class UnsupportedFormat(DocumentError):
-    """No reader supports this type of content."""
+    """No reader supports this file format."""
 
 
 class CorruptDocument(DocumentError):
-    """The file is damaged and no reader can read it."""
+    """The file is damaged, so that no reader can read it."""
 
 
 class EncryptedDocument(DocumentError):
-    """The file needs a password, or the given password is wrong."""
+    """The file requires a password, or the given password is wrong."""
 
 
 class DocumentTooLarge(DocumentError):
-    """The file exceeds a limit (size, pages, time or memory). The message names the limit."""
+    """The file exceeds a limit of size, pages, time or memory. The message names the limit."""
 
 
 class EmbedderError(AgentFormerError):
-    """An embedder refused or failed."""
+    """The embedder cannot compute vectors of these texts."""
 
 
 class EmbedderUnavailable(EmbedderError):
-    """The model or its server cannot be used now. Texts stay in the queue and are embedded later."""
+    """The model of the embedder, or the server of this model, cannot be used now. Stored texts wait in a queue and are
+    embedded later."""
 
 
 class TextTooLong(EmbedderError):
-    """A text has more tokens than the model can read."""
+    """A text has more tokens than the model of the embedder can read."""
 
 
 class SpaceMismatch(EmbedderError):
-    """The vectors of the store and of the embedder cannot be compared."""
+    """The stored vectors and the vectors of the embedder are from different models, so that they cannot be compared."""
 
 
 class LanguageModelError(AgentFormerError):
-    """A language model refused, or its reply cannot be used."""
+    """The language model refused the request, or the reply of the model cannot be used."""
 
 
 class LanguageModelUnavailable(LanguageModelError):
@@ -161,24 +165,24 @@ class LanguageModelUnavailable(LanguageModelError):
 
 
 class PromptTooLong(LanguageModelError):
-    """The conversation has more tokens than the model can read."""
+    """The prompt has more tokens than the language model can read."""
 
 
 class InvalidReply(LanguageModelError):
-    """The reply of the model does not fit the request."""
+    """The reply of the language model does not have the required form."""
 
 
 class RerankerUnavailable(AgentFormerError):
-    """The reranker cannot be used now. The search returns its results without reranking."""
+    """The reranker cannot be used now. The search returns its hits without reranking."""
 
 
 class StoreError(AgentFormerError):
-    """Records could not be read or written."""
+    """Records cannot be read or written."""
 
 
 class StoreFull(StoreError):
-    """The disk is full, or the folder cannot be written."""
+    """The disk is full, or the program has no permission to write into the folder."""
 
 
 class StoreDamaged(StoreError):
-    """The records are damaged. Nothing was changed."""
+    """The stored records are damaged. The operation that raises this error has changed nothing."""

@@ -1,6 +1,7 @@
-"""`connect()` and the `AgentFormer` that it returns. `builders` builds the parts from `Settings`.
+"""`connect()` opens a memory and returns an `AgentFormer`. The module `builders` builds the parts of this object from
+`Settings`.
 
-Parts are imported inside the functions that build them. So a command imports only the parts that it uses.
+Classes are imported inside the functions that use them, so that a command imports only the parts that it uses.
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ T = TypeVar("T")
 
 
 class _Part(functools.cached_property[T]):
-    """A part of `AgentFormer`. It is built once, at its first use, also if several threads use it.
+    """An attribute of `AgentFormer` that is built when it is first used. Thread-safe.
 
-    If building raises an error, the next use builds the part again. The part can be replaced by assignment.
+    If building raises an error, the next use builds the attribute again. A program can replace the attribute by
+    assignment.
     """
 
     if not TYPE_CHECKING:  # `functools.cached_property` has no lock since Python 3.12
@@ -79,11 +81,11 @@ class _Part(functools.cached_property[T]):
 
 
 class AgentFormer:
-    """An open memory. `.memory` stores and searches entries. `.rag` ingests documents and answers from them. `.toolbox`
-    offers these operations to a language model.
+    """An open memory. `.memory` stores and searches entries. `.rag` ingests documents and answers questions from them.
+    `.toolbox` offers these operations as tools to a language model.
 
-    Use it as a context manager, or call `close()`. Any number of instances and processes may open the same folders. The
-    store is opened at once. Each other part is built at its first use.
+    Use the object as a context manager, or call `close()` at the end. Several objects and several processes may open
+    the same folders at the same time. The constructor opens the store; each other part is built when it is first used.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -105,24 +107,25 @@ class AgentFormer:
 
     @_Part
     def model(self) -> LanguageModel | None:
-        """The configured language model, or None if no model is configured. Raises `InvalidInput` or `MissingExtra`."""
+        """The configured language model, or None if no model is configured. Raises `InvalidInput` for an unknown
+        provider, and `MissingExtra` if a required package is not installed."""
         return build_model(self.settings, self._model_usage)
 
     @_Part
     def rag(self) -> RAGTool:
-        """Ingests documents and answers from them."""
+        """The document tool, which ingests documents and answers questions from them."""
         return build_rag(self.settings, self.backend, self.embedder, lambda: self.model, self._usage)
 
     @_Part
     def cleaner(self) -> MemoryCleaner:
-        """Replaces old messages by summaries."""
+        """The cleaner, which replaces old messages by summaries."""
         cleaner = build_cleaner(self.settings, self.backend, self.embedder, lambda: self.model)
         self._closing.callback(cleaner.close)
         return cleaner
 
     @_Part
     def memory(self) -> MemoryManager:
-        """Stores and searches entries."""
+        """The memory manager, which stores and searches entries."""
 
         def discard_originals(digests: Iterable[str]) -> None:
             self.rag.discard_originals(digests)
@@ -131,14 +134,14 @@ class AgentFormer:
 
     @_Part
     def toolbox(self) -> Toolbox:
-        """The tools of an agent over this memory."""
+        """The tools that an agent can call to use this memory."""
         from agentformer.tools.toolbox import Toolbox
 
         return Toolbox(self.memory, self.rag, self.backend, self.status)
 
     def ready(self) -> Self:
-        """Build every part now. A server calls this before its first request. Raises the errors of building, such as
-        `InvalidInput` for an unknown language model."""
+        """Build all parts now, and return this object. A server calls this method before it accepts requests, so that
+        errors are raised at the start, such as `InvalidInput` for an unknown language model."""
         _ = self.model, self.toolbox
         self.rag.ready()
         return self
@@ -146,8 +149,9 @@ class AgentFormer:
     def reembed(
         self, to: str, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
-        """Move the store to the space of the embedder `to`, such as `minilm:` or `ollama:nomic-embed-text`. The store
-        stays in use during the move; see `MemoryBackend.reembed`."""
+        """Replace all vectors of the store by vectors of the embedder `to`, such as `minilm:` or
+        `ollama:nomic-embed-text`. Other calls can use the store at the same time. `MemoryBackend.reembed` describes the
+        parameters and the result."""
         target = named_embedder(to, self.settings)
         self.embedder.register(target)  # loaded before the move, because searches need it directly after the switch
         return self.backend.reembed(target, queries=queries, progress=progress)
@@ -155,10 +159,13 @@ class AgentFormer:
     def export_to(
         self, folder: str | os.PathLike[str], *, namespaces: Sequence[str] | None = None, vectors: bool = False
     ) -> Exported:
-        """Write the contents of one moment into a new folder. Any memory can read the folder with `import_from`.
-        docs/ARCHIVE.md describes the format. Without `namespaces`, all namespaces are written. With `vectors`, an
-        import into the same embedding space does not embed again. Raises `InvalidInput` if the folder exists, and
-        `StoreFull`."""
+        """Write the stored contents into a new folder, which `import_from` can read. docs/ARCHIVE.md describes the
+        format.
+
+        The folder contains the state of one moment. Without `namespaces`, all namespaces are written. With `vectors`,
+        the vectors are written too, so that a memory with the same embedder need not embed the texts again. Raises
+        `InvalidInput` if the folder exists, and `StoreFull` if the disk is full.
+        """
         from agentformer.archive.export import export_to
 
         self._usage.flush()
@@ -167,12 +174,12 @@ class AgentFormer:
     def import_from(
         self, folder: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
     ) -> Imported:
-        """Store the contents that `export_to` wrote, with ids, times, counts and former versions.
+        """Store the contents of a folder that `export_to` wrote. Ids, times, counts and former versions stay the same.
 
-        An entry that is stored already and is equal is skipped. So after an interruption, the next call continues the
-        import. Raises `InvalidInput` for a damaged export. Raises `Conflict` if an entry with the same id is different;
-        in this case, nothing is stored. `progress` is called with the number of stored entries and the number of
-        entries to store.
+        If an equal entry is stored already, the entry is skipped. So after an interruption, a second call continues the
+        import. `progress` is called with the number of stored entries and the number of entries to store. Raises
+        `InvalidInput` for a damaged export. Raises `Conflict` if a different entry with the same id exists; in this
+        case, nothing is stored.
         """
         from agentformer.archive.importer import Destination, import_into
         from agentformer.archive.reader import read
@@ -186,10 +193,11 @@ class AgentFormer:
         return import_into(destination, archive, progress)
 
     def backup(self, folder: str | os.PathLike[str]) -> BackedUp:
-        """Copy the records of one moment and their original files into a new folder, while the memory is in use.
+        """Copy the records and their original files into a new folder, while the memory is in use. The copy contains
+        the state of one moment.
 
-        The copy can be opened as a memory. Raises `InvalidInput` if the folder exists. Raises `StoreFull`, and raises
-        `StoreDamaged` if the records cannot be read.
+        The copy can be opened as a memory. Raises `InvalidInput` if the folder exists. Raises `StoreFull` if the disk
+        is full. Raises `StoreDamaged` if the records cannot be read.
         """
         from agentformer.archive.backup import Origin, back_up
 
@@ -202,15 +210,18 @@ class AgentFormer:
     def evaluate(
         self, questions: str | os.PathLike[str] | Iterable[Question | Mapping[str, Any]], **options: Any
     ) -> Evaluation:
-        """Measure how well searches find the entries that answer questions: by words, by vectors, and by words and
-        vectors.
+        """Measure how well searches find the entries that answer the questions: searches by words, by vectors, and by
+        words and vectors together.
 
-        `questions` are `Question`s, or mappings with `text` and `relevant`. `relevant` names entries of this memory by
-        id, records of the host application by their id, or documents by name. A page number can follow the name after
-        `#`. Or `questions` is a folder with `corpus.jsonl` and `queries.jsonl`. The corpus of the folder is measured in
-        a temporary memory with the same settings, and this memory is not changed. `options` are the options of
-        `evaluation.run.evaluate`, and `namespace` ("default") of this memory. Uses are not counted. Raises
-        `InvalidInput`.
+        `questions` are `Question`s, or mappings with the fields `text` and `relevant`. `relevant` lists the correct
+        results: ids of entries of this memory, ids of records of the host application, or names of documents. A page
+        number can follow the name of a document after `#`. Instead, `questions` can be the path of a folder with
+        `corpus.jsonl` and `queries.jsonl`. The corpus of this folder is then stored in a temporary memory with the same
+        settings, and the open memory is not changed.
+
+        `options` are the options of `evaluation.run.evaluate`. For questions about this memory, there is also the
+        option `namespace`, which is "default" if it is not given. The searches do not count as uses of the entries.
+        Raises `InvalidInput` for invalid questions.
         """
         from agentformer.evaluation.dataset import read_dataset
         from agentformer.evaluation.opened import evaluate_opened
@@ -223,10 +234,11 @@ class AgentFormer:
         return evaluate_opened(self.backend, questions, **options)
 
     def verify(self, *, repair: bool = False) -> list[Check]:
-        """Compare records, vectors, windows, indexes, documents and original files with each other.
+        """Check whether records, vectors, indexes, documents and original files agree with each other, and return the
+        results.
 
-        Change nothing, and report damage instead of raising an error. With `repair`, derived data is rebuilt, and data
-        that cannot be read is moved into a separate file; see `MemoryBackend.verify`.
+        Without `repair`, nothing is changed. Damage is part of the result and raises no error. With `repair`, derived
+        data is rebuilt, and data that cannot be read is moved into a separate file; see `MemoryBackend.verify`.
         """
         from agentformer.rag.verify import StoreParts, verify
 
@@ -236,11 +248,12 @@ class AgentFormer:
 
     @property
     def originals(self) -> Originals:
-        """The uploaded files, byte for byte."""
+        """The uploaded files, which are stored without any change."""
         return Originals(self.settings.upload_dir)
 
     def usage(self) -> dict[str, dict[str, Any]]:
-        """Return requests, tokens and costs of each provider in this process, by `role provider:model`."""
+        """Return the usage counts of each embedder and language model, such as calls and tokens. The keys of the
+        result are names such as `llm ollama:gemma3`."""
         counts = {}
         for embedder in self.embedder.used():
             spec = embedder.known_space.spec if embedder.known_space else self.settings.embedder
@@ -250,14 +263,15 @@ class AgentFormer:
         return counts
 
     def status(self) -> dict[str, Any]:
-        """Return the counts and the state of all parts as JSON values."""
+        """Return the numbers of stored entries and the state of all parts. The values can be written as JSON."""
         from agentformer.tools.result_json import space_json
 
         spaces = [space_json(state) for state in self.backend.spaces()]
         return {**self.memory.status(), "spaces": spaces, "providers": self.usage()}
 
     def close(self) -> None:
-        """Finish the running cleaning, write usage counts and index snapshots, and close files. Idempotent."""
+        """Wait for the end of a running cleaning, write usage counts and index snapshots, and close the files. A second
+        call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -277,20 +291,22 @@ def connect(
     upload_dir: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> AgentFormer:
-    """Open a memory. Create its folders if they are missing.
+    """Open a memory and return it. Create its folders if they are missing.
 
-    Every field of `Settings` can be given by name. Other fields are read from the environment (`AGENTFORMER_...`) or
-    have their default. Raises `InvalidInput`, `StoreFull` or `StoreDamaged`. If a part is built later, its errors are
-    raised at its first use or by `ready()`.
+    Every field of `Settings` can be given by name. A field that is not given is read from the environment
+    (`AGENTFORMER_...`), or it has its default. Raises `InvalidInput` for an invalid setting. Raises `StoreFull` or
+    `StoreDamaged` if the store cannot be opened. The errors of a part that is built later are raised at the first use
+    of this part, or by `ready()`.
     """
     return AgentFormer(load_settings({"index_dir": index_dir, "upload_dir": upload_dir, **settings}))
 
 
 @contextmanager
 def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | None = None) -> Iterator[Trial]:
-    """Open a memory for a measurement in `folder`. Without `folder`, use a temporary folder that is deleted at the end.
+    """Open a memory for a measurement. The memory is stored in `folder`, or in a temporary folder that is deleted at
+    the end.
 
-    The memory summarizes no messages. Without an embedder, the embedder of the settings is used.
+    The memory makes no summaries. If `embedder` is not given, the embedder of the settings is used.
     """
     from agentformer.evaluation.opened import Trial
 
@@ -306,12 +322,12 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
 
 
 def present(settings: Settings) -> bool:
-    """Return whether the index folder holds a store of a configured backend."""
+    """Return whether the index folder contains data of a configured backend."""
     return any(of_backends("present", settings))
 
 
 def salvage(settings: Settings) -> list[Recovered]:
-    """Copy the readable records of a memory that cannot be opened into a new file. The new file replaces the damaged
-    file, and the damaged file is kept under another name. Raises `StoreError` if nothing can be read, or if another
-    process has the store open."""
+    """Recover a memory that cannot be opened: copy its readable records into a new file, and replace the damaged file
+    by this file. The damaged file is kept under another name. Raises `StoreError` if no record can be read, or if
+    another process has the store open."""
     return [salvaged for salvaged in of_backends("salvagers", settings) if salvaged]

@@ -1,15 +1,16 @@
-"""The built-in providers by name, and the entry points of other packages.
+"""The registry of providers: the built-in providers by name, and the entry points with which other packages add
+providers.
 
-A built-in provider is named as "module:attribute". It is imported when it is looked up. Another package adds a provider
-with an entry point. In the groups `agentformer.embedders`, `agentformer.rerankers` and `agentformer.llms`, the entry
-point is a callable `(model: str, settings: Settings)`. In the group `agentformer.backends`, it is a callable
-`(settings: Settings, embedder: Embedder)`.
+A built-in provider is written as "module:attribute". The module is imported when the provider is looked up. Another
+package adds a provider with an entry point. In the groups `agentformer.embedders`, `agentformer.rerankers` and
+`agentformer.llms`, the entry point is a callable `(model: str, settings: Settings)`. In the group
+`agentformer.backends`, the entry point is a callable `(settings: Settings, embedder: Embedder)`.
 
-Four more groups have callables of `index_dir: Path`. The name of the entry point is the name of the backend.
-`agentformer.stored_spaces` returns the space of the vectors (`EmbeddingSpace | None`); from it, `auto` selects the
-embedder. `agentformer.wanted_embedders` returns the embedder (`str`) for which the entries of a store without vectors
-wait. `agentformer.present` returns whether the folder contains a store of this backend. `agentformer.salvagers`
-recovers the readable records of a store that cannot be opened.
+In four more groups, the entry point is a callable `(index_dir: Path)`, and the name of the entry point is the name of a
+backend. `agentformer.stored_spaces` returns the embedding space of the stored vectors (`EmbeddingSpace | None`), so
+that the setting `auto` can select the embedder of this space. `agentformer.wanted_embedders` returns the embedder
+(`str`) for which the entries of a store without vectors wait. `agentformer.present` returns whether the folder contains
+a store of this backend. `agentformer.salvagers` recovers the readable records of a store that cannot be opened.
 """
 
 from __future__ import annotations
@@ -60,34 +61,34 @@ PARTS: dict[str, dict[str, str]] = {
 
 
 def names(group: str) -> list[str]:
-    """Return the names of a group, sorted. Names of other packages are included."""
+    """Return the sorted names of all providers in a group, including the providers of other packages."""
     return sorted({point.name for point in _plugins(group)} | set(PARTS[group]))
 
 
 def ours(group: str) -> list[str]:
-    """Return the built-in names of a group, sorted, without searching installed packages."""
+    """Return the sorted names of the built-in providers in a group. Installed packages are not searched."""
     return sorted(PARTS[group])
 
 
 def known(group: str, name: str) -> bool:
-    """Return whether a provider of this name exists."""
+    """Return whether the group has a provider of this name."""
     return name in PARTS[group] or any(point.name == name for point in _plugins(group))
 
 
 def lookup(group: str, name: str) -> Callable[..., Any]:
-    """Return the callable of a provider. Raises `InvalidInput` with the known names, or with the name of a package that
-    cannot be loaded."""
+    """Return the callable of the provider `name`. Raises `InvalidInput` if the group has no such provider, or if the
+    package of the provider cannot be loaded."""
     if target := PARTS[group].get(name):
         part: Callable[..., Any] = load(target)
         return part
     for point in _plugins(group):
         if point.name == name:
             return _load_plugin(group, point)
-    raise InvalidInput(group, f"there is no {name!r}; known are {', '.join(names(group))}")
+    raise InvalidInput(group, f"there is no {name!r}; the known names are {', '.join(names(group))}")
 
 
 def load(target: str) -> Any:
-    """Import the module of "module:attribute", and return the attribute."""
+    """Import the module of a target that is written as "module:attribute", and return the attribute."""
     module, _, attribute = target.partition(":")
     value: Any = import_module(module)
     for part in attribute.split("."):
@@ -97,8 +98,8 @@ def load(target: str) -> Any:
 
 @functools.cache
 def _plugins(group: str) -> tuple[EntryPoint, ...]:
-    """Return the entry points of other packages. The result is cached, because the search reads a file of every
-    package."""
+    """Return the entry points that installed packages add to a group. The result is cached, because the search reads a
+    file of every installed package."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=f"agentformer.{group}"))
@@ -113,6 +114,6 @@ def _load_plugin(group: str, point: EntryPoint) -> Callable[..., Any]:
     except Exception as error:  # a plugin can raise anything
         reason = f"{type(error).__name__}: {error}"[:200]
         raise InvalidInput(
-            group, f"{point.name!r}{package} cannot be loaded ({reason}); update or uninstall that package"
+            group, f"{point.name!r}{package} cannot be loaded ({reason}); update or uninstall this package"
         ) from error
     return loaded

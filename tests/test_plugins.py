@@ -128,4 +128,4 @@ def test_a_broken_plugin_does_not_hurt_the_others(broken: Path, tmp_path: Path) 
     assert run(broken, tmp_path, "remember", "--embedder", "hashing", "The lighthouse is red.").returncode == 0
     done = run(broken, tmp_path, "remember", "--embedder", "word2vec", "Tea is at four.")
     assert done.returncode == 2
-    assert "known are broken, hashing, minilm" in done.stderr
+    assert "known names are broken, hashing, minilm" in done.stderr

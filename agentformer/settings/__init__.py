@@ -1,4 +1,4 @@
-"""Settings: their types, defaults and checks (`fields`), and their sources (`loading`)."""
+"""The settings: `fields` defines their types, defaults and checks, and `loading` reads their values."""
 
 from agentformer.settings.fields import Route, Settings
 from agentformer.settings.loading import load_settings, parse_routes

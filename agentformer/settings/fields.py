@@ -1,5 +1,5 @@
-"""Every setting with its type, its default and the reason for the default. Settings are immutable. No `repr` contains a
-key or the user and password of an address."""
+"""All settings, with their types, their defaults and the reasons for the defaults. Settings are immutable. The `repr`
+of settings contains no key, and no user name or password of an address."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _LANGUAGES = re.compile(r"\*|[a-z]{2,3}( [a-z]{2,3})*")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The backend for entries with these tiers, kinds and namespaces. An empty tuple matches every value. Raises
-    `InvalidInput`."""
+    """A rule that stores entries of these tiers, kinds and namespaces in the backend `target`. An empty tuple matches
+    every value. Raises `InvalidInput` for an unknown tier."""
 
     target: str  # "hierarchical", or the name of a backend
     tiers: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Route:
 
     def __post_init__(self) -> None:
         if unknown := [tier for tier in self.tiers if tier not in TIERS]:
-            raise invalid("routes", f"must name tiers, which are {', '.join(TIERS)}", unknown[0])
+            raise invalid("routes", f"must name only existing tiers, which are {', '.join(TIERS)}", unknown[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Settings:
             raise invalid("window_tokens", f"must be 0, or at least {_SMALLEST_WINDOW}", self.window_tokens)
         for category, rate in self.decay_rates.items():
             if not 0 < rate <= 1:
-                raise invalid("decay_rates", "must be in 0..1 and above 0", f"{category}={rate}")
+                raise invalid("decay_rates", "must be above 0 and at most 1", f"{category}={rate}")
 
     def _normalize(self, check: Callable[[str, Any], object], *names: str) -> None:
         for name in names:
@@ -185,7 +185,7 @@ class Settings:
                 raise invalid(name, f"must be in {low}..{high}", getattr(self, name))
 
     def __repr__(self) -> str:
-        """Return every setting except keys. Addresses are without user, password and query."""
+        """Return a text with all settings except keys. Addresses are shown without user name, password and query."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.repr}
         values |= {name: redact_url(values[name]) for name in _ADDRESSES if values[name]}
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
@@ -229,15 +229,15 @@ PLAIN = {name: name.upper() for name in ("openai_api_key", "openai_base_url", "l
 
 
 def invalid(name: str, wanted: str, value: object) -> InvalidInput:
-    """Return the error for a setting. The message contains the value only if the value is short, because a long value
-    may be a key."""
+    """Return the error for an invalid `value` of the setting `name`. `wanted` says which values are valid. The message
+    contains the value only if the value is short, because a long value may be a key."""
     quoted = repr(value)
     return InvalidInput(name, f"{wanted}{GOT}{quoted}" if len(quoted) <= _QUOTED + 2 else wanted)
 
 
 def _check_folder(name: str, folder: str | Path) -> Path:
     if "\0" in str(folder):
-        raise InvalidInput(name, "must be a path, and no path contains a NUL character")
+        raise InvalidInput(name, "is not a path, because it contains a NUL character")
     try:
         return Path(folder).expanduser()
     except RuntimeError:
@@ -245,7 +245,8 @@ def _check_folder(name: str, folder: str | Path) -> Path:
 
 
 def _check_cache(name: str, folder: str | Path) -> Path:
-    """Return the cache folder. For a user without a home folder, return a path in which nothing can be stored."""
+    """Return the path of the cache folder. If the path begins with `~` and the user has no home folder, return the null
+    device, so that nothing is cached."""
     try:
         return _check_folder(name, folder)
     except InvalidInput:
@@ -262,8 +263,8 @@ def _check_languages(name: str, text: str) -> str:
 
 
 def _check_key(name: str, key: str) -> str:
-    """Return the key without spaces at its start and end. Refuse a key that no HTTP header can contain, because the
-    HTTP libraries would quote the key in their error."""
+    """Return the key without white space at its start and end. Raise `InvalidInput` if an HTTP header cannot contain
+    the key, because the HTTP libraries would show the key in their error."""
     key = key.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         characters = "a space, a line break or a character outside ASCII"

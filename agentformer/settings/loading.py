@@ -1,8 +1,9 @@
-"""The sources of settings. No other module reads settings from the environment.
+"""Reads the settings from the arguments, the file `.env`, and the environment. No other module reads settings from the
+environment.
 
-The value of a setting is the first of these that exists: the argument; `AGENTFORMER_<NAME>` in the file `.env` of the
-current folder; `AGENTFORMER_<NAME>` in the environment; the default. The variables of the providers (`OPENAI_API_KEY`,
-...) have no prefix.
+The value of a setting is the first of these that exists: the argument; the variable `AGENTFORMER_<NAME>` in the file
+`.env` of the current folder; the same variable in the environment; the default. The variables of the providers, such as
+`OPENAI_API_KEY`, have no prefix.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _KINDS = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
 def parse_routes(text: str) -> tuple[Route, ...]:
-    """Parse routes that are written as in the environment; see `Settings.routes`. Raise `InvalidInput`."""
+    """Return the routes that a text such as `core,working=hierarchical; kind:fact=faiss` describes. Raises
+    `InvalidInput` if the text is not valid."""
     routes = []
     for rule in filter(None, (part.strip() for part in text.split(";"))):
         selector, _, target = (part.strip() for part in rule.partition("="))
@@ -57,12 +59,12 @@ _VARIABLES = {name: PLAIN.get(name, ENV_PREFIX + name.upper()) for name in _BY_N
 
 
 def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings from the arguments, from `.env` and the environment (or only from `environ`), and from the
-    defaults.
+    """Return the settings. A value in `given` comes first, then `.env`, then the environment, then the default. If
+    `environ` is given, only this mapping is read instead of `.env` and the environment.
 
-    `None` in `given` and an empty variable count as missing. A variable that has our prefix but is not a setting causes
-    one warning. Raise `InvalidInput` for an unknown setting or an invalid value. The message names the variable and its
-    file. It does not contain the value, because the value may be a key in the wrong variable.
+    `None` in `given` and an empty variable count as missing. A variable that begins with `AGENTFORMER_` but is not a
+    setting causes one warning. Raises `InvalidInput` for an unknown setting or an invalid value. The message names the
+    variable and its file, but does not contain the value, because the value may be a key in the wrong variable.
     """
     file = _env_file(Path(ENV_FILE)) if environ is None else {}
     environ = {**os.environ, **file} if environ is None else environ
@@ -77,7 +79,7 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
             _warn_unknown(variable)
     for name, value in (given or {}).items():
         if name not in _BY_NAME:
-            raise InvalidInput(name, f"is not a setting; settings are {', '.join(sorted(_BY_NAME))}")
+            raise InvalidInput(name, f"is not a setting; the settings are {', '.join(sorted(_BY_NAME))}")
         if value is not None:
             values[name] = value
             origins.pop(name, None)
@@ -94,12 +96,12 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
 
 
 def _env_file(path: Path) -> dict[str, str]:
-    """Return the variables of the file that are not empty. `$` is not expanded. Without a file, return {}. Each invalid
-    line causes one warning with its line number. Raise `InvalidInput` for a file that cannot be read or is not
-    UTF-8."""
+    """Return the variables of the file `.env` that have a value. If the file does not exist, return an empty mapping.
+    Variables inside a value, such as `$HOME`, are not replaced. An invalid line causes a warning. Raises `InvalidInput`
+    if the file cannot be read or is not UTF-8."""
     try:
         if path.is_symlink() and not path.exists():
-            _warn(f"{path.absolute()} is a link to {path.readlink()}, which does not exist; no setting is read from it")
+            _warn(f"{path.absolute()} is a link to {path.readlink()}, which does not exist; the link is ignored")
         if not path.is_file():  # a folder with this name is a virtual environment
             return {}
         from dotenv.parser import parse_stream
@@ -121,12 +123,13 @@ def _env_file(path: Path) -> dict[str, str]:
 
 @functools.cache
 def _warn(message: str) -> None:
-    """Log a warning once per process."""
+    """Log a warning. Log the same warning only once in a process."""
     log.warning("%s", message)
 
 
 def _warn_unknown(variable: str) -> None:
-    """Warn about an unknown variable and suggest the most similar one. The warning never contains the value."""
+    """Log a warning that a variable is not a setting. The warning suggests the most similar setting, and does not
+    contain the value of the variable."""
     bare = variable.removeprefix(ENV_PREFIX)
     similar = [bare] if bare in PLAIN.values() else difflib.get_close_matches(variable, _VARIABLES.values(), 1)
     _warn(f"{variable} is not a setting and has no effect{f'; did you mean {similar[0]}?' if similar else ''}")
@@ -149,7 +152,8 @@ def _convert(name: str, value: Any) -> Any:
 
 
 def _parsed(name: str, value: Any) -> Any:
-    """Return a setting that has several parts. If it is text, parse it."""
+    """Return the value of a setting that has several parts, such as `routes`. If the value is a text, parse the text.
+    Raises `InvalidInput`."""
     try:
         if isinstance(value, str):
             return _PARSED[name](value)

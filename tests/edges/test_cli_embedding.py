@@ -84,7 +84,7 @@ def test_the_comparison_can_be_made_by_queries_of_ones_own(run: Run, tmp_path: P
     [
         ((), "--to"),
         (("--to", "hashing:64", "--abandon"), "--to"),
-        (("--to", "word2vec"), "known are"),
+        (("--to", "word2vec"), "known names are"),
         (("--to", "hashing:big"), "hashing needs a number"),
     ],
 )

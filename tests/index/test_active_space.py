@@ -191,4 +191,4 @@ def test_a_store_whose_embedder_is_not_installed_keeps_texts_and_finds_words(
         memory.memory.store("A stoat in the snow.")
         hits = memory.memory.search("stoat")
         assert [hit.entry.content for hit in hits] == ["A stoat in the snow."]
-        assert "plugged:64 cannot be used" in hits.warnings[0] and "known are" in hits.warnings[0]
+        assert "plugged:64 cannot be used" in hits.warnings[0] and "known names are" in hits.warnings[0]

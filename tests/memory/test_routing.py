@@ -131,7 +131,7 @@ def test_connect_builds_what_the_routes_name(tmp_path: Path) -> None:
         af.memory.store("The ferry leaves at nine.")
         assert {hit.entry.kind for hit in af.memory.search("ferry")} == {"decision", "fact"}
     assert "We take the ferry." in next(tmp_path.glob("memory-*.json")).read_text(encoding="utf-8")
-    with pytest.raises(InvalidInput, match="known are"):
+    with pytest.raises(InvalidInput, match="known names are"):
         connect(index_dir=tmp_path, embedder="hashing", routes="core=nowhere")
 
 

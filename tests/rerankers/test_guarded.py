@@ -93,7 +93,7 @@ def test_settings_name_one_and_load_nothing() -> None:
     assert named_reranker(Settings()) is None
     named = named_reranker(Settings(reranker=" sbert:nowhere/to/be/found "))
     assert named is not None and named.name == "sbert:nowhere/to/be/found"
-    with pytest.raises(InvalidInput, match="rerankers: there is no 'bert'; known are sbert"):
+    with pytest.raises(InvalidInput, match="rerankers: there is no 'bert'; the known names are sbert"):
         named_reranker(Settings(reranker="bert:x"))
     with pytest.raises(InvalidInput, match="rerank_hits"):
         Settings(rerank_hits=0)

@@ -112,7 +112,7 @@ def test_answers_profit_and_see_deeper_than_their_three_passages(tmp_path: Path)
 
 
 def test_an_unknown_provider_is_told_before_anything_is_searched(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="there is no 'nothing'; known are overlap, sbert"):
+    with pytest.raises(InvalidInput, match="there is no 'nothing'; the known names are overlap, sbert"):
         opened(tmp_path, reranker="nothing:at-all")
 
 
