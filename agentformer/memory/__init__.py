@@ -1,1 +1,1 @@
-"""Memory: the manager that callers use, and the backends that store and search entries."""
+"""The memory: the manager, which callers use, and the backends, which store and search entries."""

@@ -1,5 +1,6 @@
-"""The audit of a memory: duplicates, entries that are never read, contradictions, and oversized core blocks. It uses no
-language model and changes nothing. Only `merge_duplicates` supersedes exact duplicates."""
+"""The audit of a memory. `audit` reports duplicates, entries that are never read, contradictions, and core blocks that
+are too large. It uses no language model and changes nothing. `merge_duplicates` marks exact duplicates as
+superseded."""
 
 from __future__ import annotations
 
@@ -17,27 +18,30 @@ from agentformer.memory.near_duplicates import Text, find_near_duplicates, norma
 from agentformer.records.entries import is_duplicate
 from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope
 
-UNREAD_DAYS = 30  # days; an older entry without any use is reported
+UNREAD_DAYS = 30  # an entry without any use is reported after this many days
 _LISTED_UNREAD = 20  # at most this many unread entries are listed; all of them are counted
 _EXCERPT = 200  # at most this many code points of a duplicate are shown
-_NEARLY_FULL = 0.8  # share of a block's limit; above this share, the next edits will not fit
+_NEARLY_FULL = 0.8  # a block that fills more of its limit is reported, because the next edits may not fit
 _PAGE = 1000  # duplicates read at a time
-_MAX_VARIANTS = 20  # groups of one text with different details; further entries are compared with these groups only
+_MAX_VARIANTS = 20  # at most this many groups of one text are compared with further entries of the same text
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Entries with the same content, oldest first, and their versions at the time of the audit."""
+    """A group of entries with equal or similar content. `ids` are the ids of the entries, oldest entry first.
+    `versions` are the versions of the entries at the time of the audit."""
 
     ids: tuple[str, ...]
     versions: tuple[int, ...]
-    similarity: float  # 0..1, the lowest similarity to the first entry; 1.0: the same words
-    excerpt: str  # of the first entry
+    similarity: float  # 0..1, the lowest similarity of an entry to the first entry; 1.0 means the same words
+    excerpt: str  # the beginning of the first entry
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Entries that were stored at least `days` ago, and that no search found and no caller read."""
+    """Entries that were stored at least `days` days ago, and that no search has found and no caller has read. `count`
+    is the number of these entries, `kinds` is their number for each kind, and `ids` are the ids of the oldest of
+    them."""
 
     days: int
     count: int = 0
@@ -47,7 +51,8 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A core block that exceeds its token limit, or is close to the limit."""
+    """A core block that has more tokens than its limit allows, or almost as many. A core block is a named text that is
+    in every context."""
 
     id: str
     title: str
@@ -57,10 +62,10 @@ class Oversized:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """Findings among the live entries of a namespace. `duplicates` are groups of entries with equal text, owner and
-    details, which can be merged. `near_duplicates` are groups of similar entries; a person decides what to do with
-    them. Messages, parts of documents and entries of the working tier are not compared, because people repeat
-    themselves and documents quote each other."""
+    """The result of an audit of the live entries of a namespace. `duplicates` are groups of entries with equal text,
+    owner and details; `merge_duplicates` can merge these groups. `near_duplicates` are groups of entries with similar
+    text; a person must decide what to do with these groups. Messages and working entries are not compared, because
+    people repeat themselves. Parts of documents are not compared, because documents quote each other."""
 
     namespace: str
     entries: int
@@ -69,7 +74,7 @@ class AuditReport:
     unread: Unread = field(default_factory=lambda: Unread(UNREAD_DAYS))
     contradictions: tuple[Contradiction, ...] = ()
     oversized: tuple[Oversized, ...] = ()
-    notes: tuple[str, ...] = ()  # limits that the audit reached
+    notes: tuple[str, ...] = ()  # a note for each limit that the audit reached
 
 
 def audit(
@@ -83,8 +88,10 @@ def audit(
     unread_days: int = UNREAD_DAYS,
     at: datetime | None = None,
 ) -> AuditReport:
-    """Examine the live entries of a namespace, or only the entries of one user and project. Change nothing.
-    `block_tokens` is the limit of a core block. The ages of entries are computed at the moment `at` (default: now)."""
+    """Examine the live entries of a namespace and return a report. With `user_id` or `project`, only the entries of
+    this user or project are examined. `block_tokens` is the largest allowed number of tokens of a core block. An entry
+    that was never used is reported as unread after `unread_days`. The age of an entry is computed at the moment `at`
+    (default: now). Nothing is changed."""
     read_before = (at or datetime.now(UTC)) - timedelta(days=unread_days)
     candidates: list[_Candidate] = []
     blocks: list[MemoryEntry] = []
@@ -112,8 +119,9 @@ def audit(
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:
-    """Keep the oldest entry of each group of `duplicates`, mark the others as superseded by it, and return these.
-    Entries that changed after the audit are skipped. Nothing is deleted."""
+    """Merge the groups of `report.duplicates`: in each group, mark all entries except the oldest as superseded by the
+    oldest entry. Return the entries that were marked. Entries that changed after the audit are skipped. Nothing is
+    deleted."""
     merged: list[MemoryEntry] = []
     for group in report.duplicates:
         versions = dict(zip(group.ids, group.versions, strict=True))
@@ -125,14 +133,15 @@ def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[Memory
         superseded = [entry for entry in updates if entry]
         if _live(backend, [oldest.id]):
             merged += superseded
-        else:  # the oldest was removed or superseded meanwhile: undo
+        else:  # another caller has removed or superseded the oldest entry: undo the merge
             for entry in superseded:
                 _supersede(backend, entry, None)
     return merged
 
 
 def _supersede(backend: MemoryBackend, entry: MemoryEntry, by: str | None) -> MemoryEntry | None:
-    """Return the changed entry, or None if another caller changed or removed the entry."""
+    """Mark the entry as superseded by the entry with the id `by`, or as live if `by` is None. Return the updated entry,
+    or None if another caller has changed or removed the entry."""
     try:
         return backend.update(entry.id, {"superseded_by": by}, expected_version=entry.version)
     except (Conflict, NotFound):
@@ -145,13 +154,13 @@ def _live(backend: MemoryBackend, ids: Sequence[str]) -> list[MemoryEntry]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """The fields of an entry that the search for duplicates needs."""
+    """The fields of an entry that the search for duplicates compares."""
 
     id: str
     version: int
     place: str  # equal for entries that can be near-duplicates
     content: str
-    digest: bytes  # of place and content; equal for exact duplicates
+    digest: bytes  # hash of place and content; equal for exact duplicates
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Candidate:
@@ -162,7 +171,8 @@ class _Candidate:
 
 
 def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:
-    """True if the entry belongs to this project, or if no project is given."""
+    """Return whether the audit examines this entry. Without a project, every entry is examined. With a project, the
+    entries of this project and the core blocks of the user are examined, because a core block has no project."""
     if project is None:
         return True  # the scope has the user already
     return entry.user_id == user_id if entry.tier == "core" else entry.project == project  # a block has no project
@@ -179,7 +189,8 @@ def _is_unread(entry: MemoryEntry, read_before: datetime) -> bool:
 
 
 def _exact_duplicates(backend: MemoryBackend, candidates: Sequence[_Candidate]) -> list[Duplicates]:
-    """Return groups of entries with the same content, in which the first entry has all details of the other entries."""
+    """Return groups of entries with the same owner and the same content. The first entry of each group has all details
+    (such as title and metadata) of the other entries in the group."""
     by_digest: dict[bytes, list[str]] = {}
     for candidate in candidates:
         by_digest.setdefault(candidate.digest, []).append(candidate.id)
@@ -187,7 +198,8 @@ def _exact_duplicates(backend: MemoryBackend, candidates: Sequence[_Candidate]) 
 
 
 def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplicates]:
-    """Split entries with the same content into groups with the same details, by the rule that `store` uses."""
+    """Split entries with the same content into groups with the same details, such as title and metadata. `store` uses
+    the same rule to recognize a duplicate. Return the groups of two or more entries."""
     groups: list[list[MemoryEntry]] = []
     for start in range(0, len(ids), _PAGE):
         for entry in backend.get(ids[start : start + _PAGE]):
@@ -200,7 +212,8 @@ def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplic
 
 
 def _near_duplicates(candidates: Sequence[_Candidate], exact: Sequence[Duplicates]) -> Iterator[Duplicates]:
-    """Yield groups of similar entries. Of each group of exact duplicates, only the first entry is compared."""
+    """Yield groups of similar entries. From each group of `exact`, only the first entry is compared with other entries,
+    because the group is reported already."""
     repeated = {entry_id for group in exact for entry_id in group.ids[1:]}
     texts = [Text(n, item.place, item.content) for n, item in enumerate(candidates) if item.id not in repeated]
     for group in find_near_duplicates(texts):

@@ -1,4 +1,5 @@
-"""Background threads of a memory: a queue of jobs, a periodic call, and a thread that retries failed embeddings."""
+"""Background threads of a memory: a queue of jobs, a thread that calls a function periodically, and a thread that
+retries failed embeddings."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ from agentformer.types import MemoryBackend
 log = logging.getLogger("agentformer")
 
 _MAX_WAIT = 300.0  # seconds between two attempts, so that an embedder is used again minutes after it becomes available
-_JITTER = 0.2  # random part of a wait, so that many processes do not call one server at the same moment
+_JITTER = 0.2  # each wait is up to this fraction shorter or longer, so that many processes do not call a server at once
 Job = TypeVar("Job", bound=Hashable)
 
 
 class JobQueue(Generic[Job]):
-    """Runs jobs one after another in a daemon thread. A job that waits already is not queued again. Thread-safe. `run`
-    must not raise. The thread ends when the queue is empty, so that it does not keep the owner of the queue alive."""
+    """A queue that runs its jobs one after another in a daemon thread. If an equal job is already waiting, a job is not
+    queued again. Thread-safe. The function `run` is called with each job and must not raise an error. The thread ends
+    when no job is waiting, because a running thread would keep the owner of the queue in memory."""
 
     def __init__(self, run: Callable[[Job], object]) -> None:
         self._run = run
@@ -33,7 +35,7 @@ class JobQueue(Generic[Job]):
         return len(self._waiting)
 
     def add(self, job: Job) -> None:
-        """Queue a job. Do nothing if an equal job waits already or the queue is closed."""
+        """Queue a job. Do nothing if an equal job is already waiting, or if the queue is closed."""
         with self._lock:
             if self._closed:
                 return
@@ -43,7 +45,8 @@ class JobQueue(Generic[Job]):
                 self._thread.start()
 
     def close(self, seconds: float) -> bool:
-        """Accept no more jobs, and wait up to `seconds` for the queued jobs. Return False on timeout. Idempotent."""
+        """Accept no more jobs, and wait up to `seconds` until all queued jobs are finished. Return False if a job is
+        still running after this time; jobs that have not started are dropped. Idempotent."""
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -66,8 +69,9 @@ class JobQueue(Generic[Job]):
 
 
 class PeriodicThread:
-    """Calls `tick` on a daemon thread every `seconds`; never for 0 seconds. If `tick` returns True, the next wait is
-    twice as long. The thread references this object only while `tick` runs, and ends when the object is deleted."""
+    """A daemon thread that calls the method `tick` every `seconds`, or never if `seconds` is 0. If `tick` returns True,
+    the next wait is twice as long. The thread ends when this object is deleted, because the thread holds a reference to
+    the object only while `tick` runs."""
 
     name = "agentformer-clock"
     jitter = 0.0  # random fraction by which a wait is shortened or extended
@@ -79,7 +83,7 @@ class PeriodicThread:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread. Idempotent."""
+        """Start the thread, unless it is already running or was closed, or `seconds` is 0."""
         if self._thread is None and self._seconds > 0 and not self._stopped.is_set():
             arguments = (weakref.ref(self), self._stopped, self._seconds, self.jitter)
             self._thread = threading.Thread(target=_run_periodically, args=arguments, name=self.name, daemon=True)
@@ -87,20 +91,22 @@ class PeriodicThread:
             weakref.finalize(self, self._stopped.set).atexit = False
 
     def close(self, seconds: float = 5.0) -> None:
-        """Stop the thread and wait up to `seconds` for a running `tick`. Idempotent."""
+        """Stop the thread. If `tick` is running, wait up to `seconds` until it ends. Idempotent."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(seconds)
 
     def tick(self) -> bool:
-        """Call the function. Return True to wait longer before the next call."""
+        """Call the function that the constructor received, and return False. A subclass can return True to make the
+        next wait longer."""
         if self._tick is not None:
             self._tick()
         return False
 
 
 class EmbedRetry(PeriodicThread):
-    """Embeds the entries that wait for their vectors, every `seconds`. After a failure, the next wait is longer."""
+    """A thread that tries every `seconds` to embed the entries that have no vectors yet. After a failure, the next wait
+    is longer."""
 
     name = "agentformer-embedding"
     jitter = _JITTER
@@ -110,12 +116,13 @@ class EmbedRetry(PeriodicThread):
         self._backend = backend
 
     def tick(self) -> bool:
-        """Embed the waiting entries. Return True if entries still wait."""
+        """Try to embed the entries that have no vectors yet. Return True if some of these entries still have no
+        vectors, or if an error occurred."""
         try:
             return self._backend.embed_pending(refused=False) > 0
         except Exception as error:  # noqa: BLE001 - the thread goes on after any error
             if not self._stopped.is_set():
-                log.warning("pending entries could not be embedded: %s", error)
+                log.warning("entries without vectors could not be embedded and are tried again later: %s", error)
             return True
 
 

@@ -1,6 +1,6 @@
-"""`CoreMemory`: named blocks of limited size that are in every context and can be edited. A block is an entry of the
-tier `core`, and its title is its name. The id is derived from name and owner, so that only one block is stored if two
-callers create the same block at the same time."""
+"""`CoreMemory`: core blocks, which are named texts of limited size that are in every context and can be edited. A core
+block is an entry of the tier `core`, and the title of the entry is the name of the block. The id of a block is computed
+from its name and owner, so that only one block is stored if two callers create the same block at the same time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _PAGE = 1000
 
 
 class Owner(TypedDict, total=False):
-    """The owner of a block. The default of `namespace` is "default"."""
+    """The owner of a core block. If `namespace` is missing, it is "default". If `agent_id` or `user_id` is missing, the
+    block does not belong to a single agent or user."""
 
     namespace: str
     agent_id: str | None
@@ -28,8 +29,9 @@ class Owner(TypedDict, total=False):
 
 
 class CoreMemory:
-    """The blocks of a backend. A block has at most `block_tokens`, as `count_tokens` counts them. Edits are atomic. A
-    block belongs to a namespace, and to an agent or a user if the caller gives one."""
+    """Reads and edits the core blocks of a backend. A block has at most `block_tokens` tokens, as counted by the
+    function `count_tokens`. Each edit is atomic. A block belongs to a namespace, and also to an agent or a user if the
+    caller gives one."""
 
     def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, block_tokens: int) -> None:
         self._backend = backend
@@ -39,8 +41,8 @@ class CoreMemory:
     def blocks(
         self, namespace: str = DEFAULT_NAMESPACE, *, agent_id: str | None = None, user_id: str | None = None
     ) -> list[MemoryEntry]:
-        """Return the live blocks of this agent and user, and the blocks without an agent or user, in the order of their
-        names. If no agent is given, blocks of agents are left out. The same holds for users."""
+        """Return live core blocks of the namespace, sorted by name. A block is included if its agent is `agent_id` or
+        is not set, and if its user is `user_id` or is not set."""
         scope = Scope(_checked_owner(namespace, agent_id, user_id)["namespace"], tiers=("core",))
         blocks = [
             entry
@@ -50,12 +52,12 @@ class CoreMemory:
         return sorted(blocks, key=lambda entry: (entry.title, entry.id))
 
     def get(self, name: str, **owner: Unpack[Owner]) -> MemoryEntry:
-        """Return the block of this name. Raises `NotFound`."""
+        """Return the core block with this name and owner. Raises `NotFound`."""
         return self._get(fields.name("name", name), _checked_owner(**owner))
 
     def append(self, name: str, text: str, **owner: Unpack[Owner]) -> MemoryEntry:
-        """Add a line to a block, unless the block contains the line. Create the block if it does not exist. Raises
-        `InvalidInput` if the block would exceed its limit."""
+        """Add `text` as the last line of a core block, unless the block already contains this line. Create the block if
+        it does not exist. Return the block. Raises `InvalidInput` if the block would have too many tokens."""
         text = fields.content(text)
         name, place = fields.name("name", name), _checked_owner(**owner)
 
@@ -74,7 +76,9 @@ class CoreMemory:
         return _repeat(edit, name)
 
     def replace(self, name: str, old: str, new: str, **owner: Unpack[Owner]) -> MemoryEntry:
-        """Replace `old`, which must occur exactly once in the block, by `new`. Raises `InvalidInput`, `NotFound`."""
+        """Replace the text `old` by the text `new` in a core block, and return the block. Raises `NotFound` if the
+        block does not exist. Raises `InvalidInput` if the block does not contain `old` exactly once, or if the new
+        content would be empty or have too many tokens."""
         old, new = fields.text("old", old), fields.text("new", new)
         name, place = fields.name("name", name), _checked_owner(**owner)
 
@@ -91,11 +95,12 @@ class CoreMemory:
         return _repeat(edit, name)
 
     def remove(self, name: str, **owner: Unpack[Owner]) -> None:
-        """Delete a block. Raises `NotFound`."""
+        """Delete the core block with this name and owner. Raises `NotFound`."""
         self._backend.remove([self.get(name, **owner).id])
 
     def check(self, name: str, content: str) -> None:
-        """Raise `InvalidInput` with the number of excess tokens if a block with this content would exceed the limit."""
+        """Raise `InvalidInput` if `content` has more tokens than a core block may have. The error contains `name` and
+        the number of excess tokens."""
         tokens = self._count_tokens(content)
         if tokens > self.block_tokens:
             raise InvalidInput(
@@ -119,7 +124,7 @@ class CoreMemory:
 
 
 def block_id(name: str, namespace: str, agent_id: str | None, user_id: str | None) -> str:
-    """Return the id of the block of this name and owner."""
+    """Return the id of the core block with this name and owner. Equal arguments give equal ids."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps([namespace, agent_id, user_id, name])))
 
 
@@ -134,7 +139,8 @@ def _checked_owner(
 
 
 def _repeat(edit: Callable[[], MemoryEntry], name: str) -> MemoryEntry:
-    """Repeat an edit while other callers change the block at the same time. Raises `Conflict`."""
+    """Call `edit`, and return its result. If another caller changes the block `name` at the same time, call `edit`
+    again. Raises `Conflict` after many attempts."""
     for _ in range(_ATTEMPTS):
         with suppress(Conflict):
             return edit()

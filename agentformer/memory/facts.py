@@ -1,6 +1,6 @@
-"""Facts in a text: numbers, times, dates and negation. A fact has the same value in every spelling. A similarity of
-words does not detect such differences: "Room 12 at 9:00" and "Room 14 at 9:00" share nearly all letters. Units are not
-compared."""
+"""Facts in a text: numbers, times, dates and negation. A fact has the same value in every spelling. Facts show
+differences that a similarity of words does not show: "Room 12 at 9:00" and "Room 14 at 9:00" have nearly all letters in
+common. Units are not compared."""
 
 from __future__ import annotations
 
@@ -30,31 +30,35 @@ _WORD = re.compile(rf"(?<={_MASK})(?:st|nd|rd|th)\b|(?P<word>[^\W\d_]+(?:['’][
 _LABEL = re.compile(r"\W*[^\W\d_]+\s+(\d+)[\s:,]+[^\W\d_]")  # "Room 12 has", "Huone 12: vapaa"
 
 _MIN_SIMILARITY = 0.6  # least Jaccard index of the terms of two sentences that have the same subject
-_MIN_SIMILARITY_NEGATED = 0.5  # lower, because a negation changes the verb too in Finnish: "pitää", "ei pidä"
+_MIN_SIMILARITY_NEGATED = 0.5  # lower, because in Finnish a negation also changes the verb: "pitää", "ei pidä"
 _MAX_SENTENCES = 2_000
 _MAX_REPORTED = 100
 _MAX_SHARED = 200  # sentences looked up per term; a more frequent term does not discriminate
-_SAMPLED_BLOCKS = 20  # code points of the sample from which the common language is detected
+_SAMPLED_BLOCKS = 20  # blocks from whose text the common language is detected
 _MAX_LENGTH = 1_000  # at most this many code points of a sentence are compared
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number or time at `[start, end)` of a text. Each of the possible `readings` is a set of values."""
+    """A number or a time of day at the positions `[start, end)` of a text. The number has several `readings` if it can
+    mean several things: "9.30" can be a decimal or a time. Each reading is a set of values, and the values are
+    strings."""
 
     start: int
     end: int
     readings: tuple[frozenset[str], ...]
 
     def within(self, values: frozenset[str] | set[str]) -> bool:
-        """True if all values of one reading are in `values`."""
+        """Return whether `values` contains all values of at least one reading."""
         return any(reading <= values for reading in self.readings)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of a text. `label` is the number in a subject such as "Room 12 ...". `rest` holds the other words.
-    Label and rest are not compared."""
+    """The facts of a text. `days` are calendar dates, and `weekdays` are names of weekdays. `negated` is True if the
+    text contains a negation. `label` is the number that names a thing at the beginning of the text, such as "12" in
+    "Room 12 is free". `rest` contains all words that are not numbers or negations. `label` and `rest` are ignored when
+    two `Facts` are compared."""
 
     numbers: frozenset[str]
     days: frozenset[Day]
@@ -65,7 +69,8 @@ class Facts:
 
 
 def find_numbers(text: str) -> Iterator[Number]:
-    """Yield the numbers of `text` in order. Values are decimals ("1234.5") and times ("at 13:56")."""
+    """Yield the numbers in `text`, in order. The values of a number are decimals such as "1234.5", or times such as "at
+    13:56"."""
     plain = ascii_digits(text)
     for match in _NUMBER.finditer(plain):
         if match.end() - match.start() <= MAX_NUMBER_LENGTH:
@@ -76,20 +81,23 @@ def find_numbers(text: str) -> Iterator[Number]:
 
 
 def ascii_digits(text: str) -> str:
-    """Return the text with the digits of every script replaced by 0 to 9, character for character."""
+    """Return the text with the decimal digits of all scripts replaced by the digits 0 to 9. The length of the text does
+    not change."""
     if text.isascii():
         return text
     return "".join(str(unicodedata.decimal(c)) if c > "\x7f" and c.isdecimal() else c for c in text)
 
 
 def number_values(text: str) -> frozenset[str]:
-    """Return the values of all numbers in one spelling, also in dates: 1,234.50 and 1 234,5 are 1234.5; 5 pm is 17."""
+    """Return the values of all numbers in the text, including the numbers in dates. Each value has one spelling:
+    "1,234.50" and "1 234,5" give "1234.5", and "5 pm" gives "17"."""
     text = unicodedata.normalize("NFKC", text)
     return frozenset(value for number in find_numbers(text) for value in _values(text, number))
 
 
 def facts_of(text: str, language: str) -> Facts:
-    """Return the facts of `text`. `language` is the language of the text, or "" if unknown."""
+    """Return the facts of `text`. `language` is the code of the language of the text, such as "en", or "" if the
+    language is unknown."""
     text = unicodedata.normalize("NFKC", text)
     dates = find_dates(text)
     text = _masked(text, dates)
@@ -112,9 +120,10 @@ def facts_of(text: str, language: str) -> Facts:
 
 
 def conflict(one: Facts, other: Facts) -> str:
-    """Return the kind of contradiction between two sentences about one subject: "number", "date", "negation" or "". A
-    sentence that only adds facts does not contradict. Sentences with different labels, weekdays or years describe
-    different things, so they do not contradict either."""
+    """Return the kind of contradiction between the facts of two sentences about one subject: "number", "date" or
+    "negation". Return "" if the sentences do not contradict each other. A sentence that only adds facts is no
+    contradiction. Sentences with different labels describe different things, and so do sentences with different
+    weekdays or years if their numbers or dates differ too."""
     if one.label != other.label:
         return ""
     numbers = bool(one.numbers - other.numbers and other.numbers - one.numbers)
@@ -130,7 +139,8 @@ def conflict(one: Facts, other: Facts) -> str:
 
 
 def _readings(written: str, half: str) -> Iterator[set[str]]:
-    """Yield the possible meanings of `written`. `half` is "a" or "p" if a.m. or p.m. follows the number."""
+    """Yield each possible meaning of the number `written`, as a set of values. `half` is "a" if a.m. follows the
+    number, "p" if p.m. follows the number, and "" otherwise."""
     parts = re.split(r"\D", written)
     marks = [mark for mark in written if not mark.isdigit()]
     yield from ({time} for time in _times(parts, marks, half))
@@ -147,7 +157,7 @@ def _readings(written: str, half: str) -> Iterator[set[str]]:
     if len(set(marks)) == 2 and marks.count(marks[-1]) == 1 and marks[-1] in ".,":
         yield {_decimal("".join(parts[:-1]), parts[-1])}
     if set(marks) == {"."}:
-        yield {".".join(parts)}  # a version
+        yield {".".join(parts)}  # a version number
     yield {_decimal(part) for part in parts}
 
 
@@ -172,7 +182,8 @@ def _decimal(whole: str, fraction: str = "") -> str:
 
 
 def _values(text: str, number: Number) -> list[str]:
-    """Return the values of the first reading, with the sign. A full hour has the value of its number."""
+    """Return the values of the first reading of `number`. A minus sign before the number is included. A time at a full
+    hour is returned as a plain number: "9:00" gives "9"."""
     before = text[max(0, number.start - 2) : number.start]
     sign = "-" if before and before[-1] in "-−" and not before[:-1].strip() else ""
     return [sign + value.removeprefix("at ").removesuffix(":00") for value in number.readings[0]]
@@ -186,7 +197,8 @@ def _masked(text: str, counted: Sequence[Mention | Number]) -> str:
 
 
 def _has_other_day(one: Facts, other: Facts) -> bool:
-    """True if `one` states a date that is not a date of `other` and not a part of such a date."""
+    """Return whether `one` contains a date that differs from all dates in `other`. A part of a date does not differ
+    from the date: "May 2024" does not differ from "3 May 2024"."""
     return any(not is_given(day, other.days, (day.year,)) for day in one.days)
 
 
@@ -202,7 +214,8 @@ def _is_year(number: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two sentences of core blocks, the older block first. `about` is `number`, `date` or `negation`."""
+    """Two sentences of core blocks that contradict each other. `about` is `number`, `date` or `negation`. `ids` and
+    `titles` belong to the blocks of the two sentences. In all pairs, the older block comes first."""
 
     about: str
     ids: tuple[str, str]
@@ -219,8 +232,8 @@ class _Sentence:
 
 
 def find_contradictions(blocks: Sequence[MemoryEntry]) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
-    """Return contradictions between sentences that can be in the same context, and notes about limits that were
-    reached."""
+    """Return contradictions between sentences of core blocks, and notes. Only sentences whose blocks can be in the same
+    context are compared. A note reports that a limit was reached, so that contradictions may be missing."""
     notes: list[str] = []
     sentences = list(islice(_sentences(blocks), _MAX_SENTENCES + 1))
     if len(sentences) > _MAX_SENTENCES:
@@ -253,13 +266,15 @@ def _sentences(blocks: Sequence[MemoryEntry]) -> Iterator[_Sentence]:
 
 
 def _language(text: str, fallbacks: Sequence[str]) -> str:
-    """Return the language of the sentence, or the first fallback with known negations if its own are not known."""
+    """Return the language of the sentence `text`. If the negations of this language are not known, return the first
+    language of `fallbacks` whose negations are known, if there is one."""
     own = detect_language(text)
     return next((language for language in (own, *fallbacks) if language in NEGATIONS), own)
 
 
 def _candidates(sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, _Sentence]]:
-    """Yield each pair of sentences that share a term and can be in the same context."""
+    """Yield the pairs of sentences that have a term in common and whose blocks can be in the same context. The number
+    of pairs for each term is limited."""
     by_term: defaultdict[str, list[int]] = defaultdict(list)
     for n, sentence in enumerate(sentences):
         shared = {other for term in sentence.terms for other in by_term[term][:_MAX_SHARED]}
@@ -271,7 +286,8 @@ def _candidates(sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, _Se
 
 
 def _share_context(one: MemoryEntry, other: MemoryEntry) -> bool:
-    """True if both blocks can be in the same context: agent, user and project are equal or not set."""
+    """Return whether both blocks can be in the same context. This is the case if the blocks have the same agent, user
+    and project; a value that is not set fits every value."""
     owners = ((one.agent_id, other.agent_id), (one.user_id, other.user_id), (one.project, other.project))
     return all(first is None or second is None or first == second for first, second in owners)
 

@@ -1,6 +1,6 @@
-"""`MemoryCleaner`: replaces old episodic entries of a session by summaries. Each summary links to its original entries.
-No lock is held while a model writes a summary. If an original changes meanwhile, the summary is not stored, and the
-next run tries the group again."""
+"""`MemoryCleaner`: replaces old episodic entries (such as messages) of a session by summaries. Each summary links to
+its original entries. The store is not locked while a language model writes a summary. If an original entry changes in
+the meantime, the summary is not stored, and the next run summarizes these entries again."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ _MAX_SESSIONS = 4096  # at most this many message counts are kept in memory
 
 @dataclass(frozen=True, slots=True)
 class CleaningReport:
-    """The result of one run. `sessions` counts the sessions that had entries to summarize. `summaries` holds the ids of
-    the new summaries. `outcomes` counts how the summaries were made. `busy` names the sessions that another caller was
-    cleaning. `conflicts` counts the groups that the next run tries again, because an entry changed or the summary
-    failed. `status` has the last error."""
+    """The result of one run. `sessions` is the number of sessions that had entries to summarize. `summaries` are the
+    ids of the new summaries, and `archived` is the number of entries that the summaries replaced. `busy` are the ids of
+    sessions that another caller was cleaning. `conflicts` is the number of groups of entries that were not summarized,
+    because an entry changed or an error occurred; the next run tries these groups again. `outcomes` counts the
+    summaries by the way in which they were made. `MemoryCleaner.status` returns the last error."""
 
     sessions: int = 0
     summaries: tuple[str, ...] = ()
@@ -58,9 +59,10 @@ class CleaningReport:
 def select_groups(
     entries: Iterable[MemoryEntry], *, keep_recent: int, batch: int, leave: Collection[str] = ()
 ) -> list[list[str]]:
-    """Group the ids of one session's live episodic entries for summaries: `batch` ids per group, in order of time. The
-    newest `keep_recent` entries and those that do not fill a group are not grouped. Entries of different agents, users
-    or projects are in different groups. Summaries, derived entries and the ids in `leave` are skipped."""
+    """Group the live episodic entries of one session for summaries, and return the ids of each group. A group has
+    `batch` entries in order of time, with the same agent, user and project. The newest `keep_recent` entries are left
+    out, and so are entries that do not fill a group, summaries, entries that are derived from other entries, and the
+    ids in `leave`."""
     ordered = sort_by_time(entry for entry in entries if entry.kind != SUMMARY_KIND and not entry.derived_from)
     groups: list[list[str]] = []
     open_groups: dict[tuple[str | None, ...], list[str]] = defaultdict(list)
@@ -75,17 +77,20 @@ def select_groups(
 
 
 class MessageCounter:
-    """Counts the messages of each session, without a query for each message. Thread-safe. The store is queried for a
-    new session, and when the count reaches a multiple of `every`, so that messages of other processes count too.
-    Removed messages delay a cleaning by fewer than `every` messages."""
+    """Counts the messages of each session in memory, so that a new message rarely needs a query. Thread-safe. The
+    messages in the store are counted when a session is new, and when the count reaches a multiple of `every`, because
+    other processes can add messages too. If messages are removed, a cleaning can start late, but by fewer than `every`
+    messages."""
 
     def __init__(self, every: int) -> None:
         self._every = every
-        self._counts: dict[tuple[str, str], int] = {}  # by namespace and session
+        self._counts: dict[tuple[str, str], int] = {}  # key: namespace and session id
         self._lock = threading.Lock()
 
     def reached(self, session: tuple[str, str], count_stored: Callable[[], int]) -> bool:
-        """Return True if the new message completes a multiple of `every`."""
+        """Count a new message of `session`, which is a namespace and a session id. Return True if the number of
+        messages has reached a multiple of `every`. `count_stored` is a function that returns the number of messages in
+        the store."""
         with self._lock:
             count = self._counts.pop(session, None)
             if count is not None and (count + 1) % self._every:
@@ -101,8 +106,9 @@ class MessageCounter:
 
 @dataclass(frozen=True, slots=True)
 class CleaningOptions:
-    """A cleaning starts after `every` messages of a session; 0 means never. The newest `keep_recent` entries are not
-    summarized. `batch` entries become one summary. `interval` (0: never) and `lease_seconds` are in seconds."""
+    """Options of a `MemoryCleaner`. A session is cleaned after each `every` new messages; 0 means never. The newest
+    `keep_recent` entries are not summarized. Each summary replaces `batch` entries. All sessions are cleaned every
+    `interval` seconds; 0 means never. The lease that reserves a session for one cleaner ends after `lease_seconds`."""
 
     every: int = 10
     keep_recent: int = 5
@@ -112,8 +118,9 @@ class CleaningOptions:
 
 
 class OnDemandSummarizer:
-    """Builds a `Summarizer` for each summary. If the language model cannot be built, it summarizes without the model,
-    because a caller that adds a message cannot repair the settings. `instant` means that no model is configured."""
+    """Builds a new `Summarizer` for each summary. If the language model cannot be built, the summary is made without
+    the model, because a caller that adds a message cannot correct the settings. `instant` is True if no model is
+    configured, because a summary without a model takes only milliseconds."""
 
     def __init__(
         self,
@@ -128,22 +135,23 @@ class OnDemandSummarizer:
         self.instant = instant
 
     def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
-        """Return a summary; see `Summarizer.summarize`."""
+        """Return a summary of the originals; see `Summarizer.summarize`."""
         try:
             model = self._model()
         except Exception as error:  # noqa: BLE001 - a plugin's model can raise anything
             problem = str(error) if isinstance(error, AgentFormerError) else f"{type(error).__name__}: {error}"[:200]
             if problem != self._logged:
                 self._logged = problem
-                log.warning("summaries are made without the language model: %s", problem)
+                log.warning("the language model is unavailable, so summaries are made without it: %s", problem)
             summary = self._build(None).summarize(originals)
             return dataclasses.replace(summary, outcome="extractive_unavailable", problems=(problem,))
         return self._build(model).summarize(originals)
 
 
 class MemoryCleaner:
-    """Cleans the sessions of a backend. Thread-safe. A lease ensures that only one thread of one process cleans a
-    session. Entries without a session are not part of a conversation, so they are never summarized."""
+    """Cleans the sessions of a backend: old entries are replaced by summaries. Thread-safe. A lease ensures that only
+    one thread of one process cleans a session at a time. Entries without a session are not part of a conversation, so
+    they are never summarized."""
 
     def __init__(
         self,
@@ -153,7 +161,8 @@ class MemoryCleaner:
         *,
         ready: Callable[[], object] = lambda: None,
     ) -> None:
-        """`ready` loads the parts of the summarizer, and raises their errors. Only `run` calls `ready`."""
+        """`ready` is a function that loads the parts of the summarizer, and raises an error if a part cannot be loaded.
+        Only `run` calls `ready`."""
         self._backend = backend
         self._ready = ready
         self._summarizer = summarizer
@@ -166,15 +175,16 @@ class MemoryCleaner:
         self._last_error: str | None = None
 
     def run(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:
-        """Clean one session, one namespace, or everything, and return after the cleaning. Without a namespace, a
-        session id is searched in every namespace. Sessions that another process is cleaning are skipped. Unlike
-        automatic cleaning, `run` summarizes restored originals again. Raises the errors of `ready` before anything has
-        changed."""
+        """Clean one session, the sessions of one namespace, or all sessions, and return a report. If only `session_id`
+        is given, the session is searched in every namespace. Sessions that another process is cleaning are skipped. In
+        contrast to automatic cleaning, `run` also summarizes entries that were restored from a summary. Errors of
+        `ready` are raised before anything is changed."""
         return self._run(namespace, session_id, on_request=True)
 
     def message_added(self, entry: MemoryEntry) -> None:
-        """Clean the session after each `every` messages, in the background if a model is used. Errors are only
-        logged."""
+        """Clean the session of the new message `entry` if the number of messages has reached a multiple of
+        `CleaningOptions.every`. If a model writes the summaries, the session is cleaned in the background. Errors are
+        logged and not raised."""
         if self._options.every <= 0 or entry.session_id is None:
             return
         scope = Scope(entry.namespace, kinds=("message",), session_id=entry.session_id, include_archived=True)
@@ -187,18 +197,20 @@ class MemoryCleaner:
                 self._queue.add((entry.namespace, entry.session_id))
 
     def start(self) -> None:
-        """Start to clean everything every `interval` seconds. Do nothing if `interval` is 0."""
+        """Start a thread that cleans all sessions every `CleaningOptions.interval` seconds. Do nothing if the interval
+        is 0."""
         self._clock.start()
 
     def close(self, seconds: float = 10.0) -> None:
-        """Stop the periodic thread, and finish the queued jobs within `seconds`. Idempotent."""
+        """Stop the periodic thread, and wait up to `seconds` until the queued sessions are cleaned. Idempotent."""
         self._clock.close(0)
         if not self._queue.close(seconds):
             self._stopped.set()
             log.warning("cleaning did not finish within %g s; the next run continues it", seconds)
 
     def status(self) -> dict[str, Any]:
-        """Return how the stored summaries of all namespaces were made, and the state of cleaning, as JSON values."""
+        """Return JSON values: the number of stored summaries for each way of making them, the time of the last run, the
+        last error, and the number of queued jobs."""
         outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         for namespace in self._backend.namespaces():
             for outcome in OUTCOMES:
@@ -233,25 +245,27 @@ class MemoryCleaner:
 
     @contextmanager
     def _logging_errors(self) -> Iterator[None]:
-        """Log errors instead of raising them, because the caller's message is already stored."""
+        """Log errors of the `with` block and do not raise them. The message of the caller is stored already, so the
+        call must not fail."""
         try:
             yield
         except AgentFormerError as error:
             self._last_error = str(error)
-            log.warning("cleaning failed: %s", error)
+            log.warning("old messages could not be summarized; the next cleaning tries again: %s", error)
         except Exception as error:
             self._last_error = str(error)
-            log.exception("cleaning failed")
+            log.exception("old messages could not be summarized; the next cleaning tries again")
 
     def _sessions(self, namespace: str) -> list[str]:
-        """Return the sessions that have enough live entries to clean, sorted."""
+        """Return the ids of the sessions of the namespace that have enough live entries for a summary, sorted."""
         episodes = all_entries(self._backend, Scope(namespace, tiers=("episodic",)))
         counts = Counter(entry.session_id for entry in episodes)
         least = self._options.keep_recent + self._options.batch
         return sorted(session for session, count in counts.items() if session is not None and count >= least)
 
     def _clean(self, namespace: str, session_id: str, max_groups: int | None, on_request: bool) -> CleaningReport:
-        """Clean one session under its lease. If there are more than `max_groups` groups, queue the session."""
+        """Clean one session while holding a lease for the session. If there are more than `max_groups` groups of
+        entries, summarize `max_groups` groups and queue the session for the rest."""
         name = f"clean/{namespace}/{session_id}"
         holder = f"{os.getpid()}/{new_id()}"  # a new holder for each run, because two threads must not share a lease
         if not self._backend.lease(name, holder, self._options.lease_seconds):
@@ -272,7 +286,8 @@ class MemoryCleaner:
         return report
 
     def _groups(self, namespace: str, session_id: str, on_request: bool) -> list[list[str]]:
-        """Return the groups of a session to summarize. Texts are not kept in memory, because a session can be long."""
+        """Return the ids of the entries to summarize in a session, as one list for each summary. The texts of the
+        entries are dropped at once, because a long session would need much memory."""
         scope = Scope(namespace, tiers=("episodic",), session_id=session_id)
         entries = (
             dataclasses.replace(entry, content="", raw=None, metadata={}) for entry in all_entries(self._backend, scope)
@@ -282,7 +297,8 @@ class MemoryCleaner:
         return select_groups(entries, keep_recent=options.keep_recent, batch=options.batch, leave=restored)
 
     def _restored(self, namespace: str, session_id: str) -> frozenset[str]:
-        """Return the originals of archived summaries. Callers restored these originals."""
+        """Return the ids of entries that a caller restored from a summary. These are the originals of archived
+        summaries."""
         live = Scope(namespace, kinds=(SUMMARY_KIND,), session_id=session_id)
         scope = dataclasses.replace(live, include_archived=True)
         if self._backend.count(scope) == self._backend.count(live):
@@ -291,8 +307,9 @@ class MemoryCleaner:
         return frozenset(link.id for summary in archived for link in summary.derived_from)
 
     def _summarize_group(self, session_id: str, ids: Sequence[str]) -> CleaningReport:
-        """Replace a group by its summary. After a conflict or an error, nothing has changed, and the other groups are
-        still summarized. Raises `StoreError`."""
+        """Replace the entries with these ids by one summary. If an entry was changed or the summary fails, the entries
+        stay unchanged and the report counts a conflict, so that other groups can still be summarized. Only `StoreError`
+        is raised."""
         try:
             originals = [entry for entry in self._backend.get(ids) if is_live(entry)]
             if len(originals) != len(ids):

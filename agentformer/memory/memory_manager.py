@@ -1,4 +1,4 @@
-"""`MemoryManager`: validates arguments of callers, and stores, searches, changes and removes entries."""
+"""`MemoryManager`: checks the arguments of callers, and stores, searches, changes and removes entries."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from agentformer.memory.context.plan import Context
     from agentformer.memory.recall import Recall
 
-Entries = list[MemoryEntry]  # inside the class, `list` is a method
+Entries = list[MemoryEntry]  # inside the class, the name `list` is a method
 
 
 @dataclass(frozen=True, slots=True)
 class PartBuilders:
-    """Functions that build parts of a `MemoryManager` for one call, so that other calls do not import these parts.
-    `audit` takes `namespace`, `user_id` and `project`, and returns the report."""
+    """Functions that build those parts of a `MemoryManager` that only a few calls need, so that other calls do not
+    import these parts. `audit` takes `namespace`, `user_id` and `project`, and returns the report of the audit."""
 
     context_builder: Callable[[], ContextBuilder]
     recall: Callable[[], Recall]
@@ -49,10 +49,11 @@ class PartBuilders:
 
 
 class MemoryManager:
-    """Stores and searches entries. As thread-safe as its backend. A call uses only one namespace. Below, `place` means
-    the keyword arguments `namespace` ("default"), `session_id`, `agent_id`, `user_id` and `project`. A search does not
-    filter by arguments that are not given. `decay_rates` are daily rates by category. If a scope with documents is
-    removed, `discard_originals` is called with the digests of the uploaded files."""
+    """Stores and searches entries. Thread-safe if its backend is thread-safe. `decay_rates` gives the daily rate at
+    which the salience (importance) of unused entries falls, for each category. If a scope with documents is removed,
+    `discard_originals` is called with the SHA-256 digests of the uploaded files. In the methods below, `place` means
+    the keyword arguments `namespace` (default: "default"), `session_id`, `agent_id`, `user_id` and `project`. If one of
+    these is not given, a search does not filter by it."""
 
     def __init__(
         self,
@@ -75,14 +76,17 @@ class MemoryManager:
         self.core = hierarchical.core  # the named blocks that are in every context
 
     def add_message(self, session_id: str, role: str, content: str, **values: Unpack[MessageFields]) -> MemoryEntry:
-        """Store a message of a session. `role` is user, assistant, system or tool. `values` are `speaker`,
-        `occurred_at` (aware datetime or ISO 8601 with a zone; default: now), `metadata`, `place`, and the references of
-        `store`. After every `Settings.clean_every` messages, old messages are summarized. Raises `InvalidInput`."""
+        """Store a message of a session and return its entry. `role` is user, assistant, system or tool. `values` can
+        contain `speaker`, `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone; default: now),
+        `metadata`, `namespace`, `agent_id`, `user_id`, `project`, `parent_id`, `pair_id`, `source_type` and
+        `source_id`; see `store`. After each `Settings.clean_every` messages of a session, old messages are summarized.
+        Raises `InvalidInput`."""
         return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
-        """Store messages in one transaction, or none if one is invalid. Each message is a mapping with the arguments of
-        `add_message`. The messages are in order of time. Raises `InvalidInput`."""
+        """Store messages in one transaction, and return their entries. Each message is a mapping with the arguments of
+        `add_message`. The messages must be in order of time. If one message is invalid, `InvalidInput` is raised and no
+        message is stored."""
         entries = [validation.new_message(message) for message in validation.mappings("messages", messages)]
         stored = [*self._backend.store(entries, replacing=validation.replaced(entries))] if entries else []
         for entry in stored:
@@ -90,23 +94,28 @@ class MemoryManager:
         return stored
 
     def store(self, content: str, **values: Unpack[StoredFields]) -> MemoryEntry:
-        """Store an entry. When the call returns, the entry is on disk, and every later search can find it.
+        """Store an entry and return it. When the call returns, the entry is on disk, and every later search can find
+        it.
 
-        `values`: `tier` ("semantic"), `kind` ("fact"), `place`, `title`, `metadata` (JSON; a list under `aliases` holds
-        other names of the entry), `category`, `occurred_at` (aware datetime or ISO 8601 with a zone), `salience`
-        (0..1), `speaker`, `parent_id`, `pair_id`, and `source_type` and `source_id`, which name a record of the host
-        application. The new entry replaces earlier entries of the same record.
+        `values` can contain `tier` (default: "semantic"), `kind` (default: "fact"), `title`, `category`, `speaker`,
+        `salience` (importance, 0..1), `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone), and
+        `metadata` (JSON; a list under `aliases` contains other names of the entry). The owner of the entry is given by
+        `namespace`, `session_id`, `agent_id`, `user_id` and `project`. `parent_id` and `pair_id` are ids of other
+        entries: the entry that contains this entry, and an entry that belongs to this entry.
 
-        If an equal fact is stored already, its `repeat_count` is increased, and it is returned instead. Raises
-        `InvalidInput` with the name of the field. Raises `Conflict` if a core block of this name exists with another
-        text.
+        `source_type` and `source_id` identify a record of the host application. The new entry replaces earlier entries
+        of the same record.
+
+        If an equal fact is already stored, the stored fact is returned and its `repeat_count` is increased. Raises
+        `InvalidInput` with the name of the wrong argument. Raises `Conflict` if a core block with the same name and a
+        different text exists.
         """
         return self.store_many([{**values, "content": content}])[0]
 
     def store_many(self, items: Iterable[str | Mapping[str, Any]], **common: Unpack[StoredFields]) -> list[MemoryEntry]:
-        """Store many entries in one transaction, and return them in the order of `items`. An item is a content, or a
-        mapping with the arguments of `store`. `common` holds arguments for all items. All items with the same
-        `source_id` together replace the earlier entries of that record."""
+        """Store entries in one transaction, and return them in the order of `items`. An item is a text, or a mapping
+        with the arguments of `store`. `common` contains arguments for all items. Items with the same `source_type` and
+        `source_id` together replace the earlier entries of this record."""
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
             raise InvalidInput("items", f"must be a list of contents or mappings, got {type(items).__name__}")
         mappings = [{**common, **(item if isinstance(item, Mapping) else {"content": item})} for item in items]
@@ -133,15 +142,19 @@ class MemoryManager:
         at: datetime | str | None = None,
         **scope: Unpack[ScopeFields],
     ) -> Hits:
-        """Return the best `limit` entries of the scope, best first; see `Hit`.
+        """Return at most `limit` entries that match `text`, best first, as hits with scores; see `Hit`.
 
-        `scope`: `place`, `tiers`, `kinds`, `categories`, `metadata` (equality of keys), `occurred_from`, `occurred_to`,
-        `parent_id`, `source_type`, `source_id`, `min_salience` (after decay) and `include_archived`. `mode` is
-        `hybrid`, `dense` or `lexical`. A hybrid search drops hits that share no term with `text` and have a cosine
-        below `Settings.noise_floor`. With `relevant_only`, every hit that is not relevant is dropped. Salience has a
-        small influence on the ranking. If facts contradict each other, the newest fact is ranked first. Relative dates
-        in `text` ("yesterday") are resolved at the moment `at` (aware datetime or ISO 8601 with a zone; default: now).
-        Raises `InvalidInput` with the name of the field.
+        `scope` contains filters: `namespace`, `session_id`, `agent_id`, `user_id`, `project`, `tiers`, `kinds`,
+        `categories`, `metadata` (these keys must have these values), `occurred_from`, `occurred_to`, `parent_id`,
+        `source_type`, `source_id`, `min_salience` (importance after decay) and `include_archived`. A filter that is not
+        given allows every value, but the namespace is then "default".
+
+        `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
+        no word of `text` and has a cosine below `Settings.noise_floor`. With `relevant_only`, all hits that are not
+        relevant are dropped. Salience has a small influence on the ranking. If facts contradict each other, the newest
+        fact is ranked first. A relative date in `text`, such as "yesterday", is resolved at the moment `at` (datetime
+        with a time zone, or ISO 8601 text with a time zone; default: now). Raises `InvalidInput` with the name of the
+        wrong argument.
         """
         fields.text("text", text)
         _check_ranking(min_score, mode)
@@ -152,8 +165,8 @@ class MemoryManager:
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
-        """Search as `search` does. Return the host application's records of the hits, best first, without
-        repetitions."""
+        """Search with the arguments of `search`, and return the records of the host application to which the hits
+        belong. The record of the best hit comes first, and each record is returned once."""
         references: dict[tuple[str, str], Reference] = {}
         for hit in self.search(text, **options):
             entry = hit.entry
@@ -163,15 +176,17 @@ class MemoryManager:
         return [*references.values()]
 
     def get(self, entry_id: str) -> MemoryEntry:
-        """Return the entry of this id. The entry can be archived. Raises `NotFound`."""
+        """Return the entry with this id, even if it is archived. Raises `NotFound`."""
         self._usage.flush_if_due([fields.name("entry_id", entry_id)])
         entry = _entry(self._backend, entry_id)
         self._usage.count([entry_id], others=1)
         return entry
 
     def list(self, *, limit: int = 100, after: str | None = None, **scope: Unpack[ScopeFields]) -> Entries:
-        """Return entries of the scope (see `search`) with ids above `after`, in the order of their ids, which is the
-        order of storing. For the tier `working` of a session, return its last messages and notes."""
+        """Return up to `limit` entries of the scope, in the order of their ids, which is the order in which they were
+        stored. `scope` contains the filters of `search`. With `after`, only entries with a greater id than `after` are
+        returned. If the scope is the tier `working` of a session, the last messages and notes of the session are
+        returned."""
         after = fields.text("after", after or "", fields.MAX_NAME)
         limit = fields.limit("limit", limit)
         wanted = self._scope(scope)
@@ -182,58 +197,65 @@ class MemoryManager:
         return [*self._backend.list(wanted, after=after, limit=limit)]
 
     def recent(self, limit: int = 10, **scope: Unpack[ScopeFields]) -> Entries:
-        """Return the newest episodic entries, newest first. Summarized entries are included."""
+        """Return up to `limit` of the newest episodic entries, newest first. `scope` contains the filters of `search`.
+        Entries that a summary has replaced are included."""
         return self.hierarchical.recent(self._scope(scope), fields.limit("limit", limit))
 
     def relevant(self, query: str, limit: int = 10, **scope: Unpack[ScopeFields]) -> Hits:
-        """Search the episodic entries. Summarized entries are included."""
+        """Search the episodic entries, and return up to `limit` hits, best first. `scope` contains the filters of
+        `search`. Entries that a summary has replaced are included."""
         fields.text("query", query)
         hits = self.hierarchical.relevant(query, self._scope(scope), fields.limit("limit", limit))
         self._usage.count((hit.entry.id for hit in hits), matches=1)
         return hits
 
     def history(self, entry_id: str) -> Entries:
-        """Return the former versions of an entry, oldest first. Raises `NotFound`."""
+        """Return the former versions of the entry with this id, oldest first. Raises `NotFound`."""
         _entry(self._backend, entry_id)
         return [*self._backend.history(entry_id)]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Entries:
-        """Return the messages of a session with their original text, in order of time, including summarized ones."""
+        """Return all messages of a session with their original text, in order of time. Messages that a summary has
+        replaced are included."""
         session_id, namespace = fields.name("session_id", session_id), fields.name("namespace", namespace)
         return self.hierarchical.transcript(session_id, namespace=namespace)
 
     def build_context(
         self, task: str, conversation: Any = (), max_tokens: int | None = None, **place: Unpack[Place]
     ) -> Context:
-        """Return chat messages of at most `max_tokens` (default: `Settings.context_tokens`), and a report of their
-        contents; see `ContextBuilder.build`. The included entries count as read."""
+        """Return chat messages for a language model, and a report about them; see `ContextBuilder.build`. The messages
+        have at most `max_tokens` tokens together (default: `Settings.context_tokens`). The entries in the messages are
+        counted as read."""
         context = self._parts.context_builder().build(task, conversation, max_tokens, **place)
         self._usage.count((entry_id for ids in context.report.included.values() for entry_id in ids), reads=1)
         return context
 
     def update(self, entry_id: str, *, expected_version: int | None = None, **changes: Any) -> MemoryEntry:
-        """Change fields of an entry, and add its former version to its history. Raises `NotFound` and `InvalidInput`.
-        Raises `Conflict` if the stored version is not `expected_version`."""
+        """Change fields of an entry, and add the former version of the entry to its history. Return the changed entry.
+        Raises `NotFound` and `InvalidInput`. Raises `Conflict` if `expected_version` is given and the stored entry has
+        another version."""
         former = _changeable(self._backend, entry_id)
         checked = validation.changes(former, changes)
         self.hierarchical.check_update(former, checked)
         return self._backend.update(entry_id, checked, expected_version)
 
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
-        """Replace an older entry by a newer entry in search results, and return the older entry. Raises `NotFound` and
-        `InvalidInput`. Raises `Conflict` if one of the entries is superseded already."""
+        """Mark the entry `old_id` as superseded by the entry `new_id`, so that searches return only the new entry.
+        Return the old entry. Raises `NotFound` and `InvalidInput`. Raises `Conflict` if one of the two entries is
+        already superseded."""
         old, new = _changeable(self._backend, old_id), _changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
 
     def remove(self, what: str | Scope, *, expected_version: int | None = None) -> int:
-        """Delete an entry, or everything in a scope, with parts, vectors, terms, history and files. Return the number
-        of deleted entries.
+        """Delete an entry, or all entries in a scope. Their parts, vectors, index terms, history and uploaded files are
+        deleted too. Return the number of deleted entries.
 
         If a part of a document is in the scope, the complete document is deleted. If an original of a summary is
-        deleted, the summary is deleted too, and its other originals are restored. Raises `NotFound`. Raises `Conflict`
-        if the stored version is not `expected_version`. Raises `InvalidInput` for the id of an uploaded document; use
-        `rag.remove` for documents.
+        deleted, the summary is deleted too, and the other originals of the summary become live again. Raises
+        `NotFound`. Raises `Conflict` if `expected_version` is given and the stored entry has another version. Raises
+        `InvalidInput` if `what` is the id of an uploaded document or of a part of one; use `rag.remove` to remove
+        documents.
         """
         if isinstance(what, Scope):
             scope = dataclasses.replace(validation.checked(what), include_archived=True)
@@ -246,20 +268,23 @@ class MemoryManager:
         raise NotFound(f"there is no entry {what}")
 
     def mark_read(self, ids: Sequence[str]) -> None:
-        """Count that a person or a model read these entries. Raises `NotFound`."""
+        """Count that a person or a model has read the entries with these ids. Raises `NotFound`."""
         for entry_id in fields.names("ids", ids):
             _entry(self._backend, entry_id)
         self._usage.count(ids, reads=1)
         self._usage.flush()
 
     def clean(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:
-        """Replace old episodic entries by summaries, in one session, one namespace, or everywhere."""
+        """Replace old episodic entries by summaries, and return a report. Without arguments, all sessions are cleaned;
+        with `namespace` or `session_id`, only these sessions."""
         namespace = fields.optional_name("namespace", namespace)
         return self._cleaner.run(namespace=namespace, session_id=fields.optional_name("session_id", session_id))
 
     def restore(self, summary_id: str) -> Entries:
-        """Restore the originals of a summary unchanged and archive the summary, or restore a superseded entry. Raises
-        `NotFound`, `InvalidInput` for any other entry, and `Conflict` if the entry is restored already."""
+        """Make the originals of a summary live again, without changes, and archive the summary. If `summary_id` is the
+        id of a superseded entry, make this entry live again. Return the live entries. Raises `NotFound`. Raises
+        `InvalidInput` if the entry is neither a summary nor superseded. Raises `Conflict` if the summary was already
+        restored."""
         entry = _entry(self._backend, summary_id)
         if entry.superseded_by is not None:
             return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]
@@ -268,8 +293,9 @@ class MemoryManager:
     def audit(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None
     ) -> AuditReport:
-        """Report duplicates, unread entries, contradictions between core blocks, and oversized core blocks, of all
-        entries or of one user or project. The audit uses no language model and changes nothing."""
+        """Return a report about duplicates, unread entries, contradictions between core blocks, and core blocks that
+        are too large. With `user_id` or `project`, only the entries of this user or project are examined. The audit
+        uses no language model and changes nothing."""
         self._usage.flush()
         return self._parts.audit(
             namespace=fields.name("namespace", namespace),
@@ -278,20 +304,21 @@ class MemoryManager:
         )
 
     def effective_salience(self, entry: MemoryEntry) -> float:
-        """Return the salience of an entry after decay until now, 0..1."""
+        """Return the salience (importance) of an entry at this moment, 0..1. The stored salience decays with the time
+        since the entry was last used."""
         return effective_salience(entry, self._decay)
 
     def reindex(self) -> int:
-        """Embed entries that wait for their vectors. Return how many entries still wait."""
+        """Embed the entries that have no vectors yet. Return the number of entries that still have no vectors."""
         return self._backend.embed_pending()
 
     def status(self) -> dict[str, Any]:
-        """Return counts and the state of the parts, as JSON values."""
+        """Return the counts of the backend and the state of the cleaner, as JSON values."""
         self._usage.flush()
         return {**self._backend.status(), "cleaner": self._cleaner.status()}
 
     def close(self) -> None:
-        """Write the usage counts that are only in memory. The backend is not closed."""
+        """Write the counts of uses that are still only in memory. The backend is not closed."""
         self._usage.flush()
 
     def _scope(self, values: Mapping[str, Any]) -> Scope:
@@ -305,18 +332,21 @@ def _entry(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
 
 
 def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    """Return the entry. Raise `InvalidInput` if it is part of a document, which must not change under its citations."""
+    """Return the entry with this id. Raise `InvalidInput` if the entry is part of a document, because answers cite
+    documents and the cited text must not change."""
     entry = _entry(backend, entry_id)
     if entry.kind in UNSEARCHED_KINDS or entry.source is not None:
         raise InvalidInput(
-            "entry_id", f"{entry_id} is part of an uploaded document; use rag.upload to replace it, or rag.remove"
+            "entry_id",
+            f"{entry_id} is part of an uploaded document; use rag.upload to replace this document, "
+            "or rag.remove to remove it",
         )
     return entry
 
 
 def _remove_scope(backend: MemoryBackend, scope: Scope) -> tuple[int, list[str]]:
-    """Remove a scope with its documents. Return the number of removed entries, and the digests of the documents'
-    files."""
+    """Remove all entries in the scope, and all documents that have a part in the scope. Return the number of removed
+    entries, and the SHA-256 digests of the uploaded files of the removed documents."""
     parts = (entry for entry in all_entries(backend, scope) if entry.source or entry.kind == "document")
     documents = sorted({entry.source.document_id if entry.source else entry.id for entry in parts})
     digests = [str(entry.metadata["sha256"]) for entry in backend.get(documents)]
@@ -340,4 +370,4 @@ def _check_supersession(old: MemoryEntry, new: MemoryEntry) -> None:
         raise InvalidInput("old_id", f"{old.id} summarizes other entries; update its text, or restore it first")
     for entry in (old, new):
         if entry.superseded_by is not None:
-            raise Conflict(f"{entry.id} is already superseded by {entry.superseded_by}")
+            raise Conflict(f"{entry.id} is already superseded by {entry.superseded_by}; restore it first")

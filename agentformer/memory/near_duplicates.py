@@ -1,6 +1,7 @@
-"""Near-duplicates among many texts: MinHash signatures (Broder 1997) with banding (Leskovec, Rajaraman & Ullman,
-"Mining of Massive Datasets", chapter 3), followed by exact Jaccard similarity. The work grows with the number of texts,
-not with the number of pairs. Shingles are runs of characters, so no word tokenizer is needed for any language."""
+"""Finds near-duplicates among many texts: MinHash signatures (Broder 1997) with banding (Leskovec, Rajaraman & Ullman,
+"Mining of Massive Datasets", chapter 3) select pairs of texts, and the exact Jaccard similarity of each pair is
+computed. The work grows with the number of texts, not with the number of pairs. The compared units (shingles) are runs
+of characters, so no tokenizer for words is needed in any language."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ MIN_SIMILARITY = 0.8  # least Jaccard index of the shingles of two similar texts
 # Characters. With 3, all long texts of one language are similar. With 5, a typo makes short texts different.
 _SHINGLE = 4
 _BANDS, _ROWS = 20, 6  # a pair of similarity .8 shares a band with probability .998, one of .5 with .27
-_ESTIMATE_ERROR = 0.15  # of a similarity estimated from signatures: four standard deviations of 120 draws
-_MAX_COMPARED = 20_000  # code points of a text
+_ESTIMATE_ERROR = 0.15  # error of a similarity estimated from signatures: four standard deviations of 120 draws
+_MAX_COMPARED = 20_000  # only this many code points of a text are compared
 _SMALL_RUN = 16  # texts that share a band; up to this number, all pairs are compared
 _LEADERS = 3  # in a larger run, each text is compared with this many first texts and with the text before it
-_CACHED_SHINGLES = 1000  # texts; a few hundred megabytes at most
+_CACHED_SHINGLES = 1000  # texts whose shingles are cached; a few hundred megabytes at most
 _CHUNK = 2048  # shingles hashed at a time, which bounds the memory for a long text
 
 # Punctuation has little meaning, in contrast to the signs in "C++", "C#" and "$5".
@@ -35,7 +36,7 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text to compare with the other texts of the same `place`. Newer texts have higher keys."""
+    """A text that is compared with the other texts of the same `place` (owner). A newer text has a higher `key`."""
 
     key: int
     place: str
@@ -44,22 +45,25 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class NearDuplicates:
-    """Similar texts of one place, oldest first. `similarity` is the lowest similarity of a text to the first text."""
+    """A group of similar texts. `keys` are the keys of the texts, oldest text first. `similarity` is the lowest
+    similarity of any text of the group to the first text, 0..1."""
 
     keys: tuple[int, ...]
     similarity: float
 
 
 def find_near_duplicates(texts: Sequence[Text]) -> list[NearDuplicates]:
-    """Return groups of two or more texts, in the order of the first text of each group. A text is in at most one group.
-    Texts that differ in a number, a date or a negation are not duplicates, even if they are very similar."""
+    """Return groups of similar texts, ordered by the first text of each group. A group has two or more texts, and a
+    text is in at most one group. Texts with different numbers, dates or negations are not duplicates, even if they are
+    very similar."""
     comparison = _Comparison(texts)
     groups = [group for members in comparison.components() for group in comparison.groups(members)]
     return sorted(groups, key=lambda group: group.keys)
 
 
 class _Comparison:
-    """The texts with cached signatures, facts and similarities, and a union-find over their indexes."""
+    """Compares texts with each other, and caches their signatures, facts and similarities. Texts that are similar are
+    linked in a union-find structure. Texts are identified by their index."""
 
     def __init__(self, texts: Sequence[Text]) -> None:
         self._texts = texts
@@ -73,7 +77,8 @@ class _Comparison:
             self._signatures[n] = _signature(_shingles(text))
 
     def components(self) -> list[list[int]]:
-        """Return ascending lists of indexes of texts that are linked by similarity, directly or through other texts."""
+        """Return lists of indexes of texts that are linked by similarity, directly or through other texts. Each list
+        has two or more indexes in ascending order."""
         keys = np.array([_comparison_key(text) for text in self._texts], np.uint64)
         for band in range(_BANDS):
             rows = self._signatures[:, band * _ROWS : (band + 1) * _ROWS]
@@ -85,7 +90,8 @@ class _Comparison:
         return [members for members in components.values() if len(members) > 1]
 
     def groups(self, members: Sequence[int]) -> Iterator[NearDuplicates]:
-        """Split a component into groups. Every text of a group is similar to the first text of the group."""
+        """Split the texts with the indexes `members` into groups. Every text of a group is similar to the first text of
+        the group. Groups of one text are left out."""
         by_leader: dict[int, list[int]] = {}
         for n in members:
             leaders = list(by_leader)[:_SMALL_RUN]
@@ -113,7 +119,8 @@ class _Comparison:
         return n
 
     def _similarity(self, one: int, other: int) -> float:
-        """Return the exact similarity, or 0 if the texts state different facts or their estimated similarity is low."""
+        """Return the exact similarity of two texts, given by their indexes. Return 0 if their estimated similarity is
+        low, or if they state different facts."""
         if (one, other) not in self._similarities:
             self._similarities[one, other] = self._compare(one, other)
         return self._similarities[one, other]
@@ -144,30 +151,33 @@ class _Comparison:
 
 
 def normalize(text: str) -> str:
-    """Return the text in lower case and one Unicode form, without punctuation, with one space between words."""
+    """Return the text in lower case and in the Unicode form NFKC, without punctuation, and with one space between
+    words."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return _IGNORED.sub(" ", folded).strip() or " ".join(folded.split())
 
 
 def _comparison_key(text: Text) -> int:
-    """Return a hash of place and numbers, so that many copies of a form with different numbers are not compared."""
+    """Return a hash of the place and the numbers of a text. Only texts with equal keys are compared, so that many
+    copies of a form with different numbers are not compared with each other."""
     key = "\0".join((text.place, *sorted(number_values(text.content[:_MAX_COMPARED]))))
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 def _shingles(text: str) -> Hashes:
-    """Return the sorted hashes of all runs of `_SHINGLE` characters, with a space at both ends of the text."""
+    """Return the hashes of all runs of `_SHINGLE` characters in the text, sorted and without repetitions. One space is
+    added at the beginning and at the end of the text first."""
     codes = np.frombuffer(f" {text} ".encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
     if len(codes) < _SHINGLE:
         codes = np.pad(codes, (0, _SHINGLE - len(codes)))
     hashes = np.zeros(len(codes) - _SHINGLE + 1, np.uint64)
     for n in range(_SHINGLE):
-        hashes = hashes * _BASE + codes[n : len(codes) - _SHINGLE + 1 + n]  # unsigned, wraps
+        hashes = hashes * _BASE + codes[n : len(codes) - _SHINGLE + 1 + n]  # an unsigned overflow is intended
     return np.unique(_mixed(hashes))
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Apply the finalizer of splitmix64: every output bit depends on every input bit."""
+    """Apply the finalizer of splitmix64 to each value, so that every output bit depends on every input bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -180,7 +190,8 @@ _OFFSETS = _CONSTANTS[_BANDS * _ROWS :][:, None]
 
 
 def _signature(shingles: Hashes) -> NDArray[np.uint32]:
-    """Return the lowest value of each hash function over the shingles, shape (bands * rows,)."""
+    """Return the MinHash signature of a text: for each hash function, the lowest hash of all shingles of the text.
+    Shape: (bands * rows,)."""
     lowest = np.full(_BANDS * _ROWS, np.iinfo(np.uint64).max, np.uint64)
     for start in range(0, len(shingles), _CHUNK):
         values = shingles[start : start + _CHUNK] * _FACTORS + _OFFSETS
@@ -189,7 +200,8 @@ def _signature(shingles: Hashes) -> NDArray[np.uint32]:
 
 
 def _band_hashes(rows: NDArray[np.uint32], keys: Hashes) -> Hashes:
-    """Return one hash per text, computed from the rows of a band and the comparison key."""
+    """Return one hash for each text. `rows` are the values of one band in the signatures of the texts, and `keys` are
+    the comparison keys of the texts."""
     hashes = keys
     for row in rows.T:
         hashes = _mixed(hashes ^ row.astype(np.uint64))
@@ -197,7 +209,8 @@ def _band_hashes(rows: NDArray[np.uint32], keys: Hashes) -> Hashes:
 
 
 def _runs(hashes: Hashes) -> Iterator[list[int]]:
-    """Yield the ascending indexes of texts that share a hash, for each hash of two or more texts."""
+    """Yield the indexes of the texts that have the same hash, in ascending order. A hash of only one text is
+    skipped."""
     order = np.argsort(hashes, kind="stable")
     starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
     ends = np.append(starts[1:], len(order))

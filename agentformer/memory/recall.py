@@ -1,4 +1,4 @@
-"""`Recall`: a memory search with its ranking, and the reason why a search found nothing."""
+"""`Recall`: searches a memory, ranks the hits, and gives the reason if a search finds nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from agentformer.types import Decay, Hit, Hits, MemoryBackend, Query
 
 _COMPARED = 30  # hits that are compared with each other to find the relevant hits
 _ARCHIVED = 30  # archived entries that are searched to find a reason
-EXTRA_HITS = 10  # hits beyond the limit that salience may lift into it
-_SALIENCE_WEIGHT = 0.1  # share of the score that an entry of salience 0 loses
+EXTRA_HITS = 10  # additional hits that are searched, because salience can move them up
+_SALIENCE_WEIGHT = 0.1  # share of the score that a hit loses if the salience of its entry is 0
 
 
 def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
-    """Lower each hit's score by the decay of its salience, and return the hits best first."""
+    """Lower the score of each hit by up to 10%, depending on how low the salience (importance) of its entry is after
+    `decay`. Return the hits, best first."""
 
     def weighed(hit: Hit) -> Hit:
         loss = _SALIENCE_WEIGHT * (1 - effective_salience(hit.entry, decay))
@@ -27,20 +28,24 @@ def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
 
 
 def above_noise(hits: Hits, floor: float) -> Hits:
-    """Return the hits that hold a term of the query or have a cosine of at least `floor`."""
+    """Return the hits that contain a term of the query, or that have a cosine similarity of at least `floor`."""
     above = (hit for hit in hits if hit.lexical_rank is not None or (hit.dense_score or 0.0) >= floor)
     return Hits(above, hits.warnings)
 
 
 class Recall:
-    """Searches a backend and ranks the hits by salience, relevance and recency."""
+    """Searches a backend, and ranks the hits by score and salience (importance). Of facts that contradict each other,
+    the newest fact is ranked first. In a hybrid search, `noise_floor` is the lowest cosine of a hit that contains no
+    term of the query."""
 
     def __init__(self, backend: MemoryBackend, *, noise_floor: float) -> None:
         self._backend = backend
         self._noise_floor = noise_floor
 
     def search(self, query: Query, *, min_score: float = 0.0, relevant_only: bool = False) -> Hits:
-        """Return the best `query.limit` hits, best first. If there is no hit, a warning gives the reason."""
+        """Return at most `query.limit` hits with a score of at least `min_score`, best first. With `relevant_only`,
+        hits that are not relevant to the query are dropped. If there is no hit, a warning gives the reason if the
+        reason is known."""
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
         wider = dataclasses.replace(query, limit=count)
         hits = self._backend.search(wider)
@@ -54,7 +59,8 @@ class Recall:
         return Hits(best, hits.warnings) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 
     def _why_nothing(self, query: Query) -> tuple[str, ...]:
-        """Return the reason for an empty result. No other namespace is named: the caller may not see it."""
+        """Return a warning with the reason why a search found nothing, or an empty tuple if the reason is unknown. The
+        warning names no other namespace, because the caller may not be allowed to see other namespaces."""
         scope = query.scope
         everything = dataclasses.replace(scope, include_archived=True)
         if not query.text.strip() or self._backend.count(everything) == 0:

@@ -1,6 +1,6 @@
-"""`RoutedBackend`: several backends used as one backend. An entry is written to the backend of the first route that
-matches. A read queries every backend, so that entries are still found after a route changed. If only one backend is
-configured, this module is not used."""
+"""`RoutedBackend`: several backends that are used as one backend. An entry is written to the backend of the first route
+that matches the entry. A read queries every backend, so that entries are still found after a route has changed. If only
+one backend is configured, this module is not used."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ Part = TypeVar("Part", bound=MemoryBackend | MemorySnapshot)
 
 
 class _Combined(Generic[Part]):
-    """The reads that backends and snapshots have in common, over several of them."""
+    """The read methods that backends and snapshots have in common. `parts` are several backends or several snapshots,
+    and the methods combine their results."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._all: Sequence[Part] = parts
@@ -56,10 +57,12 @@ class _Combined(Generic[Part]):
 
 
 class CombinedSnapshot(_Combined[MemorySnapshot]):
-    """A `MemorySnapshot` over several snapshots. The snapshots are from different moments."""
+    """A `MemorySnapshot` that combines the snapshots of several backends. These snapshots are taken one after another,
+    so they show different moments."""
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Yield each vector of a space once, even if several backends store it."""
+        """Yield the vectors that entries of these namespaces use. A vector of the same text and embedding space is
+        yielded once, even if several backends store it."""
         sources = (snapshot.vectors(namespaces) for snapshot in self._all)
         ordered = merge_sorted(*sources, key=lambda vector: (vector.hash, vector.space.spec))
         for _, group in groupby(ordered, key=lambda vector: vector.hash):
@@ -71,10 +74,11 @@ class CombinedSnapshot(_Combined[MemorySnapshot]):
 
 
 class RoutedBackend(_Combined[MemoryBackend]):
-    """`MemoryBackend` over several backends. `backends` maps targets to backends. `default` is the target of leases,
-    and of entries that no route matches. A call runs one transaction in each backend. If one transaction fails, the
-    other backends undo their changes. After a crash between two commits, only the changes of the first backend may be
-    stored. A summary is stored in the backend of its originals, so that consolidation is one transaction."""
+    """A `MemoryBackend` over several backends. `backends` maps the targets of routes to backends. `default` is the
+    target for leases, and for entries that no route matches. A call that changes several backends runs one transaction
+    in each of them. If a transaction of `store` fails, the entries that this call has stored in other backends are
+    removed. After a crash between two transactions, only the changes of the first backend may be stored. A summary is
+    stored in the backend of its originals, so that one transaction can store the summary and archive the originals."""
 
     def __init__(
         self, routes: Sequence[Route], backends: Mapping[str, MemoryBackend], default: str, *, rrf_k: int = 60
@@ -128,7 +132,7 @@ class RoutedBackend(_Combined[MemoryBackend]):
         return [entries[entry_id] for entry_id in ids if entry_id in entries]
 
     def search(self, query: Query) -> Hits:
-        """Search every backend, and merge the hits by rank."""
+        """Search every backend, and merge the hits by their rank in each backend."""
         lists = [backend.search(query) for backend in self._all]
         warnings = tuple(dict.fromkeys(warning for hits in lists for warning in hits.warnings))
         lists = [hits for hits in lists if hits]
@@ -144,7 +148,8 @@ class RoutedBackend(_Combined[MemoryBackend]):
             backend.touch(uses)
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Remove entries. If a document is removed, its pages and chunks are removed from all backends."""
+        """Remove entries from all backends, and return the number of removed entries. If a document is removed, its
+        pages and chunks are removed too, even if another backend stores them."""
         parts = [*self._parts(self._documents(what) if isinstance(what, Scope) else self.get(what))]
         return sum(backend.remove(what, expected_version) for backend in self._all) + self._remove(parts)
 
@@ -161,7 +166,8 @@ class RoutedBackend(_Combined[MemoryBackend]):
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Store a summary and archive its originals. Raises `Conflict` if the originals are in several backends."""
+        """Store a summary and archive its originals. Raises `Conflict` if the originals are stored in several
+        backends."""
         owners = {self._all.index(self._owner(entry_id, Conflict)) for entry_id in archive_ids}
         if len(owners) != 1:
             raise Conflict("these entries are stored in several backends, so one summary cannot replace them")
@@ -183,7 +189,9 @@ class RoutedBackend(_Combined[MemoryBackend]):
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
-        """Move one backend after another. If the call is interrupted, the next call continues."""
+        """Move each backend to the embedding space of `target`, one backend after another. Backends without vectors are
+        skipped. If the call is interrupted, the next call continues. Raises `InvalidInput` if no backend stores
+        vectors."""
         moves = []
         for backend in self._all:
             try:
@@ -195,7 +203,8 @@ class RoutedBackend(_Combined[MemoryBackend]):
         return _combined_move(moves)
 
     def abandon_reembedding(self) -> bool:
-        """Abandon the re-embedding in every backend. Return True if at least one was in progress."""
+        """Abandon an unfinished `reembed` in every backend. Return True if at least one backend had an unfinished
+        `reembed`."""
         return sum(backend.abandon_reembedding() for backend in self._all) > 0  # calls every backend
 
     def prune_spaces(self) -> int:
@@ -209,19 +218,21 @@ class RoutedBackend(_Combined[MemoryBackend]):
 
     @contextmanager
     def snapshot(self) -> Iterator[CombinedSnapshot]:
-        """Take one snapshot after another. A concurrent call may be only partly visible, as after a crash."""
+        """Take a snapshot of each backend, one after another. The changes of a concurrent call may be visible in some
+        of the snapshots only."""
         with ExitStack() as stack:
             yield CombinedSnapshot([stack.enter_context(backend.snapshot()) for backend in self._all])
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        """Import vectors into every backend. Return the largest number that one backend imported."""
+        """Store vectors from another store in every backend. Return the number of stored vectors; a vector that several
+        backends store is counted once."""
         remaining, imported = iter(vectors), 0
         while page := [*islice(remaining, _PAGE)]:
             imported += max(backend.keep_vectors(page) for backend in self._all)
         return imported
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Verify each backend. The name of each check begins with the target of the backend."""
+        """Verify each backend, and return all checks. The name of each check begins with the name of the backend."""
         names = {id(backend): name for name, backend in reversed(self._names.items())}
         return [
             dataclasses.replace(check, name=f"{names.get(id(backend), 'default')} {check.name}")
@@ -230,14 +241,18 @@ class RoutedBackend(_Combined[MemoryBackend]):
         ]
 
     def backup(self, folder: Path) -> None:
-        """Copy all backends into one folder. The copies are from different moments."""
+        """Copy all backends into one folder, one backend after another, so the copies show different moments. Raises
+        `StoreError` if two backends write a file with the same name."""
         for number, backend in enumerate(self._all):
             part = folder / f".part{number}"
             part.mkdir()
             backend.backup(part)
             for path in part.iterdir():
                 if (folder / path.name).exists():
-                    raise StoreError(f"two backends write a file {path.name} into one backup")
+                    raise StoreError(
+                        f"two backends use the file name {path.name}, so one folder cannot contain both copies; "
+                        "back up each backend to its own folder"
+                    )
                 path.rename(folder / path.name)
             part.rmdir()
 
@@ -263,12 +278,12 @@ class RoutedBackend(_Combined[MemoryBackend]):
         raise missing(f"there is no entry {entry_id}")
 
     def _documents(self, scope: Scope) -> Iterator[MemoryEntry]:
-        """Yield the documents of a scope, including archived documents."""
+        """Yield the documents in a scope, including archived documents."""
         if not scope.kinds or "document" in scope.kinds:
             yield from all_entries(self, dataclasses.replace(scope, kinds=("document",), include_archived=True))
 
     def _parts(self, entries: Iterable[MemoryEntry]) -> Iterator[str]:
-        """Yield the ids of all pages and chunks of the documents among these entries."""
+        """Yield the ids of the pages and chunks of all documents among `entries`."""
         for entry in entries:
             if entry.kind == "document":
                 scope = Scope(entry.namespace, document_id=entry.id, include_archived=True)
@@ -278,7 +293,8 @@ class RoutedBackend(_Combined[MemoryBackend]):
         return sum(backend.remove(ids) for backend in self._all) if ids else 0
 
     def _merged(self, lists: Sequence[Sequence[Hit]], query: Query) -> Sequence[Hit]:
-        """Merge hits by rank, because scores of different backends are not comparable."""
+        """Merge the lists of hits by rank, because scores of different backends cannot be compared. Return at most
+        `query.limit` hits, best first."""
         best = {hit.entry.id: hit for hits in reversed(lists) for hit in hits}
         ranked = merge([[hit.entry.id for hit in hits] for hits in lists], k=self._rrf_k)
         top = ranked[0][1]
@@ -291,7 +307,8 @@ class RoutedBackend(_Combined[MemoryBackend]):
 
 
 def _combined_move(moves: Sequence[Reembedding]) -> Reembedding:
-    """Add the numbers of several moves. The overlap is the mean over all compared samples."""
+    """Return one result for the moves of several backends to another embedding space. Counts and times are added.
+    `overlap` is the mean over all compared samples."""
     counts = {
         name: sum(getattr(move, name) for move in moves)
         for name in ("entries", "embedded", "reused", "failed", "seconds", "sample")

@@ -1,6 +1,6 @@
-"""`UsageCounter`: counts uses of entries in memory and writes the counts in batches, so that a search does not write.
-Counts are written before a call that changes or reads an entry, in the background if there are many, and on close. If
-the process is killed, the counts of its last searches are lost."""
+"""`UsageCounter`: counts the uses of entries in memory and writes the counts to the backend in batches, so that a
+search does not write. The counts are written before a call that returns them, when many entries were used, and on
+close. If the process is killed, counts that are not written yet are lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _BATCH = 256  # entries counted before a search triggers a write: one transactio
 
 @dataclass(slots=True)
 class _Counts:
-    """The uses of one entry since the last write. Mutable, because every search counts about ten entries."""
+    """The uses of one entry since the last write. `at` is the time of the last use. The class is mutable, because every
+    search counts about ten entries."""
 
     at: datetime
     matches: int = 0
@@ -30,17 +31,18 @@ class _Counts:
 
 
 class UsageCounter:
-    """Counts uses for a backend. Thread-safe."""
+    """Counts the uses of the entries of a backend. Thread-safe."""
 
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
         self._lock = threading.Lock()
-        self._writing = threading.Lock()  # so that all counts are written when `flush` returns
+        self._writing = threading.Lock()  # held during a write, so that all counts are written when `flush` returns
         self._writer: threading.Thread | None = None
         self._counts: dict[str, _Counts] = {}
 
     def count(self, ids: Iterable[str], *, matches: int = 0, reads: int = 0, others: int = 0) -> None:
-        """Count that a search found the entries, that a model or a person read them, or that they were requested."""
+        """Count uses of these entries. `matches` is the number of searches that found an entry, `reads` is how often a
+        model or a person read an entry, and `others` is the number of requests by id."""
         moment = now()
         with self._lock:
             for entry_id in ids:
@@ -57,8 +59,9 @@ class UsageCounter:
                 self._writer.start()
 
     def flush_if_due(self, ids: Iterable[str] | None = None) -> None:
-        """Write the counts if these entries (None: any entry) have matches or reads, because the caller is about to
-        return the entries. Requests by id alone do not cause a write."""
+        """Write all counts if the caller is about to return an entry with a `matches` or `reads` count that is not
+        written yet. `ids` are the ids of the entries to return; None means any entry. Requests by id (`others`) alone
+        do not cause a write."""
         with self._lock:
             counts = self._counts.values() if ids is None else filter(None, map(self._counts.get, ids))
             due = any(use.matches or use.reads for use in counts) or self._writing.locked()
@@ -66,8 +69,8 @@ class UsageCounter:
             self.flush()
 
     def flush(self) -> None:
-        """Write all counts. If the store cannot be written, only log this: counting must not fail the caller's
-        request."""
+        """Write all counts to the backend. If the store cannot be written, the error is only logged, because the
+        request of the caller must not fail."""
         with self._writing:
             with self._lock:
                 counts, self._counts = self._counts, {}

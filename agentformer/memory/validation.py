@@ -1,4 +1,5 @@
-"""Validates arguments of callers, and builds entries, scopes and changes from them. Errors name the field."""
+"""Checks the arguments of callers, and builds entries, scopes and changes from them. An error names the wrong
+argument."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from agentformer.types import DEFAULT_NAMESPACE, Decay, MemoryEntry, Scope, Tier
 
 
 class Place(TypedDict, total=False):
-    """The owner of an entry. The default of `namespace` is "default". A search does not filter by a missing key."""
+    """The owner of an entry, as keyword arguments. If `namespace` is missing, it is "default". A search does not filter
+    by other missing keys."""
 
     namespace: str
     session_id: str | None
@@ -29,7 +31,7 @@ class Place(TypedDict, total=False):
 
 class _Common(TypedDict, total=False):
     metadata: Mapping[str, Any] | None  # JSON; a list under `aliases` holds other names of the entry
-    occurred_at: datetime | str | None  # aware, or ISO 8601 with a zone
+    occurred_at: datetime | str | None  # datetime with a time zone, or ISO 8601 text with a time zone
     speaker: str | None
     source_type: str | None  # the type of a record of the host application
     source_id: str | None  # the id of that record
@@ -38,7 +40,7 @@ class _Common(TypedDict, total=False):
 
 
 class MessageFields(_Common, total=False):
-    """Arguments of `add_message`, except session, role and content."""
+    """Keyword arguments of `add_message`, except `session_id`, `role` and `content`."""
 
     namespace: str
     agent_id: str | None
@@ -47,7 +49,7 @@ class MessageFields(_Common, total=False):
 
 
 class StoredFields(Place, _Common, total=False):
-    """Arguments of `store`, except the content."""
+    """Keyword arguments of `store`, except `content`."""
 
     tier: Tier
     kind: str
@@ -57,12 +59,12 @@ class StoredFields(Place, _Common, total=False):
 
 
 class ScopeFields(Place, total=False):
-    """Filters of a call."""
+    """Keyword arguments that select the entries for a call, such as a search."""
 
     tiers: Sequence[str]
     kinds: Sequence[str]
     categories: Sequence[str]
-    metadata: Mapping[str, Any] | None  # equality of these keys
+    metadata: Mapping[str, Any] | None  # an entry must have these keys with these values
     occurred_from: datetime | str | None  # inclusive
     occurred_to: datetime | str | None  # exclusive
     source_type: str | None
@@ -70,7 +72,7 @@ class ScopeFields(Place, total=False):
     parent_id: str | None
     min_salience: float  # 0..1, after decay
     include_archived: bool
-    or_nobody: bool  # with a user or project, entries without a user or project match too
+    or_nobody: bool  # with a user or project: also entries without a user or project
 
 
 ROLES = ("user", "assistant", "system", "tool")
@@ -82,12 +84,13 @@ _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
 _RECALLED = "(recalled memory)"  # the content of a message that only repeats recalled memory
 # The parts of a block of recalled memory in a prompt, as `context/plan.py` writes it.
 _MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled|core)-memory>")
-_ITEMS = re.compile("(?:\n?<memory id=[^<]*+</memory>)*")  # an escaped entry contains no bracket
+_ITEMS = re.compile("(?:\n?<memory id=[^<]*+</memory>)*")  # the text of an entry is escaped, so it contains no bracket
 _ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
 
 def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
-    """Return an entry to store. Text that was recalled from memory is removed from the content."""
+    """Check the arguments of `store`, and return the new entry. Text that a prompt has quoted from memory is removed
+    from the content, because this text is stored already. Raises `InvalidInput`."""
     check_known(values, STORED)
     entry = MemoryEntry(**{"id": new_id(), "content": "", **_checked_fields({"content": None, **values})})
     new_text, recalled = without_recalled(entry.content)
@@ -99,7 +102,8 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def new_message(values: Mapping[str, Any]) -> MemoryEntry:
-    """Return an entry for a message of a session. `content` is cleaned for search; `raw` has the original text."""
+    """Check the arguments of `add_message`, and return the new entry. The `content` of the entry is cleaned for search,
+    and `raw` is the original text if the two differ. Raises `InvalidInput`."""
     check_known(values, ("session_id", "role", "content", *MessageFields.__annotations__))
     role = values.get("role")
     if role not in ROLES:
@@ -117,7 +121,8 @@ def new_message(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def context_line(entry: MemoryEntry) -> str:
-    """Return the text that is indexed with the content: speaker and day of a message, else title and aliases."""
+    """Return the text that is indexed together with the content of the entry. For a message, this is the speaker and
+    the day. For another entry, it is the title and the aliases, which are other names of the entry."""
     if entry.kind != "message":
         aliases = entry.metadata.get("aliases")
         names = (entry.title, *(aliases if isinstance(aliases, (list, tuple)) else ()))
@@ -129,7 +134,8 @@ def context_line(entry: MemoryEntry) -> str:
 
 
 def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked fields to change, and other fields that depend on them."""
+    """Check the new `values` of the entry `former`, and return the fields to change. Fields that depend on these
+    values, such as the indexed context, are included. Raises `InvalidInput`."""
     if not values:
         raise InvalidInput("changes", f"are missing; these fields can be changed: {', '.join(CHANGED)}")
     if unknown := sorted(set(values) - set(CHANGED)):
@@ -146,7 +152,7 @@ def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
-    """Return a scope with checked values."""
+    """Check the arguments `values`, and return a scope with them. Raises `InvalidInput`."""
     check_known(values, ScopeFields.__annotations__)
     given = values.get
     optional = ("session_id", "agent_id", "user_id", "project", "source_type", "source_id", "parent_id")
@@ -167,20 +173,22 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
 
 
 def checked(scope: Scope) -> Scope:
-    """Return the caller's scope after all its values were checked."""
+    """Check all values of the scope, and return a scope with the checked values. Raises `InvalidInput`."""
     values = {name: getattr(scope, name) for name in ScopeFields.__annotations__}
     valid = scope_from(values, scope.decay)
     return replace(valid, document_id=fields.optional_name("document_id", scope.document_id))
 
 
 def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked owner of memories. A part that is not given is None."""
+    """Check the owner in `values`, and return it with all keys. The value of a missing key is None, or "default" for
+    the namespace. Raises `InvalidInput`."""
     check_known(values, Place.__annotations__)
     return {"namespace": DEFAULT_NAMESPACE, **dict.fromkeys(_OWNERS), **_checked_fields(values)}
 
 
 def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
-    """Return scopes of the former entries: those of the same records of the host application."""
+    """Return scopes that contain the earlier entries which these entries replace. An entry replaces the earlier entries
+    of the same record of the host application."""
     records = {(entry.namespace, entry.source_type, entry.source_id) for entry in entries if entry.source_id}
     return [
         Scope(namespace, source_type=kind, source_id=record, include_archived=True)
@@ -189,7 +197,8 @@ def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
 
 
 def mappings(field: str, values: Any) -> list[Mapping[str, Any]]:
-    """Return a list of mappings, such as messages. Raises `InvalidInput`."""
+    """Return `values` as a list of mappings, such as messages. Raises `InvalidInput` with the name `field` if `values`
+    is not a list of mappings."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidInput(field, f"must be a list of mappings, got {type(values).__name__}")
     items = list(values)
@@ -200,7 +209,7 @@ def mappings(field: str, values: Any) -> list[Mapping[str, Any]]:
 
 
 def check_known(values: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raise `InvalidInput` if a call has an argument with an unknown name."""
+    """Raise `InvalidInput` if `values` contains an argument whose name is not in `known`."""
     if unknown := sorted(set(map(str, values)) - set(known)):
         raise InvalidInput(unknown[0], f"is not an argument of this call; the arguments are {', '.join(known)}")
 
@@ -209,7 +218,7 @@ _OWNERS = tuple(name for name in Place.__annotations__ if name != "namespace")
 
 
 def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values in the form in which they are stored. Raises `InvalidInput`."""
+    """Check the values, and return them in the form in which they are stored. Raises `InvalidInput`."""
     given = {name: value for name, value in values.items() if value is not None or name not in _EMPTY_IF_NONE}
     entry = {name: _CHECKS[name](name, value) for name, value in given.items()}
     if (entry.get("source_type") is None) != (entry.get("source_id") is None):
@@ -218,9 +227,10 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_recalled(text: str) -> tuple[str, list[str]]:
-    """Remove all memory blocks, in linear time. Return the remaining text and the ids of the removed entries. A block
-    is a pair of markers around at least one entry. Nested blocks are removed as one block. Markers around other text
-    stay. After an opening marker without a closing one, only the entries directly after it are removed."""
+    """Remove all blocks of recalled memory from `text`. Return the remaining text and the ids of the removed entries. A
+    block is a pair of markers with at least one entry between them. Nested blocks are removed as one block. Markers
+    around other text are not removed. After an opening marker without a closing marker, only the entries that directly
+    follow the marker are removed. The running time is linear."""
     remaining, ids, at = [], [], 0
     for start, end in _block_spans(text):
         block_ids = _ID.findall(text, start, end)
@@ -243,7 +253,7 @@ def _block_spans(text: str) -> list[tuple[int, int]]:
         elif opened:
             spans.append((opened.pop().start(), marker.end()))
     spans += [marker.span() for opened in unclosed.values() for marker in opened]
-    joined: list[tuple[int, int]] = []  # with the entries that follow each span, and without overlap
+    joined: list[tuple[int, int]] = []  # spans with the entries that follow them; spans do not overlap
     for start, end in sorted(spans):
         if joined and start < joined[-1][1]:
             start, end = joined[-1][0], max(joined.pop()[1], end)
