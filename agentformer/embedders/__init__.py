@@ -35,9 +35,10 @@ class GuardedEmbedder(Guarded[Embedder]):
     for a model. Thread-safe.
 
     After a failed call, the next calls raise `EmbedderUnavailable` for `seconds` seconds, and for a longer time after
-    each further failure. After this time, the embedder is loaded again, unless it is `Served`. If the loaded model is
-    not the model that was loaded first, all calls raise `EmbedderUnavailable`, because `space` never changes. The
-    returned vectors are checked: they have the right shape, finite numbers and the length 1.
+    each further failure. After this time, the embedder is loaded again; only an embedder of the type `Served` stays
+    loaded. All calls raise `EmbedderUnavailable` if the name of the embedder now belongs to another model than at the
+    first load, because the vectors of two models cannot be compared. A call also raises `EmbedderUnavailable` if a
+    vector has a wrong shape, a number that is not finite, or a length other than 1.
     """
 
     unavailable = EmbedderUnavailable

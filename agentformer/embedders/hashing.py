@@ -1,5 +1,5 @@
-"""A deterministic embedder that needs no model: each word and each group of three characters in a word adds a positive
-or negative weight to one number of the vector, and a hash chooses the number and the sign.
+"""A deterministic embedder that needs no model. Each word, and each group of three characters in a word, increases or
+decreases one number of the vector. A hash of the word or group determines which number, and in which direction.
 
 Use this embedder for tests and as an example of an embedder. Two texts are similar if they have words or parts of words
 in common. The method is signed feature hashing: Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask
@@ -34,8 +34,8 @@ class HashingEmbedder:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> HashingEmbedder:
-        """Return the embedder whose vectors have the dimension `model`, or 256 if `model` is empty. Raise
-        `InvalidInput` for an invalid dimension."""
+        """Return the embedder. `model` is the dimension of the vectors as a text, such as "256"; if it is empty, the
+        dimension is 256. Raise `InvalidInput` for an invalid dimension."""
         if model and not model.isdecimal():
             raise InvalidInput("embedder", f"hashing needs a number as its dimension, as in hashing:256, not {model!r}")
         return cls(int(model)) if model else cls()

@@ -1,5 +1,6 @@
 """Facts about embedding models, and the probe texts. The facts are the prefixes and the languages in the published
-description ("model card") of each model. The vectors of the probe texts show whether two models are the same model.
+description ("model card") of each model. The probe texts are fixed texts; their vectors show whether two models are the
+same model.
 
 The prefixes are from the model cards of nomic-ai/nomic-embed-text-v1.5 and -v2-moe, mixedbread-ai/mxbai-embed-large-v1,
 Snowflake/snowflake-arctic-embed-*, BAAI/bge-*-en-v1.5 and bge-m3, intfloat/e5-* and multilingual-e5-*,
@@ -71,21 +72,21 @@ _CARDS: tuple[tuple[str, ModelCard], ...] = (
 
 
 def model_card(model: str) -> ModelCard:
-    """Return the published facts about the model with this name. The publisher before the name and the tag after the
-    name do not matter. For an unknown model, all fields are ""."""
+    """Return the published facts about the model with this name. The name may contain a publisher before it and a tag
+    after it, as in `publisher/model:tag`. If the model is unknown, all fields of the result are ""."""
     name = model.lower().replace("_", "-")
     return next((card for pattern, card in _CARDS if re.search(pattern, name)), ModelCard())
 
 
 def fingerprint(probe: Vector) -> str:
-    """Return the vector of the probe text as a text in base64, which an `EmbeddingSpace` stores. `probe` is this
-    vector."""
+    """Return the vector `probe` as text in base64. An `EmbeddingSpace` stores the fingerprint of its model, which is
+    the vector of the first probe text."""
     return base64.b64encode(probe.astype("<f2").tobytes()).decode()
 
 
 def unit(rows: Matrix) -> Matrix:
-    """Return the rows, each scaled to the length 1, as float32. In the less exact format bf16, a length could be 1.001
-    instead of 1."""
+    """Return the rows as float32, each scaled to the length 1. The scaling is computed in float32, because the less
+    exact format bf16 could give a length such as 1.001."""
     lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
     return np.asarray(rows / lengths, dtype=np.float32)
 

@@ -82,8 +82,8 @@ class OpenAIEmbedder(RemoteEmbedder):
 
 def parse_model(spec: str) -> tuple[str, int]:
     """Split `MODEL@DIMENSIONS` into the model and the number of dimensions. Only a number after the last "@" is read,
-    because the names of quantized models can contain "@" too. Without this number, return 0, which requests the
-    dimensions that the model has by default. Raise `InvalidInput` if the number is not in 1..65536."""
+    because the names of quantized models can contain "@" too. If there is no such number, the second result is 0, which
+    means the default dimension of the model. Raise `InvalidInput` if the number is not in 1..65536."""
     model, _, dimensions = spec.rpartition("@")
     if not (model and dimensions.isascii() and dimensions.isdecimal()):
         return spec, 0
@@ -93,8 +93,8 @@ def parse_model(spec: str) -> tuple[str, int]:
 
 
 def _vectors(body: Any) -> Vectors:
-    """Return the vectors of a response in the order of the texts. A server may send the vectors in another order, and
-    then the field `index` of each vector contains the number of its text."""
+    """Return the vectors of a response in the order of the texts. A server may send the vectors in another order; the
+    field `index` of each vector then contains the index of its text."""
     data = body.get("data") if isinstance(body, dict) else None
     if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
         return Vectors(None, 0)

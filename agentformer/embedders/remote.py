@@ -188,9 +188,9 @@ class RemoteEmbedder(ABC):
         )
 
     def _measure_languages(self) -> str:
-        """Find out from the number of tokens of a text in Finnish, German and Russian whether the model knows many
-        languages. Return "*" if it does. Return "en" if it does not, or if the server does not report the number of
-        tokens."""
+        """Return "*" if the model knows many languages, and "en" if it seems to know only English. The server counts
+        the tokens of a text in Finnish, German and Russian: a model that knows these languages needs fewer tokens. If
+        the server does not report the count, the result is "en"."""
         try:
             tokens = self._send([_FOREIGN], 1).tokens
         except TextTooLong:
@@ -266,7 +266,7 @@ class RemoteEmbedder(ABC):
 
 
 class _RequestSize:
-    """Chooses the number of texts in a request. The number is halved after a timeout, and doubled after several fast
+    """Chooses the number of texts in a request. The number is halved after a timeout, and doubled after eight fast
     responses in succession."""
 
     def __init__(self, largest: int, timeout: float) -> None:
@@ -343,9 +343,9 @@ def _input(prefix: str, text: str) -> str:
 
 
 def _batches(lengths: Sequence[int], count: int, tokens: float) -> Iterator[tuple[int, int]]:
-    """Divide the texts, whose numbers of tokens are `lengths`, into consecutive batches. Yield the start and the end of
-    each batch. A batch has at most `count` texts and at most `tokens` tokens; a text that has more tokens is a batch
-    alone."""
+    """Divide texts into consecutive batches, and yield the start and the end of each batch. `lengths` are the numbers
+    of tokens of the texts. A batch has at most `count` texts and at most `tokens` tokens. A text with more than
+    `tokens` tokens gets a batch of its own."""
     start = total = 0
     for at, length in enumerate(lengths):
         if at > start and (at - start == count or total + length > tokens):

@@ -239,8 +239,8 @@ class _Hooks:
             raise OverLimit("compressed its response, although the request forbids compression")
 
     def _trace(self, limit: ResponseLimit, event: str, info: dict[str, Any]) -> None:
-        """Handle an event of the HTTP library. After a new connection is opened, its reads are limited. When this
-        thread begins to read a response, `limit` becomes the limit of the response."""
+        """Handle an event of the HTTP library. If a new connection was opened, its reads are limited from now on. If
+        this thread begins to read a response, `limit` is stored as the time and size limit of this response."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._wrap(info["return_value"])
         elif event.endswith("receive_response_headers.started"):
@@ -265,6 +265,6 @@ class _Hooks:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Return True if the connection was refused or broken. These requests can be retried, because the failure took
-    little time. A timeout is not such a failure."""
+    """Return True if the connection was refused or broken. A request that failed in this way may be sent again, because
+    such a failure takes little time. A timeout takes much time, so the result is False."""
     return any(kind.__name__ in ("NetworkError", "RemoteProtocolError") for kind in type(error).__mro__)

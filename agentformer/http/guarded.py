@@ -53,8 +53,8 @@ class Breaker:
             self._wait, self._reason, self._half_open = 0.0, "", False
 
     def failed(self, reason: str) -> None:
-        """Record a call that failed. Calls are refused for some time. This time is longer if the failed call was a
-        trial."""
+        """Record a call that failed. The next calls are refused for some time, which is doubled if the failed call was
+        a trial. `reason` is the message for the refused calls."""
         with self._lock:
             if self._reason and not self._half_open:
                 return
@@ -171,9 +171,9 @@ class Guarded(Generic[T]):
 
     @contextmanager
     def call(self) -> Iterator[T]:
-        """Yield the provider for one call in a `with` block. The call is counted, and its errors are converted. Raise
-        `unavailable` if calls are paused. Only the error `unavailable` starts a pause; an error of the input, such as a
-        text that is too long, does not."""
+        """Yield the provider for one call in a `with` block. The call is counted, and exceptions of other classes are
+        converted to `unavailable`. Raise `unavailable` if calls are refused now. Only the error `unavailable` has the
+        effect that the next calls are refused; an error of the input, such as a text that is too long, does not."""
         provider = self.provider()
         self._check_breaker()
         try:

@@ -76,8 +76,8 @@ def candidates(
     """Return the servers that may have the model, with the preferred server first. A server whose address is empty is
     left out.
 
-    If `explicit_url` is set, it is the only server. If not, and the name is the name of an OpenAI model, the only
-    server is `openai_url`, or OpenAI itself if `openai_url` is empty: a configured proxy is never bypassed. For any
+    If `explicit_url` is set, it is the only server. Otherwise, if `model` is the name of an OpenAI model, the only
+    server is `openai_url`, or OpenAI itself if `openai_url` is empty; so a configured proxy is never bypassed. For any
     other model, the servers are `openai_url`, LM Studio and Ollama. OpenAI's key is sent only to OpenAI's own address
     and to `openai_url`.
     """

@@ -22,8 +22,8 @@ _SECRET = re.compile(r"\b(sk-|Bearer\s+)[\w.*~+/=-]{6,}", re.IGNORECASE)
 
 def check_url(setting: str, url: str) -> str:
     """Return the address `url` without spaces at the ends and without a slash at the end. Raise `InvalidInput`, with
-    `setting` as the name of the wrong setting, if `url` is not an HTTP address. Also raise it if `url` has a query or a
-    fragment, because a path that is added to the address would become a part of these."""
+    `setting` as the name of the wrong setting, if `url` is not an HTTP address. Raise the same error if `url` has a
+    query or a fragment, because a path could not be added to such an address."""
     if not url.strip().isprintable():
         raise InvalidInput(setting, "contains a line break or another control character; write the address again")
     try:

@@ -40,9 +40,9 @@ def is_temporary(status: int) -> bool:
 
 
 class OverLimit(Exception):
-    """A response took too long or was too large. The message continues a sentence that begins with "the server".
-    `exceeded` is the name of the field of `Policy` that limits the time and that the user could raise. It is "" if more
-    time does not help."""
+    """A response took too long, was too large or was compressed. The message continues a sentence that begins with "the
+    server". `exceeded` is the name of the time limit in `Policy` that was exceeded, so that a message can advise the
+    user to raise it. `exceeded` is "" if the response did not exceed a time limit."""
 
     def __init__(self, message: str, exceeded: Literal["timeout", "seconds", ""] = "") -> None:
         super().__init__(message)

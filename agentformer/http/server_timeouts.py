@@ -117,9 +117,9 @@ class TimedSocket(socket.socket):
         self._reading = TimeBudget(HTTP_API.body, HTTP_API)
 
     def end_writing(self) -> bool:
-        """Tell the client that no more bytes will be sent. Return False if the connection is already closed. After
-        True, call `discard` repeatedly for a short time before closing the socket, because closing at once could delete
-        a response that the client has not read yet."""
+        """Tell the client that no more bytes will be sent. Return False if the connection is already closed. If the
+        result is True, call `discard` repeatedly for a short time before you close the socket: closing at once could
+        delete a response that the client has not read yet."""
         self._ended = True
         try:
             self.shutdown(socket.SHUT_WR)
@@ -137,8 +137,8 @@ class TimedSocket(socket.socket):
             return True
 
     def setblocking(self, flag: bool, /) -> None:
-        """Set the blocking mode of the socket. For a closed socket, do nothing instead of raising an error, because
-        gunicorn would close the connection a second time after this error."""
+        """Set the blocking mode of the socket. If the socket is closed, do nothing: an error would make gunicorn close
+        the connection a second time."""
         if self.fileno() >= 0:
             super().setblocking(flag)
 

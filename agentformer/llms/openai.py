@@ -185,8 +185,8 @@ class _ChatServer:
         self._lock = threading.Lock()
 
     def client(self, *, streams: bool) -> openai.OpenAI:
-        """Return the HTTP client for streams or for complete replies, which have different time limits. The errors are
-        the same as for `open_client`."""
+        """Return the HTTP client for streams or the HTTP client for complete replies. There are two clients, because
+        streams and complete replies have different time limits. The errors are the same as for `open_client`."""
         with self._lock:
             if streams not in self._clients:
                 self._clients[streams] = open_client(self._server, self._policies[streams])

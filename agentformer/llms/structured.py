@@ -64,15 +64,15 @@ class Schema:
 
     @property
     def instruction(self) -> str:
-        """A prompt that contains the schema and asks for a JSON value. It is used if the server does not pass the
-        schema to the model."""
+        """A prompt that contains the schema and asks for a JSON value. The prompt is used if the server does not pass
+        the schema to the model."""
         schema = json.dumps(self.wire, ensure_ascii=False)
         return f"Answer with one JSON value and nothing else. It must be valid under this JSON Schema:\n{schema}"
 
     def read(self, text: str) -> tuple[str, Any]:
-        """Find the JSON in the reply `text`, and return it as text and as a parsed value. The JSON may be in a Markdown
-        code block. Raise `Mismatch` if it is not valid under the schema, or if parsers could read it in different ways,
-        such as an object with the same key twice."""
+        """Find the JSON in the reply `text`, and return the JSON as text and as a parsed value. The JSON may be in a
+        Markdown code block. Raise `Mismatch` if the JSON is not valid under the schema, or if parsers could read it in
+        different ways, such as an object with the same key twice."""
         text = _REASONING.sub("", text)
         fence = _FENCE.match(text)
         text = (fence[1] if fence else text).strip()
@@ -119,9 +119,9 @@ def _is_strict(part: Mapping[str, Any]) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text. Raise `ValueError` if the text is not JSON, or if parsers could read it in
-    different ways: if it contains NaN, a number that is too large for a double, the same key twice in an object, a lone
-    surrogate, or nesting that is too deep."""
+    """Return the value of a JSON text. Raise `ValueError` if the text is not JSON, or if not every parser reads the
+    text in the same way. This is the case for NaN, a number that is too large for a double, the same key twice in an
+    object, a lone surrogate, and nesting that is too deep."""
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_number, object_pairs_hook=_members)
         json.dumps(value, ensure_ascii=False).encode()

@@ -1,5 +1,5 @@
-"""The chat protocol of OpenAI: functions that create requests which a server accepts, and functions that read the
-replies."""
+"""The chat protocol of OpenAI: functions that create requests in a form that the server accepts, and functions that
+read the replies."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ class Capabilities:
         self, messages: Sequence[ChatMessage], schema: Schema, below: str
     ) -> tuple[Sequence[ChatMessage], dict[str, Any]]:
         """Return the messages and the options of a request for a JSON reply. There are three formats for such a
-        request, and the strictest format that the server has not refused is chosen. If `below` is not "", the format
-        must be less strict than the format `below`. If the options of the chosen format do not contain the schema, it
-        is added to the messages."""
+        request, and the strictest format that the server has not refused is chosen. If `below` is not "", only formats
+        that are less strict than `below` are considered. If the options of the chosen format do not contain the schema,
+        the schema is added to the messages."""
         remaining = SHAPES[SHAPES.index(below) + 1 :] if below else SHAPES
         usable = [s for s in remaining if s not in self._refused and (schema.is_object or s != "json_object")]
         shape = usable[0] if usable else "text"

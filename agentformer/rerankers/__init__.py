@@ -36,8 +36,8 @@ class GuardedReranker(Guarded[Reranker]):
         return self.judged(query, texts)[0]
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
-        """Return the scores and the warnings, as `BoundedReranker.judged` describes. There are no warnings if the
-        reranker does not have the method `judged`."""
+        """Return one score for each text, and warnings about texts that were not read completely, as
+        `BoundedReranker.judged` describes. There are no warnings if the reranker does not have the method `judged`."""
         import numpy as np
 
         if not texts:

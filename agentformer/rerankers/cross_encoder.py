@@ -86,7 +86,8 @@ class CrossEncoderReranker:
         return self.judged(query, texts)[0]
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
-        """Return the scores and the warnings, as `BoundedReranker.judged` describes."""
+        """Return one score for each text, and warnings about texts that were not read completely, as
+        `BoundedReranker.judged` describes."""
         if not texts:
             return np.zeros(0, dtype=np.float32), ()
         all_parts = self._query_parts(replace_surrogates(query))

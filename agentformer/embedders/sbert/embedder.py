@@ -181,8 +181,8 @@ def _split_precision(model: str) -> tuple[str, str]:
 
 
 def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Return the prefix for queries and the prefix for documents. They are from the model's configuration. For E5
-    models without prefixes in the configuration, they are from the published model card."""
+    """Return the prefix for queries and the prefix for documents. The prefixes are from the model's configuration. Only
+    if the configuration of an E5 model has no prefixes, the prefixes are from the published model card."""
     if not any(prompts.values()) and _UNNAMED_PREFIXES.fullmatch(Path(name).name):
         card = model_card(Path(name).name)
         return card.query_prefix, card.document_prefix
@@ -190,9 +190,9 @@ def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
 
 
 def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Yield batches, each as a list of indices into `lengths`, the numbers of tokens. The longest texts come first,
-    because a batch of texts with similar lengths needs little padding. A batch has at most `budget` tokens, padding
-    included, or only one text."""
+    """Divide texts into batches, and yield each batch as a list of indices of texts. `lengths` are the numbers of
+    tokens of the texts. Texts of similar lengths are in the same batch, because such a batch needs little padding. A
+    batch has at most `budget` tokens, padding included, or only one text."""
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
@@ -213,9 +213,10 @@ class _Request:
 
 
 def _open_runtime(request: _Request) -> Runtime:
-    """Return the model, loaded on OpenVINO or on torch. Raise `EmbedderUnavailable` if the model cannot be loaded.
-    Raise `MissingExtra` if the settings request OpenVINO, but OpenVINO is not installed. If OpenVINO cannot run the
-    model, or computes other vectors, a warning is logged and torch is used."""
+    """Load the model on OpenVINO or on torch, and return it. Raise `EmbedderUnavailable` if the model cannot be loaded.
+    Raise `MissingExtra` if OpenVINO is required but not installed. If OpenVINO cannot run the model, or computes other
+    vectors, a warning is logged and torch is used. A model in int8 runs only on OpenVINO, so the same problem raises
+    `EmbedderUnavailable`."""
     device, runtime = request.settings.device, request.settings.runtime
     if request.precision and runtime == "torch":
         raise EmbedderUnavailable(f"{request.name} in int8 needs the setting runtime=openvino or runtime=auto")
@@ -243,8 +244,8 @@ def _open_runtime(request: _Request) -> Runtime:
 
 
 def _openvino(request: _Request, folder: Path) -> OpenVinoRuntime:
-    """Load the model on OpenVINO from its cached export, which is made first if it is missing. If the export is
-    damaged, make it again once."""
+    """Load the model on OpenVINO from its export in the cache. If the export is missing, make the export first. If the
+    export is damaged, make the export once more."""
     import_openvino()  # before the export is read: an error here is not caused by the export
     import_package("tokenizers")
     cache = ExportCache(request.settings.cache_dir)

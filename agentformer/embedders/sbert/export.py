@@ -83,8 +83,8 @@ class ExportCache:
         return export
 
     def refuse(self, model: Path, precision: str, reason: str) -> None:
-        """Store `reason` as the reason why this model cannot be exported. Call this method if a second export of the
-        model is damaged too."""
+        """Store that this model cannot be exported, with `reason` as the reason, so that `export` does not try again
+        until the version of a package changes. Call this method if a new export of the model is damaged too."""
         _refuse(self._path([_FORMAT, self._digest(model), precision]), reason)
 
     def _path(self, source: list[str]) -> Path:
@@ -132,8 +132,8 @@ def _hash(files: list[Path], model: Path) -> str:
 
 
 def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], replace: bool) -> None:
-    """Make the export while this process holds a lock. If another process has made the export in the meantime, do
-    nothing."""
+    """Make the export while this process holds a lock. Do nothing if another process made the export while this process
+    waited for the lock."""
     export.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = _made_at(export)
     with FileLock(f"{export}.lock"):
@@ -185,9 +185,9 @@ def _made_at(export: Path) -> int:
 
 
 def _note_use(export: Path, source: list[str]) -> None:
-    """Store the current time as the time when the export was last loaded. Delete the exports of the same model by other
-    package versions, if they were not loaded for a week. The others are not deleted, because another Python environment
-    may use them."""
+    """Store the current time as the time when the export was last loaded. Also delete the exports of the same model by
+    other package versions if they were not loaded for a week. An export that was loaded in this week may belong to
+    another Python environment, so it is not deleted."""
     with suppress(OSError):
         os.utime(export / _SOURCE)
         for other in export.parent.glob(f"*/{_SOURCE}"):
@@ -217,8 +217,8 @@ def _read_json(file: Path, kind: type[T]) -> T:
 
 
 def _write_json(file: Path, values: Any) -> None:
-    """Write the values to the file as JSON. A reader of the file sees the old content or the new content, never a
-    part."""
+    """Write the values to the file as JSON. A process that reads the file at the same time sees either the old content
+    or the complete new content."""
     handle, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
@@ -288,15 +288,16 @@ def _exit_with_parent() -> None:
 
 
 def _packages(precision: str) -> list[str]:
-    """Return the packages that an export needs. The package that is imported fastest is first, so that a broken package
-    is found early."""
+    """Return the names of the packages that an export needs. They are imported in this order, so the package whose
+    import is fastest comes first."""
     return ["tokenizers", "openvino", *(["nncf"] if precision else []), "sentence_transformers"]
 
 
 @contextmanager
 def _blame_model() -> Iterator[None]:
-    """Convert an exception in the `with` block to `NotExportable`, because the model has caused it. An exception that
-    may not occur again is raised unchanged: too little memory, a file error or an import error."""
+    """Convert an exception in the `with` block to `NotExportable`, which means that another attempt would fail too. An
+    exception that may not occur in another attempt is raised unchanged: too little memory, a file error or an import
+    error."""
     try:
         yield
     except (OpenVinoUnavailable, ImportError, OSError, MemoryError):

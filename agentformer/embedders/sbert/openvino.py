@@ -162,8 +162,8 @@ class OpenVinoRuntime(FastTokenizer):
 
 
 def _delete_old_compiled(folder: Path, before: set[Path]) -> None:
-    """If OpenVINO has just compiled the model, delete the older compiled models, which are for other processors or
-    folders. `before` are the compiled files that existed before."""
+    """If OpenVINO has just compiled the model, delete the older compiled models, because they are for another processor
+    or folder. `before` are the compiled files that existed before OpenVINO loaded the model."""
     with suppress(OSError):
         compiled = sorted(folder.glob(_COMPILED), key=lambda file: file.stat().st_mtime_ns)
         for former in compiled[:-1] if set(compiled) - before else []:

@@ -153,8 +153,9 @@ def facts_of(model: SentenceTransformer, reference: Matrix) -> ModelFacts:
 
 
 def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | None:
-    """Return the local folder of the model `name`: this folder itself, or the folder of the model in the cache of the
-    model hub. Return None if the model is not on this machine. `publisher` is added to a name that has no publisher."""
+    """Return the folder of a model on this machine. If `name` is a folder, this folder is returned; otherwise, the
+    folder of the model in the cache of the model hub. Return None if the model is not on this machine. `publisher` is
+    added to a name that has no publisher."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve()
@@ -175,8 +176,8 @@ def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | 
 
 def why_unavailable(name: str) -> str:
     """Return the reason why a model of the model hub can neither be loaded from the local cache nor be downloaded now.
-    Return "" if it can be. To find out, one short request is sent to the hub, unless the model is cached or
-    `HF_HUB_OFFLINE` is set."""
+    Return "" if the model can be loaded or downloaded. A short request is sent to the hub, unless the model is cached
+    or `HF_HUB_OFFLINE` is set."""
     try:
         from huggingface_hub import hf_hub_url, try_to_load_from_cache
         from huggingface_hub.constants import HF_HUB_OFFLINE
@@ -212,8 +213,8 @@ def token_offsets(tokenizer: Any, text: str) -> list[tuple[int, int]]:
 
 
 def token_spans(offsets: Sequence[tuple[int, int]]) -> list[Span]:
-    """Return the start and the end of each token, changed so that no two tokens overlap. Tokens overlap if a tokenizer
-    splits the bytes of one character into several tokens."""
+    """Return the start and the end of each token, without overlaps. `offsets` may overlap, because a tokenizer may
+    split the bytes of one character into several tokens."""
     spans: list[Span] = []
     end = 0
     for start, stop in offsets:
