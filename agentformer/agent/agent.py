@@ -1,4 +1,5 @@
-"""`Agent`: a language model that works with a memory. It answers one message per turn."""
+"""The class `Agent`: a language model that answers messages and uses a memory through tools. A turn is one message of
+the user with the answer of the agent."""
 
 from __future__ import annotations
 
@@ -34,43 +35,48 @@ _SMALLER = 4  # divisor of the context after the model refused a long prompt
 _MESSAGES = 200  # messages of a session that are read
 _NOTED = 20  # at most this many calls are stored in the metadata of an answer
 _NO_ROOM = (
-    "There is no room for an answer: {error}. Shorten it, upload it as a document, or raise AGENTFORMER_CONTEXT_TOKENS."
+    "There is no room for an answer: {error}. Shorten the message or core memory, upload a long text as a document, or "
+    "raise AGENTFORMER_CONTEXT_TOKENS."
 )
 _KEPT = " Your message is kept in the session {session}."
-_NO_TOOLS = "the model does not support tools, so it answers from memory only, and changes nothing: {error}"
+_NO_TOOLS = (
+    "the model does not support tools, so the answer uses only the memories in the prompt, and no tool was run: "
+    "{error} Configure another model to use tools"
+)
 _NO_MODEL = (
-    "no language model is configured, and an agent needs one; set AGENTFORMER_LLM_MODEL, such as ollama:gemma3, "
-    "lmstudio:MODEL, or openai:MODEL with OPENAI_API_KEY"
+    "an agent needs a language model, and no language model is configured; set AGENTFORMER_LLM_MODEL to ollama:gemma3, "
+    "lmstudio:MODEL or openai:MODEL, for example. For openai, also set OPENAI_API_KEY"
 )
 
 
 class AgentOptions(TypedDict, total=False):
-    """Options of an `Agent`. Every option has a default."""
+    """The options of an `Agent`. Every option has a default. A name in square brackets is the setting that provides the
+    default."""
 
-    user_id: str | None  # of the memories; a session then contains only this user's messages and their answers
+    user_id: str | None  # owner of the memories; if given, the agent reads only messages of this user and their answers
     agent_id: str | None
     project: str | None
     namespace: str | None  # if given, tools use only this namespace
-    grant: Grant  # of namespaces and tools; without its right to write, messages stay in this object
+    grant: Grant  # rights to namespaces and tools; without the right to write, messages are not stored
     folder: Path | None  # folder from which `rag_upload` may read files
-    permit: Collection[str] | None  # tools that run after the model has read retrieved text [agent_permit]
-    confirm: Confirm | None  # called for each call of another tool that changes data; True permits the call
+    permit: Collection[str] | None  # names of tools that need no permission [agent_permit]
+    confirm: Confirm | None  # asked before each other call that needs a permission; True permits the call
     max_steps: int | None  # of a turn [agent_steps]
     max_seconds: float | None  # of a turn [agent_seconds]
     max_tokens: int | None  # of a turn [agent_tokens]
 
 
 class Agent:
-    """Answers messages with memory and tools, and stores the conversation. Thread-safe.
+    """Answers messages with a language model, a memory and tools, and stores the conversation. Thread-safe.
 
-    Raises `TypeError` for an unknown option. Raises `LanguageModelUnavailable` if no model is configured. Raises
-    `Forbidden` if the grant lacks the right to read, or if the namespace is not in the grant. Also raises
-    `InvalidInput`.
+    Raises `TypeError` for an unknown option. Raises `InvalidInput` for an invalid value of an option. Raises
+    `LanguageModelUnavailable` if no model is configured. Raises `Forbidden` if the option `grant` does not give the
+    right to read, or does not include the namespace.
     """
 
     def __init__(self, af: AgentFormer, **options: Unpack[AgentOptions]) -> None:
         if unknown := set(options) - set(AgentOptions.__annotations__):
-            raise TypeError(f"Agent has no option {', '.join(sorted(unknown))}")
+            raise TypeError(f"Agent has no option {', '.join(sorted(unknown))}; AgentOptions lists the options")
         if af.model is None:
             raise LanguageModelUnavailable(_NO_MODEL)
         self._af = af
@@ -98,11 +104,13 @@ class Agent:
         self._lock = threading.Lock()
 
     def turn(self, message: str, *, session_id: str, on_event: OnEvent | None = None) -> Turn:
-        """Answer a message of the session. `on_event` is called with each event of the turn.
+        """Answer a message of the session. `on_event` is called with each event of the turn, such as the start of a
+        tool call.
 
-        The message is stored before the model is called. If there is no answer, the message is still stored. The text
-        of the turn is then the reason and is not stored, and `finish` is `failed` or a limit. Raises `InvalidInput` for
-        a message or a session id that cannot be stored. Also raises the errors of the store.
+        The message is stored before the model is called. If there is no answer, `text` of the returned turn is the
+        reason, and `finish` is `failed` or the limit that was reached. Such a reason is not stored.
+
+        Raises `InvalidInput` for a message or a session id that cannot be stored. Also raises the errors of the store.
         """
         message, session = fields.content(message), fields.name("session_id", session_id)
         meter = Meter(self._limits)
@@ -132,8 +140,8 @@ class Agent:
         return self._finish(loop, outcome, session, permission, earlier)
 
     def referenced_memory(self, call: ToolCall) -> MemoryEntry | None:
-        """Return the memory that a call names by its id, for a person who must decide about the call. Return None if
-        the call names no memory, or a memory that it cannot use."""
+        """Return the entry whose id is an argument of the call, so that a person can read this entry before permitting
+        the call. Return None if the call has no id, or if the agent may not see the entry."""
         try:
             entries = self._af.backend.get([fields.name("id", call.arguments.get("id"))])
             return self._caller.require_visible(entries[0]) if entries else None
@@ -141,8 +149,8 @@ class Agent:
             return None
 
     def close(self, seconds: float = 10.0) -> bool:
-        """Wait for tools that still run after their turn. Return True if all have finished. Call this before the memory
-        is closed."""
+        """Wait at most `seconds` for tool calls that still run after the end of their turn. Return True if all calls
+        have finished. The caller closes the memory after this method."""
         return self._tool_workers.close(seconds)
 
     def _loop(self, calls: Calls, meter: Meter, briefing: Briefing, smaller: Callable[[], Briefing]) -> Loop:
@@ -154,29 +162,32 @@ class Agent:
         return Loop(model, calls, conversation, meter, self._model_workers, briefing, smaller)
 
     def _brief(self, message: str, earlier: Sequence[Any], tokens: int) -> Briefing:
-        """Return the messages for the model. Raises `InvalidInput` if core memory or the message does not fit."""
+        """Return the first messages for the model: the memories that fit the new message, the earlier messages, and the
+        new message. Raises `InvalidInput` if core memory or the new message has too many tokens."""
         context = self._af.memory.build_context(message, earlier, tokens, namespace=self._namespace, **self._owner)
         if not context.report.tokens["task"]:
             raise InvalidInput("message", f"is too long for a context of {tokens} tokens")
         return brief(message, context, self._af.backend)
 
     def _brief_shorter(self, message: str, earlier: Sequence[Any]) -> Briefing:
-        """Return the messages with a shorter context. If this does not fit, return only the message."""
+        """Return the first messages for the model with a quarter of the usual tokens. If this limit is too small,
+        return only the new message."""
         try:
             return self._brief(message, earlier, self._af.settings.context_tokens // _SMALLER)
         except InvalidInput:
             return brief(message, None, self._af.backend)
 
     def _messages(self, session: str) -> list[Any]:
-        """Return the last messages of the session. If the agent has a user, return only the messages of this user."""
+        """Return the last messages of the session, the oldest first. If the agent belongs to a user, messages of other
+        users are left out."""
         scope = Scope(self._namespace, kinds=("message",), session_id=session, user_id=self._owner["user_id"])
         stored = self._af.backend.latest(scope, limit=_MESSAGES)
         with self._lock:
             return [*reversed(stored), *self._unstored.get(session, ())]
 
     def _keep(self, role: Literal["user", "assistant"], text: str, session: str, **metadata: Any) -> bool:
-        """Store a message. Without the right to write, keep the message in this object. Return True if the message is
-        stored."""
+        """Store a message and return True. If the agent has no right to write, keep the message in this object instead,
+        and return False."""
         if self.stores:
             place: Any = {"namespace": self._namespace, **self._owner}
             self._af.memory.add_message(session, role, text, metadata=metadata, **place)
@@ -190,7 +201,7 @@ class Agent:
     def _finish(
         self, loop: Loop, outcome: Outcome, session: str, permission: Permission, earlier: Sequence[Any]
     ) -> Turn:
-        """Check, cite and store the answer, and return the turn."""
+        """Remove unknown links from the answer, find the citations, store the answer, and return the turn."""
         checked = _check_links(loop, outcome.text, earlier) if outcome.from_model else output.CheckedText(outcome.text)
         citations = find_citations(checked.text, loop.results, loop.briefing.entries)
         warnings = [*loop.briefing.warnings, *outcome.warnings, *output.link_warnings(checked.unknown_hosts)]
@@ -219,7 +230,8 @@ class Agent:
 
 
 def _permitted(af: AgentFormer, permit: Collection[str] | None) -> frozenset[str]:
-    """Return the tools of `permit`, or of the settings. Raises `InvalidInput` for an unknown tool."""
+    """Return the names in `permit`: tools that never need a permission. If `permit` is None, use the setting
+    `agent_permit`. Raises `InvalidInput` for an unknown tool."""
     names = af.settings.agent_permit.split() if permit is None else permit
     tools = [tool.name for tool in af.toolbox.definitions()]
     if isinstance(names, str) or (unknown := sorted(set(names) - set(tools))):
@@ -238,7 +250,8 @@ def _limits(settings: Settings, options: AgentOptions) -> Limits:
 
 
 def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> output.CheckedText:
-    """Return the text with the brackets of its sources restored. Links that no source contains are removed."""
+    """Return the answer with two changes. Brackets that were replaced in the prompt get their original form. Links that
+    occur in no text for the model are removed."""
     results = [result.text for result in loop.results]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)

@@ -1,9 +1,10 @@
-"""The tool calls of a reply: they are checked, permitted and run. Reading calls run in parallel, and writing calls run
-in order. When the time of a turn ends, the turn no longer waits for the threads of its calls.
+"""The tool calls in a reply of the model. Each call is checked, permitted and run. Reading calls run in parallel, and
+writing calls run one after another. When the time of a turn ends, the turn does not wait for calls that still run.
 
-Before the model has read stored text, its context contains only the system prompt, core memory and the user's words. So
-its calls do what the user wants. After that, a call may follow an instruction in a document. So tools that change or
-delete data, or that edit core memory, need a permission. Tools that search or add a memory never need a permission.
+At first, the model has read only the system prompt, core memory and the user's words, so its calls do what the user
+wants. After the model has read text from the store, a call may follow an instruction in a document. From then on, tools
+that change or delete data, or that edit core memory, need a permission. Tools that search or that add a memory never
+need a permission.
 """
 
 from __future__ import annotations
@@ -38,31 +39,38 @@ _MAX_ID = 200  # characters
 _SHOWN = 500  # at most this many characters of a result are in an event
 
 _TOO_MANY = "not run: a reply may have at most {most} calls; read their results, then call what you still need"
-_REPEATED = "not run: you made this call {times} times in this turn, and have its result; use it, or do otherwise"
+_REPEATED = (
+    "not run: you made this call {times} times in this turn, and have its result; use this result, or make another call"
+)
 _NO_OBJECT = "not run: the arguments must be one JSON object that matches the parameters of the tool"
 _TOO_LONG = (
-    "not run: the arguments have {size} bytes as JSON, over {most}; pass less in one call, or a file by its path, and "
-    "omit what the user has written already"
+    "not run: the arguments have {size} bytes as JSON, and at most {most} are allowed; pass less in one call, or the "
+    "path of a file, and omit text that the user has already written"
 )
 _CANCELLED = "not run: the time of this turn is up"
-_UNKNOWN = "it has not finished in the time of this turn, and may still do so; say that its result is not known"
+_UNKNOWN = (
+    "the call did not finish in the time of this turn, and may still finish later; tell the user that its result is "
+    "not known"
+)
 _REFUSED = (
     "not run: {name} changes stored data, and needs a permission after you have read stored text. Nobody can be asked "
     "here, and nothing that the user writes permits it: do not call it again. Tell the user what was not done, and "
     "that AGENTFORMER_AGENT_PERMIT, or --allow {name} of agentformer chat, permits it"
 )
 _UNPERMITTED = (
-    "{name} was not run, since the model had read stored text; permit it with AGENTFORMER_AGENT_PERMIT, with "
-    '--allow {name} of agentformer chat, or with Agent(permit=["{name}"])'
+    "the tool {name} was not run, because it changes stored data and the model had read stored text, which may contain "
+    "instructions; to permit the tool, use AGENTFORMER_AGENT_PERMIT, --allow {name} of agentformer chat, or "
+    'Agent(permit=["{name}"])'
 )
-_DENIED = "not run: the user was asked, and does not allow it. Do not call it again for this request"
+_DENIED = "not run: the user was asked about this call, and does not allow it. Do not repeat the call for this request"
 
 
 class Permission:
-    """The permissions of one turn. `permitted` tools always run. For the other tools that need a permission, `confirm`
-    decides about each call.
+    """The permissions for the tool calls of one turn.
 
-    `retrieved` is True after the model has read stored text.
+    `retrieved` is True after the model has read text from the store, such as a document. From then on, tools that
+    change stored data need a permission. The tools in `permitted` have this permission. For each call of another tool,
+    `confirm` decides. If `confirm` is None, the call is refused.
     """
 
     def __init__(
@@ -85,25 +93,27 @@ class Permission:
         return "" if self._confirm(call) else _DENIED
 
     def note_result(self, name: str) -> None:
-        """Record that the model reads the result of this tool."""
+        """Record that the model has read a result of this tool. `retrieved` becomes True, unless the tool only adds
+        entries, because the result of such a tool contains no text from the store."""
         self.retrieved = self.retrieved or name not in self._additive
 
     @property
     def warnings(self) -> list[str]:
-        """Return a warning for each tool that was not run because it had no permission."""
+        """A warning for each tool that did not run because it needed a permission and `confirm` is None."""
         return [_UNPERMITTED.format(name=name) for name in self._unpermitted]
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Return the metadata of entries that are stored now."""
+        """The metadata for entries that a tool stores now. If `retrieved` is True, the metadata marks the entries as
+        stored after the model has read text from the store."""
         return {AFTER_RETRIEVED_TEXT: True} if self.retrieved else {}
 
 
 def may_quote(item: Any) -> bool:
-    """Return whether an entry or a message may contain stored text.
+    """Return whether `item`, which is an entry or a message, may contain text from documents or tools.
 
-    Core blocks and the user's messages contain no stored text. An answer that is marked as written before the model
-    read stored text contains none either.
+    Core memory and messages that the user wrote contain no such text. An answer contains no such text if its metadata
+    says that the model had not read text from the store.
     """
     if not isinstance(item, MemoryEntry):
         return bool(item.role != "user")
@@ -114,7 +124,8 @@ def may_quote(item: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CheckedCall:
-    """A call in a form that every server accepts. `refusal` is the reason why the call is not run, or ""."""
+    """A tool call with an id, a name and arguments that every model server accepts. `refusal` is the reason why the
+    call is not run, or "" if the call is run."""
 
     call: ToolCall
     refusal: str = ""
@@ -122,7 +133,7 @@ class CheckedCall:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """A call with its complete result for the model."""
+    """A call and the complete text of its result. `ms` is the duration in milliseconds."""
 
     call: ToolCall
     text: str
@@ -132,12 +143,13 @@ class CallResult:
 
     @property
     def run(self) -> ToolRun:
-        """Return the event for this result."""
+        """The event that reports this result. The event contains only the beginning of the text."""
         return ToolRun(self.call.name, self.call.arguments, self.failed, self.text[:_SHOWN], self.ms)
 
 
 class Calls:
-    """Runs the calls of one turn. A refused or failed call has a result for the model; no error is raised."""
+    """Runs the tool calls of one turn. If a call is refused or fails, the result for the model contains the reason, and
+    no error is raised."""
 
     def __init__(
         self, toolbox: Toolbox, caller: Caller, permission: Permission, workers: Workers, on_event: OnEvent
@@ -152,12 +164,13 @@ class Calls:
         self._ids: set[str] = set()
 
     def check(self, calls: Sequence[ToolCall]) -> list[CheckedCall]:
-        """Return the calls of a reply with unique ids, valid names and JSON arguments. Each call has its refusal. This
-        method may ask a person for permission."""
+        """Return the calls of a reply with unique ids, valid names and JSON arguments. A call that may not run has a
+        refusal. This method may ask a person for permission."""
         return [self._check(number, call) for number, call in enumerate(calls)]
 
     def run(self, checked: Sequence[CheckedCall], seconds: float) -> list[CallResult]:
-        """Return the result of each call, in order, within `seconds`."""
+        """Run the calls that have no refusal, and return one result for each call in the given order. A call that does
+        not finish within `seconds` has a failed result."""
         accepted = [each.call for each in checked if not each.refusal]
         for call in accepted:
             self._on_event(ToolStart(call.name, call.arguments))
@@ -195,14 +208,16 @@ class Calls:
         return CheckedCall(valid, repeated or self._permission.refusal(valid))
 
     def _id(self, given: object) -> str:
-        """Return the id of the model. If another call has this id, or if a server would reject it, return a new id."""
+        """Return the id that the model gave to the call. If the id is invalid or if another call has the same id,
+        return a new id."""
         usable = isinstance(given, str) and 0 < len(given) <= _MAX_ID and given not in self._ids
         call_id = str(given) if usable else f"call_{uuid4().hex}"
         self._ids.add(call_id)
         return call_id
 
     def _start(self, calls: Sequence[ToolCall]) -> list[Future[tuple[ToolResult, float]]]:
-        """Start the writing calls one after another in one thread. Start each reading call in a separate thread."""
+        """Start the calls, and return one future for each call. All writing calls run one after another in one thread.
+        Each reading call has its own thread."""
         caller = replace(self._caller, stored_metadata=self._permission.metadata)
         tasks = [partial(self._run_timed, call, caller) for call in calls]
         writing = [call.name not in self._read_only for call in calls]
@@ -219,7 +234,7 @@ class Calls:
 
 
 def arguments_json(arguments: Any) -> str:
-    """Return the arguments of a call as JSON, or "" if they cannot be written as JSON."""
+    """Return the arguments of a call as JSON, or "" if the arguments cannot be converted."""
     try:
         return json.dumps(arguments, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):
@@ -242,18 +257,19 @@ def _wait(future: Future[tuple[ToolResult, float]], deadline: float) -> tuple[To
 
 
 class OutOfTime(Exception):
-    """The task is still running. The limits of the task will end it."""
+    """The time for a task is over, but the task still runs."""
 
 
 class Workers:
-    """Daemon threads. Ctrl-C and the end of the process do not wait for them. Thread-safe."""
+    """Starts daemon threads, so Ctrl-C and the end of the process do not wait for running tasks. Thread-safe."""
 
     def __init__(self) -> None:
         self._open: set[Future[Any]] = set()
         self._lock = threading.Lock()
 
     def start(self, *tasks: Callable[[], T]) -> list[Future[T]]:
-        """Run the tasks one after another in a new thread. Skip a task if its future was cancelled."""
+        """Run the tasks one after another in a new thread, and return a future for each task. A task whose future was
+        cancelled is skipped."""
         futures: list[Future[T]] = [Future() for _ in tasks]
         with self._lock:
             self._open |= set(futures)
@@ -262,7 +278,8 @@ class Workers:
         return futures
 
     def close(self, seconds: float) -> bool:
-        """Cancel waiting tasks, and wait `seconds` for running tasks. Return True if all tasks have finished."""
+        """Cancel the tasks that have not started, and wait at most `seconds` for the running tasks. Return True if all
+        tasks have finished."""
         with self._lock:
             running = [future for future in self._open if not future.cancel()]
         return not wait(running, seconds).not_done
@@ -280,8 +297,8 @@ class Workers:
 
 
 def result(future: Future[T], seconds: float) -> T:
-    """Return the result of a task, or raise its error. On timeout, raise `OutOfTime`, and cancel the task if it has not
-    started."""
+    """Return the result of a task, or raise the error of the task. If there is no result after `seconds`, raise
+    `OutOfTime`, and cancel the task if it has not started."""
     if wait([future], seconds).not_done:
         future.cancel()
         raise OutOfTime

@@ -1,4 +1,5 @@
-"""The positions in documents that an answer cites. Only positions that the model has read are valid."""
+"""Finds the documents and pages that an answer cites. A citation is valid only if the model has read text of the cited
+page."""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ _LISTS = {"citations": "quote", "passages": "content", "memories": "content", "m
 class Citations:
     """The citations of an answer.
 
-    `unknown` are citations of positions that the model has not read. `copied` are documents that occur in the answer
-    only as part of words copied from another text.
+    `known` are citations of text that the model has read. `unknown` are citations of pages that the model has not read,
+    such as "rules.pdf, 7". `copied` are names of documents that are in the answer only because the model copied a
+    sentence that contains the name.
     """
 
     known: tuple[Cited, ...]
@@ -40,17 +42,23 @@ class Citations:
     copied: tuple[str, ...] = ()
 
     def warnings(self) -> list[str]:
-        """Return a warning for each unknown place and each copied name."""
-        unknown = [f"the answer names {place}, which the model was not shown" for place in self.unknown]
-        copied = [f"the answer names {name} in words of another text; that is no citation" for name in self.copied]
+        """Return a warning for each item of `unknown` and `copied`."""
+        unknown = [
+            f"the answer cites {place}, but the model has not read this page; check the citation"
+            for place in self.unknown
+        ]
+        copied = [
+            f"the answer contains the name {name} only in copied text, so {name} is not cited" for name in self.copied
+        ]
         return unknown + copied
 
 
 def find_citations(answer: str, results: Iterable[CallResult], entries: Iterable[MemoryEntry]) -> Citations:
-    """Return the positions that `answer` cites from results of tools and from memories of the context.
+    """Return the citations in `answer` of documents that the model has read: in `results` of tools, and in `entries`,
+    the memories in the prompt.
 
-    If the answer names a document without a page, each quoted position of the document is cited. If it names pages,
-    only these pages are cited.
+    If the answer names a document without a page, each page of this document that the model has read is cited. If the
+    answer names pages, only these pages are cited.
     """
     texts = [*_of_results(results), *_of_memories(entries)]
     quoted = [cited for cited, _ in texts if cited.document]
@@ -73,8 +81,8 @@ def find_citations(answer: str, results: Iterable[CallResult], entries: Iterable
 
 
 def _without_copies(answer: str, name: str, texts: Sequence[tuple[Cited, str]]) -> str:
-    """Return the answer without names of documents that were copied from another text together with the words before
-    them."""
+    """Return the answer without the mentions of the document `name` that were copied from the text of another document.
+    A mention is a copy if the words before it are copied, too."""
     pattern = re.compile(_NAMED.replace("{name}", re.escape(name)), re.IGNORECASE)
     others = [_letters(text) for cited, text in texts if cited.document != name and pattern.search(text)]
     if not others:
@@ -90,12 +98,14 @@ def _without_copies(answer: str, name: str, texts: Sequence[tuple[Cited, str]]) 
 
 
 def _letters(text: str) -> str:
-    """Return only letters and digits, because a copy usually changes only other characters."""
+    """Return the letters and digits of a text in lower case. Copied text is compared in this form, because a copy often
+    differs in spaces and punctuation."""
     return "".join(ch for ch in text.casefold() if ch.isalnum())
 
 
 def _named_pages(answer: str, name: str) -> set[str] | None:
-    """Return the pages of a document that the answer names. Return None if the answer does not name the document."""
+    """Return the page numbers and page labels that the answer names for the document `name`. Return None if the answer
+    does not name the document."""
     patterns = [pattern.replace("{name}", re.escape(name)) for pattern in (_BRACKETED, _WITH_WORD, _NAMED)]
     bracketed, with_word, plain = ([*re.finditer(pattern, answer, re.IGNORECASE)] for pattern in patterns)
     if not bracketed and not (plain and len(name) >= _MIN_NAME):
@@ -108,7 +118,8 @@ def _page_names(cited: Cited) -> set[str]:
 
 
 def _of_results(results: Iterable[CallResult]) -> Iterator[tuple[Cited, str]]:
-    """Yield each item of the results with its complete text. An item that is not from a document has an empty name."""
+    """Yield (citation, complete text) for each item in the results of tools. If the item is not from a document, the
+    citation has an empty document name."""
     for result in results:
         for key, field in _LISTS.items():
             items = (result.value or {}).get(key)

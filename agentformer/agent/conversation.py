@@ -1,8 +1,8 @@
-"""The messages for the model: the system prompt, memory as data, the conversation, and results of tools.
+"""The messages for the model: the system prompt, quoted memory, the conversation and the results of tools.
 
-Memory contains text of documents, tools and other people. So memory is quoted in a message of the user, and never
-written into the system prompt. Tool results have a token limit. Long results are cut, and older results are shortened
-to make space for newer results.
+Memory contains text of documents, tools and other people. To keep this text apart from instructions, memory is quoted
+in a message of the user, and never in the system prompt. All tool results share a limit of tokens. A long result is
+cut, and older results are shortened to make space for newer results.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _EARLIER = "(Earlier messages are left out.)"
 
 
 def system_prompt(tools: Collection[str], now: datetime) -> str:
-    """Return the system prompt, with the rules for the available tools."""
+    """Return the system prompt for these tools. `now` is the date in the prompt."""
     rules = [rule for name, rule in _TOOL_RULES if name in tools]
     reach = ", which you reach through tools" if tools else ""
     parts = [_SYSTEM.format(reach=reach, today=f"{now:%Y-%m-%d}")]
@@ -74,7 +74,8 @@ def system_prompt(tools: Collection[str], now: datetime) -> str:
 
 
 def quote_result(name: str, text: str, *, failed: bool) -> str:
-    """Return the result of a tool in a tag. The result cannot close the tag. The value of the JSON does not change."""
+    """Return the result of a tool inside a `<tool-result>` tag. Characters that could close the tag are escaped. JSON
+    keeps its value."""
     inside = escape_text(text) if failed else escape_json(text)
     state = ' failed="true"' if failed else ""
     return f'<tool-result tool="{name}"{state}>\n{inside}\n</tool-result>'
@@ -82,7 +83,8 @@ def quote_result(name: str, text: str, *, failed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Briefing:
-    """The messages after the system prompt at the start of a turn. `entries` are the memories in these messages."""
+    """The first messages of a turn after the system prompt. `entries` are the memories that these messages contain, and
+    `memories` describe the same memories for events."""
 
     messages: tuple[ChatMessage, ...]
     memories: tuple[UsedMemory, ...] = ()
@@ -91,7 +93,8 @@ class Briefing:
 
 
 def brief(task: str, context: Context | None, backend: MemoryBackend) -> Briefing:
-    """Return the messages for a task. `context` ends with the task. Without a context, the task is the only message."""
+    """Return the first messages of a turn for a task. `context` contains memories, earlier messages and, as its last
+    message, the task. If `context` is None, the only message is the task."""
     messages = list(context.messages) if context else [ChatMessage("user", strip_template_tokens(task))]
     data = ""
     if context and context.has_memory:
@@ -105,8 +108,8 @@ def brief(task: str, context: Context | None, backend: MemoryBackend) -> Briefin
 
 
 def alternate(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages in a form that every chat template accepts. The first message is the user's, and roles
-    alternate. System messages of the conversation are quoted as notes."""
+    """Return the messages in a form that every chat template accepts: the first message is the user's, and the roles
+    user and assistant alternate. System messages become quoted notes."""
     result: list[ChatMessage] = []
     for message in messages:
         if message.role == "system":
@@ -120,7 +123,8 @@ def alternate(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
 
 
 def excerpt(text: str, limit: int = _EXCERPT) -> str:
-    """Return the beginning of a text on one line."""
+    """Return the beginning of a text on one line, with at most `limit` characters and an ellipsis if the text is
+    longer."""
     line = " ".join(text[: 4 * limit].split())
     return line if len(line) <= limit and len(text) <= 4 * limit else f"{line[:limit]}…"
 
@@ -128,8 +132,8 @@ def excerpt(text: str, limit: int = _EXCERPT) -> str:
 class Conversation:
     """The system prompt and the messages of a turn.
 
-    All tool results together have at most `max_tokens`, counted by `count_tokens`. Notes about cuts are not counted.
-    One result has at most half of this limit.
+    All results of tools together have at most `max_tokens` tokens, and one result has at most half of this limit.
+    `count_tokens` counts the tokens. The notes that replace removed text are not counted.
     """
 
     def __init__(
@@ -141,7 +145,7 @@ class Conversation:
         self._briefed = len(self.messages)
 
     def ask(self, text: str) -> None:
-        """Add an instruction to the model, in the user's role."""
+        """Add an instruction for the model as a message of the user."""
         message = ChatMessage("user", text)
         last = self.messages[-1]
         if last.role == "user":
@@ -150,7 +154,8 @@ class Conversation:
             self.messages.append(message)
 
     def add(self, text: str, calls: Sequence[ToolCall], results: Sequence[tuple[str, bool]]) -> None:
-        """Add a reply that calls tools. For each call, also add the text of its result, and whether the call failed."""
+        """Add a reply of the model that calls tools, and the results of these calls. `results` has (text, whether the
+        call failed) for each call, in the same order."""
         self.messages.append(ChatMessage("assistant", text, tuple(calls)))
         limit = self._share([self._count_tokens(text) for text, _ in results])
         for call, (result, failed) in zip(calls, results, strict=True):
@@ -159,14 +164,16 @@ class Conversation:
         self._shorten_results(len(self.messages) - len(calls))
 
     def shrink(self, messages: Sequence[ChatMessage]) -> None:
-        """Replace the briefing by a shorter briefing, and reduce the limit of the results to a quarter."""
+        """Replace the first messages of the turn by `messages`, which are shorter. Reduce the limit of the tool results
+        to a quarter."""
         self.messages[1 : self._briefed] = messages
         self._briefed = 1 + len(messages)
         self._max_tokens //= 4
         self._shorten_results(len(self.messages))
 
     def _shorten_results(self, end: int) -> None:
-        """Shorten results before the message at index `end`, oldest first, until all results are within the limit."""
+        """Shorten results of tools, the oldest first, until all results are within the limit. Results from the message
+        with index `end` onwards stay unchanged."""
         results = (message for message in self.messages if message.role == "tool")
         excess = sum(self._count_tokens(message.content) for message in results) - self._max_tokens
         for index, message in enumerate(self.messages[:end]):
@@ -178,15 +185,16 @@ class Conversation:
                 self.messages[index] = shorter
 
     def _share(self, sizes: Sequence[int]) -> int:
-        """Return the limit of one result, so that all results of a reply fit. Long results can use the tokens that
-        short results do not need."""
+        """Return the largest number of tokens that one result may have, so that all results of a reply fit together.
+        `sizes` are the tokens of the results. Tokens that short results do not need are available for long results."""
         even = self._max_tokens // len(sizes)
         long = sum(size > even for size in sizes)
         left = self._max_tokens - sum(size for size in sizes if size <= even)
         return min(self._max_tokens // 2, left // long) if long else self._max_tokens // 2
 
     def _cut(self, text: str, limit: int) -> str:
-        """Return the text. If it has more than `limit` tokens, return about `limit` tokens of its beginning."""
+        """Return a text of at most `limit` tokens unchanged. Return the beginning of a longer text, with a note about
+        the removed characters."""
         tokens = self._count_tokens(text)
         if tokens <= limit:
             return text

@@ -1,4 +1,5 @@
-"""The loop of one turn: call the model and run its tool calls, until the model answers or a limit is reached."""
+"""The loop of one turn: ask the model, run the tools that its reply calls, and ask again, until the model answers or a
+limit is reached."""
 
 from __future__ import annotations
 
@@ -22,28 +23,29 @@ _NO_TOOLS = re.compile(
     re.IGNORECASE,
 )
 _MAX_FAILED = 3  # consecutive replies in which all calls failed
-_EMPTY = "The language model said nothing, also when it was asked again. Ask in other words, or another model."
+_EMPTY = "The language model said nothing, and a second request did not help. Ask in other words, or use another model."
 _FAILED = "The language model did not answer: {error}"
 _TOO_LONG = (
-    "The prompt is too long for the language model, even when cut: {error} Give the model a larger context, lower "
-    "AGENTFORMER_CONTEXT_TOKENS, or disable tools."
+    "The prompt is too long for the language model, even after it was shortened: {error} Give the model a larger "
+    "context, lower AGENTFORMER_CONTEXT_TOKENS, or disable tools."
 )
-_STOPPED = "There is no answer: the turn was ended because {reason}. Ask again in smaller steps, or raise the limit."
+_STOPPED = "There is no answer, because {reason}. Ask for less at once, or raise the limit."
 _REASONS = {
-    "steps": "it took {steps} steps (AGENTFORMER_AGENT_STEPS)",
-    "time": "its time was up (AGENTFORMER_AGENT_SECONDS)",
-    "tokens": "it reached the limit of tokens (AGENTFORMER_AGENT_TOKENS)",
-    "repeating": "the model repeated itself",
+    "steps": "the model was called {steps} times, which is the limit (AGENTFORMER_AGENT_STEPS)",
+    "time": "the time of the turn is over (AGENTFORMER_AGENT_SECONDS)",
+    "tokens": "the limit of tokens is reached (AGENTFORMER_AGENT_TOKENS)",
+    "repeating": "all tool calls of several replies failed",
 }
 
 
 class ToolsRefused(Exception):
-    """The model does not support tools. The text is the server's message. No tool was called before this error."""
+    """The model does not support tools. The text is the message of the model server. No tool has run in this turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a turn. If `from_model` is False, the text explains why there is no answer."""
+    """The end of a turn. `text` is the answer of the model. If `from_model` is False, `text` is the reason why there is
+    no answer."""
 
     text: str
     finish: Finish
@@ -53,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """The model and the parameters of each request."""
+    """The language model, and the parameters of each request to this model."""
 
     language_model: LanguageModel
     tools: Sequence[Tool]
@@ -63,10 +65,10 @@ class ModelOptions:
 
 @dataclass(slots=True)
 class Loop:
-    """One turn.
+    """One turn. `run` asks the model and runs its tool calls.
 
-    If the prompt is too long, `smaller` is called once and returns a shorter briefing. After the run, `briefing` is the
-    last briefing, and `results` holds the results of all calls.
+    If the prompt is too long for the model, `smaller` is called once and returns shorter first messages. After the run,
+    `briefing` contains the first messages that were used, and `results` contains the results of all calls.
     """
 
     model: ModelOptions
@@ -79,8 +81,8 @@ class Loop:
     results: list[CallResult] = field(default_factory=list)
 
     def run(self) -> Outcome:
-        """Run the turn and return its end. An error of the model becomes the text of the outcome. Raises
-        `ToolsRefused`."""
+        """Run the turn and return its end. If the model fails, the text of the outcome is the error. Raises
+        `ToolsRefused` if the model does not support tools."""
         try:
             return self._run()
         except OutOfTime:
@@ -116,7 +118,8 @@ class Loop:
                 self.conversation.ask(EMPTY_REPLY)
 
     def _call(self, reply: Reply) -> bool:
-        """Run the calls of a reply, add their results to the conversation, and return True if a call succeeded."""
+        """Run the tool calls of a reply, and add the results to the conversation. Return True if at least one call
+        succeeded."""
         with self.meter.paused():  # the time while a person decides does not count
             checked = self.calls.check(reply.tool_calls)
         results = self.calls.run(checked, self.meter.seconds_for_tools)
@@ -130,7 +133,8 @@ class Loop:
         return Outcome(_STOPPED.format(reason=reason), finish, from_model=False)
 
     def _final_answer(self, finish: Finish, otherwise: Outcome) -> Outcome:
-        """Ask the model to answer without tools. Return the answer, or `otherwise` if there is no answer."""
+        """Ask the model for an answer without tools, because a limit was reached. If there is no answer, return
+        `otherwise`."""
         if not self.meter.may_ask:
             return otherwise
         self.conversation.ask(FINAL_ANSWER)
@@ -144,7 +148,7 @@ class Loop:
         return Outcome(text, finish, self._length_warnings(reply)) if text else otherwise
 
     def _ask(self, tools: Sequence[Tool]) -> Reply:
-        """Return the next reply of the model. If the prompt is too long, try again with a shorter prompt."""
+        """Return the next reply of the model. If the prompt is too long, shorten the prompt once and ask again."""
         try:
             return self._request(tools)
         except (InvalidReply, LanguageModelUnavailable) as error:
@@ -170,7 +174,9 @@ class Loop:
     def _length_warnings(self, reply: Reply) -> tuple[str, ...]:
         if reply.finish != "length":
             return ()
-        return (f"the answer was cut at {self.model.max_tokens} tokens; AGENTFORMER_ANSWER_TOKENS raises the limit",)
+        return (
+            f"the answer was cut at {self.model.max_tokens} tokens; raise AGENTFORMER_ANSWER_TOKENS for longer answers",
+        )
 
 
 def _failure(text: str) -> Outcome:

@@ -1,4 +1,5 @@
-"""The result of an agent's turn, the events during it, and its limits."""
+"""The result of a turn, the events during a turn, and its limits. A turn is one message of the user with the answer of
+the agent."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _MIN_SECONDS = 0.5  # least seconds in which a model can answer
 
 @dataclass(frozen=True, slots=True)
 class UsedMemory:
-    """A memory that the model got before its first reply. `share` is core, episodic or semantic."""
+    """A memory in the first prompt of a turn. `share` is the section of the prompt that contains the memory: core,
+    episodic or semantic."""
 
     id: str
     share: str
@@ -32,7 +34,7 @@ class UsedMemory:
 
 @dataclass(frozen=True, slots=True)
 class ToolStart:
-    """A call of the model that starts now."""
+    """The event that a tool call starts."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -40,8 +42,8 @@ class ToolStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """A finished call. `text` is the beginning of the result for the model. `failed` is also True for a call that was
-    not run; `text` is then the reason."""
+    """The event that a tool call has ended. `text` is the beginning of the result. For a call that was not run,
+    `failed` is True, and `text` is the reason."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -52,7 +54,8 @@ class ToolRun:
 
 @dataclass(frozen=True, slots=True)
 class Cited:
-    """A position in a document that the answer cites and that the model has read. `quote` is a part of its text."""
+    """A citation of a document in the answer. The model has read the cited text. `quote` is the beginning of this text.
+    `label` is the page number that is printed on the page, or the name of the section."""
 
     document: str
     page: int | None
@@ -63,8 +66,9 @@ class Cited:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The result of a turn. `steps` counts the replies of the model. Token counts are from the server, or 0 if the
-    server reports none."""
+    """The result of a turn. `text` is the answer, or the reason why there is no answer. `steps` is the number of
+    requests to the model. `tokens_in` and `tokens_out` are counted by the model server, and are 0 if the server does
+    not count."""
 
     session_id: str
     text: str
@@ -81,7 +85,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The event that the context is built. It holds the memories in the context."""
+    """The event that the memories for the first prompt were chosen."""
 
     memories: tuple[UsedMemory, ...]
 
@@ -92,9 +96,9 @@ OnEvent = Callable[[TurnEvent], object]  # called in the thread of the turn, in 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a turn. `steps` counts replies that may call tools. `seconds` is the time of the turn. `tokens`
-    counts the tokens that the model reads and writes. When a limit is reached, the model answers once more, without
-    tools. Raises `InvalidInput`."""
+    """The limits of a turn. `steps` is a number of requests to the model, `seconds` is the duration, and `tokens` is
+    the number of tokens that the model reads and writes. When a limit is reached, the model is asked once more for an
+    answer, without tools. Raises `InvalidInput` for a value below 1."""
 
     steps: int
     seconds: float
@@ -108,7 +112,7 @@ class Limits:
 
 
 class Meter:
-    """Measures the time and the tokens of one turn, from the construction of this object."""
+    """Measures the time and the tokens of one turn. The time starts when this object is created."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -118,7 +122,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the clock during the `with` block."""
+        """Stop the clock during the `with` block, so that this time does not count."""
         started = time.monotonic()
         try:
             yield
@@ -127,35 +131,36 @@ class Meter:
 
     @property
     def ms(self) -> float:
-        """Milliseconds since the start."""
+        """Milliseconds since the start, without the pauses."""
         return round((time.monotonic() - self._started) * 1000, 1)
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the end of the turn."""
+        """Seconds until the time limit of the turn."""
         return max(0.0, self._started + self.limits.seconds - time.monotonic())
 
     @property
     def seconds_for_tools(self) -> float:
-        """Seconds in which tools may run."""
+        """Seconds until tools must stop. The last fifth of the time of a turn is for the answer."""
         return max(0.0, self._started + _TOOL_SHARE * self.limits.seconds - time.monotonic())
 
     @property
     def may_ask(self) -> bool:
-        """True while there is enough time for another reply."""
+        """True if there is enough time for another reply of the model."""
         return self.seconds_left >= _MIN_SECONDS
 
     def count(self, reply: Reply, estimate: int) -> None:
-        """Count the tokens of a reply. Use `estimate` if the server reports none."""
+        """Add the tokens of a reply. `estimate` is used instead if the model server does not count tokens."""
         self.tokens_in += reply.tokens_in
         self.tokens_out += reply.tokens_out
         self._last = reply.tokens_in + reply.tokens_out or estimate
         self._spent += self._last
 
     def reached(self) -> Literal["", "steps", "time", "tokens"]:
-        """Return the limit that prevents another reply with tools, or "".
+        """Return the name of the limit that prevents another request with tools, or "" if no limit is reached.
 
-        Conversations grow. So the next reply and the final answer each cost at least as much as the last reply.
+        The limit of tokens counts as reached if two more requests would exceed it: a request with tools, and the
+        request for the final answer. Each of these requests is assumed to need as many tokens as the last request.
         """
         if self.steps >= self.limits.steps:
             return "steps"

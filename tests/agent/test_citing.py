@@ -82,7 +82,7 @@ def test_a_turn_cites_the_page_of_a_real_document(agent: Make, af: AgentFormer) 
     )
     turn = one.turn("Who has them?", session_id="s")
     assert [(cited.document, cited.page, cited.quote) for cited in turn.citations] == [("rules.pdf", 2, KEYS)]
-    assert turn.warnings == ("the answer names rules.pdf, 7, which the model was not shown",)
+    assert turn.warnings == ("the answer cites rules.pdf, 7, but the model has not read this page; check the citation",)
 
 
 def test_an_answer_has_the_brackets_of_the_memories_that_it_repeats(agent: Make, af: AgentFormer) -> None:

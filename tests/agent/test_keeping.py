@@ -198,7 +198,7 @@ def test_without_a_model_it_is_said_what_is_missing(af: AgentFormer) -> None:
 def test_an_answer_that_was_cut_is_told_as_such(agent: Make) -> None:
     one, _ = agent(says("And then", finish="length"))
     turn = one.turn("Tell me.", session_id="s")
-    assert turn.warnings == ("the answer was cut at 1024 tokens; AGENTFORMER_ANSWER_TOKENS raises the limit",)
+    assert turn.warnings == ("the answer was cut at 1024 tokens; raise AGENTFORMER_ANSWER_TOKENS for longer answers",)
 
 
 def test_several_talks_at_once_stay_apart(agent: Make, af: AgentFormer) -> None:

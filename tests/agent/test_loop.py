@@ -181,7 +181,7 @@ def test_a_tool_that_hangs_is_told_as_such_and_time_is_left_to_answer(agent: Mak
     turn = one.turn("Remember.", session_id="s")
     assert (turn.text, turn.finish) == ("It takes long.", "time")
     told = results(model.asked[1])
-    assert told[0].startswith("it has not finished")
+    assert told[0].startswith("the call did not finish")
     assert told[1] == "not run: the time of this turn is up"
     let_go.set()
     assert one.close(BOUND)
@@ -258,7 +258,9 @@ def test_arguments_without_end_are_not_run_and_not_told_back(agent: Make, af: Ag
     assert (first.arguments, second.arguments) == ({}, made[1][1])
     assert (len(first.id) < 200, second.id) == (True, "i" * 200)
     assert first.id == model.asked[1][-2].tool_call_id
-    assert results(model.asked[1])[0].startswith("not run: the arguments have 32015 bytes as JSON, over 32000")
+    assert results(model.asked[1])[0].startswith(
+        "not run: the arguments have 32015 bytes as JSON, and at most 32000 are allowed"
+    )
     assert [entry.content for entry in af.memory.list(kinds=["fact"])] == ["å" * 15_000]
 
 

@@ -78,7 +78,7 @@ def test_where_nobody_can_be_asked_the_turn_says_what_was_not_run_and_how_it_is_
     one, model = agent(calls(("rag_list", {})), delete, delete, says("I may not."))
     turn = one.turn("Forget that boats are blue.", session_id="s")
     (warning,) = turn.warnings
-    assert warning.startswith("memory_delete was not run")
+    assert warning.startswith("the tool memory_delete was not run")
     for way in ("AGENTFORMER_AGENT_PERMIT", "--allow memory_delete", 'Agent(permit=["memory_delete"])'):
         assert way in warning
     told = results(model.asked[2])[1]
