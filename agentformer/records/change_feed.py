@@ -1,7 +1,8 @@
-"""The change feed that indexes follow, and the neighbors of a message.
+"""The change feed, which lists the latest change of every entry, and the neighbors of a message.
 
-A message often lacks the words of its subject: "Yes, last May" answers the message before it. So the index reads a
-message together with its neighbors, and a change of a message is also a change of its neighbors.
+An index reads the feed to find out which entries it must update. Each change has a rising number `seq`. The words of a
+message often do not name its subject: "Yes, last May" answers the message before it. For this reason, an index reads a
+message together with its neighbors. A change of a message therefore also counts as a change of its neighbors.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _SIDES = (("<", "DESC"), (">", "ASC"))
 
 
 def append(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
-    """Move entries to the end of the feed, and give the newest change a new random token."""
+    """Add a change of each of these entries at the end of the feed, and remove the earlier changes of these entries.
+    The newest change gets a new random token."""
     nums = list(nums)
     if not nums:
         return
@@ -43,8 +45,8 @@ def append(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
 
 
 def last_seq(connection: sqlite3.Connection) -> int:
-    """Return the newest `seq`, or 0 for an empty store. Raises `StoreDamaged` if the two tables of the feed have
-    different newest changes, because an index would then wait for a change that never comes."""
+    """Return the number `seq` of the newest change, or 0 for an empty store. Raises `StoreDamaged` if the feed's tables
+    `changes` and `points` end at different changes, because an index would wait forever for a missing change."""
     row = connection.execute("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points").fetchone()
     if row[0] != row[1]:
         raise damage_error("the change feed", "its tables end at different changes")
@@ -52,29 +54,34 @@ def last_seq(connection: sqlite3.Connection) -> int:
 
 
 def token_at(connection: sqlite3.Connection, seq: int) -> str:
-    """Return the token of `seq`, or "" if there is none. `seq` must be a value that `last_seq` returned."""
+    """Return the random token that was stored with the change number `seq`, or "" if there is no such token. `seq` must
+    be a value that `last_seq` returned."""
     row = connection.execute("SELECT hex(token) FROM points WHERE seq = ?", [seq]).fetchone()
     return str(row[0]) if row else ""
 
 
 def entries_since(connection: sqlite3.Connection, seq: int) -> list[int]:
-    """Return the numbers of entries that changed after `seq`, with removed entries, in order of their last change."""
+    """Return the numbers of the entries that were changed or removed after the change number `seq`, in order of their
+    latest change."""
     return [row[0] for row in connection.execute("SELECT entry FROM changes WHERE seq > ? ORDER BY seq", [seq])]
 
 
 def since(connection: sqlite3.Connection, seq: int, limit: int = -1) -> list[tuple[int, int]]:
-    """Return at most `limit` changes after `seq`, oldest first. Each change is a pair of seq and entry number."""
+    """Return at most `limit` changes after the change number `seq`, oldest first. Each change is a pair of its `seq`
+    and the number of its entry. A `limit` of -1 means no limit."""
     query = "SELECT seq, entry FROM changes WHERE seq > ? ORDER BY seq LIMIT ?"
     return [(row[0], row[1]) for row in connection.execute(query, [seq, limit])]
 
 
 def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[str]:
-    """Return the contents of the messages before and after a message. Other entries have none."""
+    """Return the contents of the messages that come just before and just after a message of a session. Return an empty
+    list for an entry of another kind."""
     return [row[0] for row in _neighbors(connection, entry, "content")]
 
 
 def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
-    """Return the numbers of the messages that have one of these entries as a neighbor, without repetitions."""
+    """Return the numbers of the messages that are neighbors of at least one of these entries. Each number is returned
+    once."""
     nums = (row[0] for entry in entries for row in _neighbors(connection, entry, "num"))
     return list(dict.fromkeys(nums))
 

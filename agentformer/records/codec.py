@@ -1,4 +1,4 @@
-"""Conversion of a `MemoryEntry` to a row of the database and back. Nothing is lost."""
+"""Conversion of a `MemoryEntry` to a row of the database and back, without loss of information."""
 
 from __future__ import annotations
 
@@ -55,12 +55,13 @@ _TIME_INDEXES = tuple(_INDEX[name] for name in TIMES)
 
 
 def to_micros(moment: datetime | None) -> int | None:
-    """Return microseconds since 1970 in UTC. `moment` must have a time zone."""
+    """Return the number of microseconds from 1970-01-01 UTC to `moment`, or None if `moment` is None. `moment` must
+    have a time zone."""
     return None if moment is None else (moment - _EPOCH) // _MICROSECOND
 
 
 def from_micros(micros: int | None) -> datetime | None:
-    """Return the time in UTC of a number that `to_micros` returned."""
+    """Return the UTC time for a number of microseconds since 1970-01-01 UTC, or None if the number is None."""
     return None if micros is None else _EPOCH + micros * _MICROSECOND
 
 
@@ -72,13 +73,14 @@ def now() -> datetime:
 
 
 def happened_at(entry: MemoryEntry) -> datetime:
-    """Return when the entry happened. If that is unknown, return when the entry was stored."""
+    """Return the time at which the event of the entry happened. If this time is unknown, return the time at which the
+    entry was stored."""
     return entry.occurred_at or entry.created_at or _EPOCH
 
 
 def to_row(entry: MemoryEntry) -> dict[str, Any]:
-    """Return the value of each column. Raises `InvalidInput` for a value that a column cannot store, such as metadata
-    that are not JSON, text instead of a number, or half of a surrogate pair."""
+    """Return the row for an entry: a value for each column name. Raises `InvalidInput` for a value that a column cannot
+    store, such as metadata that are not JSON, text instead of a number, or half of a surrogate pair."""
     row: dict[str, Any] = {name: getattr(entry, name) for name in _PLAIN}
     row |= {name: to_micros(getattr(entry, name)) for name in TIMES}
     try:
@@ -93,7 +95,8 @@ def to_row(entry: MemoryEntry) -> dict[str, Any]:
 
 
 def check_texts(entries: Iterable[MemoryEntry]) -> None:
-    """Raise `InvalidInput` if a text to embed is not a string. `to_row` checks the other fields."""
+    """Raise `InvalidInput` if the content, title or context of an entry is not a string that can be written as UTF-8.
+    `to_row` checks the other fields."""
     for entry in entries:
         for name in ("content", "title", "context"):
             value = getattr(entry, name)
@@ -104,7 +107,8 @@ def check_texts(entries: Iterable[MemoryEntry]) -> None:
 
 
 def _column_value(column: str, value: Any) -> Any:
-    """Return the value exactly as SQLite will return it from this column, so that checksums match."""
+    """Return the value in the form in which SQLite returns it from this column. A checksum of the written value is then
+    equal to a checksum of the value that is read."""
     if isinstance(value, str) and column not in _NUMBERS:
         text = str.__str__(value)
         return text if text.isascii() else encodable(column, text)
@@ -120,14 +124,16 @@ def _column_value(column: str, value: Any) -> Any:
 
 
 def _python_number(value: Any) -> int | float | None:
-    """Convert a number of any library to a Python number. Return None for everything else, infinity and NaN."""
+    """Convert a number of any library to a Python number. Return None for infinity, for NaN, and for a value that is
+    not a number."""
     if isinstance(value, Integral):
         return int(value)
     return float(value) if isinstance(value, Real) and math.isfinite(value) else None
 
 
 def from_row(stored: sqlite3.Row) -> MemoryEntry:
-    """Return the entry of a row with all columns. Raises `StoreDamaged` if the row differs from what was written."""
+    """Return the entry that a row contains. The row must have all columns. Raises `StoreDamaged` if the row differs
+    from the row that was written."""
     fields, checked = _getters(tuple(stored.keys()))
     *values, checksum = checked(stored)
     if checksum is not None and checksums.of_values(values) != checksum:
@@ -151,21 +157,24 @@ def _decode(values: list[Any], stored: sqlite3.Row) -> MemoryEntry:
 
 
 def undecodable(what: str, error: Exception) -> StoreDamaged:
-    """Return the error for a row that cannot be decoded. The message does not quote the row."""
+    """Return the error for a row that cannot be decoded. The message does not contain the values of the row, because
+    these values may be private."""
     return checksums.damage_error(what, f"it cannot be decoded ({type(error).__name__})")
 
 
 @lru_cache(maxsize=16)
 def _getters(columns: tuple[str, ...]) -> tuple[_Getter, _Getter]:
-    """Return a function for the entry's fields in order, and a function for the checked columns with the checksum. They
-    read by position, since `sqlite3.Row` searches all columns for each name."""
+    """Return two functions for rows with these columns. The first function returns the entry's fields in order; the
+    second function returns the values that the checksum covers, followed by the checksum. Reading by position is
+    faster, because `sqlite3.Row` compares all column names for each name."""
     position = {name: index for index, name in enumerate(columns)}
     fields = itemgetter(*(position["document_id" if name == "source" else name] for name in _FIELDS))
     return fields, itemgetter(*(position[name] for name in (*CHECKED, "checksum")))
 
 
 def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
-    """Return a former version of an entry from a row of its history. Raises `StoreDamaged`."""
+    """Return a former version of the entry `entry_id` from a row of the table `history`. Raises `StoreDamaged` if the
+    row is damaged or belongs to another entry."""
     what = f"a former version of {checksums.entry_name(entry_id)}"
     checksum = stored["checksum"]
     if checksum is not None and checksums.of_text(stored["state"], stored["entry"], stored["version"]) != checksum:

@@ -1,4 +1,8 @@
-"""Summaries and their originals: archive, restore and remove them together, in a write transaction of the caller."""
+"""Summaries and their originals, which are the entries that a summary replaces.
+
+These functions archive, restore and remove summaries together with their originals. The caller opens and commits the
+write transaction.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +33,8 @@ _SUMMARIES = """
 def archive(
     connection: sqlite3.Connection, summary_id: str, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
 ) -> None:
-    """Archive live entries. Raises `Conflict` if an entry is missing, archived, superseded, at another version, or a
-    summary."""
+    """Archive the entries `ids` as the originals of a summary. Raises `Conflict` if an entry is missing, archived or
+    superseded, if its version differs from `versions`, or if the entry is itself a summary."""
     entries = records.by_num(connection, records.numbers(connection, list(ids))).items()
     current = [(num, entry) for num, entry in entries if versions.get(entry.id, entry.version) == entry.version]
     live = [num for num, entry in current if entry.archived_at is None and entry.superseded_by is None]
@@ -46,8 +50,9 @@ def archive(
 
 
 def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
-    """Make the originals of a summary live and archive the summary. Return the originals in order of id. Raises
-    `NotFound`, `InvalidInput` and `Conflict`."""
+    """Restore the archived originals of a summary, and archive the summary. Return the originals in order of id. Raises
+    `NotFound` if there is no such entry, `InvalidInput` if the entry has no originals, and `Conflict` if the summary
+    was already restored."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
@@ -64,7 +69,8 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
 
 
 def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
-    """Return these entries, the summaries that repeat their content, and the parts of these summaries."""
+    """Return the numbers of these entries, of the summaries that repeat the content of these entries, and of the parts
+    of these summaries."""
     result = set(nums)
     while summaries := {row[0] for row in connection.execute(_SUMMARIES, [json.dumps(sorted(result))])} - result:
         result.update(records.with_parts(connection, sorted(summaries)))
@@ -72,8 +78,8 @@ def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[i
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete entries and the summaries that repeat their content. The other originals of these summaries become live.
-    Return the number of deleted entries."""
+    """Delete entries and the summaries that repeat the content of these entries. The remaining originals of a deleted
+    summary are restored from the archive. Return the number of deleted entries."""
     to_delete = with_summaries(connection, nums)
     ids = [entry.id for entry in records.by_num(connection, sorted(to_delete)).values()]
     _make_live(connection, [num for num in _originals(connection, ids) if num not in to_delete])
@@ -81,8 +87,8 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def check_free(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if the entry is a live summary or an original of one, since they are archived and restored
-    together."""
+    """Raise `InvalidInput` if the entry is a summary or an archived original of a summary. Such entries cannot be
+    archived or restored alone, because a summary and its originals are archived and restored together."""
     if entry.archived_by is not None:
         problem = f"{entry.id} is an original of a summary; restore {entry.archived_by} instead"
         raise InvalidInput("archived_at", problem)

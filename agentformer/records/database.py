@@ -1,4 +1,4 @@
-"""The SQLite file of the records: a pool of connections, transactions, snapshots, copies, and the size limit of the
+"""The SQLite file of a store: a pool of connections, transactions, snapshots, copies, and a size limit for the
 write-ahead log."""
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _INSTANCES: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 class RecordsSnapshot:
-    """A `MemorySnapshot` over a connection with an open read transaction. Writers do not wait for it, but SQLite keeps
-    the former pages in the write-ahead log."""
+    """A `MemorySnapshot` that reads through a connection with an open read transaction. Writers do not wait for the
+    snapshot, but SQLite keeps the pages that the snapshot needs in the write-ahead log."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -73,7 +73,8 @@ class RecordsSnapshot:
         return versions_of(self._connection, entry_id)
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Yield the vectors of the active space that these namespaces use, in order of hash. Raises `StoreDamaged`."""
+        """Yield the vectors of the active embedding space that entries of these namespaces use, in order of the hash of
+        their text. Raises `StoreDamaged`."""
         active = active_space(self._connection)
         if active is None or not namespaces:
             return
@@ -87,9 +88,9 @@ class RecordsSnapshot:
 
 
 class Database:
-    """The open records. Thread-safe. Several processes may have the same file open. The file has a write-ahead log with
-    `synchronous=FULL`. When `writing` ends without an error, its changes have reached the disk. Raises `StoreError`,
-    `StoreFull` or `StoreDamaged`."""
+    """An open SQLite file of a store. Thread-safe; several processes may open the same file. The file has a write-ahead
+    log with `synchronous=FULL`, so changes are on disk when the context `writing` ends without an error. Methods raise
+    `StoreError`, `StoreFull` or `StoreDamaged`."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.realpath(path))  # absolute, because the process may change its folder
@@ -133,7 +134,8 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction. All its statements see the state at the first statement."""
+        """Yield a connection in a read transaction. All statements of the transaction see the data as of the first
+        statement."""
         with self._translate_errors(), self._borrow() as connection:
             try:
                 connection.execute("BEGIN")
@@ -145,7 +147,8 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a transaction with the write lock, which is rolled back after an error."""
+        """Yield a connection in a transaction that has the write lock. The transaction is committed at the end of the
+        context, or rolled back after an error."""
         try:
             with self._translate_errors(), self._borrow() as connection, transaction(connection):
                 yield connection
@@ -157,15 +160,15 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[RecordsSnapshot]:
-        """Yield a view of the records at this moment. The view is valid until the context ends."""
+        """Yield a view of the store as of this moment. The view is valid until the context ends."""
         with self.reading() as connection:
             change_feed.last_seq(connection)  # the first statement decides which state the transaction sees
             yield RecordsSnapshot(connection)
 
     def write_copy(self, path: Path) -> None:
-        """Write the records at this moment to the new file `path`, and sync the file. After an error `path` does not
-        exist. `VACUUM INTO` reads in one transaction, so writers do not wait. The copy needs no log and contains no
-        deleted content. Raises `StoreFull`, and `StoreDamaged` if the records cannot be read."""
+        """Write a copy of the store, as of this moment, to the new file `path`, and sync the copy. Writers do not wait,
+        because `VACUUM INTO` reads in one transaction. The copy has no write-ahead log and contains no deleted content.
+        Raises `StoreFull`, and `StoreDamaged` if the store cannot be read. After an error, `path` does not exist."""
         try:
             with self._translate_errors(), self._borrow() as connection:
                 connection.check_file()
@@ -187,13 +190,14 @@ class Database:
         sync_folder(path.parent)
 
     def clear_log(self) -> None:
-        """Empty the write-ahead log, which may contain deleted content. If a reader needs the log, a later call or the
-        last `close` empties it."""
+        """Empty the write-ahead log, which may contain deleted content. If a reader still needs the log, a later call
+        of this method or the closing of the last connection empties the log."""
         self._empty_wal(0)
 
     def _limit_wal(self) -> None:
-        """Empty the write-ahead log if it is long. SQLite restarts the log only when no reader uses it, which may never
-        happen. So a writer waits for the present readers. New readers do not need the log in the meantime."""
+        """Empty the write-ahead log if the log is long. SQLite reuses the log only at a moment without readers, and a
+        busy store may never have such a moment. For this reason, the writer waits for the present readers, while new
+        readers read the database file without the log."""
         if time.monotonic() < self._next_wal_check or file_size(wal_path(self.path)) < LOG_BYTES:
             return
         self._next_wal_check = time.monotonic() + _WAL_PAUSE
@@ -202,7 +206,8 @@ class Database:
                 self._next_wal_check = 0.0
 
     def _empty_wal(self, seconds: float) -> bool:
-        """Wait at most `seconds` for readers of the log. Return whether the log is empty."""
+        """Wait at most `seconds` for readers of the write-ahead log, and empty the log. Return False if a reader still
+        needs the log."""
         with self._translate_errors(), self._borrow() as connection:
             connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
             try:
@@ -213,9 +218,9 @@ class Database:
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
-        """Close all connections of this process, so that the caller can replace the file. Reopen the file at the end.
-        Raises `StoreError` if another thread uses the file. A thread that begins to use the file meanwhile also gets a
-        `StoreError`."""
+        """Close all connections of this process, so that the caller can replace the file. At the end of the context,
+        open the file again. Raises `StoreError` if another thread uses the file at the beginning. A thread that wants
+        to use the file during the context also gets a `StoreError`."""
         with _OPENING, self._lock:
             others = any(db is not self and db.path == self.path and db.is_open for db in _INSTANCES)
             if others or self._borrowed_count or self._replacing or self._closed:
@@ -237,7 +242,8 @@ class Database:
         return not self._closed or self._borrowed_count > 0
 
     def close(self) -> None:
-        """Close idle connections. A borrowed connection is closed when it is returned."""
+        """Close the unused connections. A connection that a thread still uses is closed when the thread returns the
+        connection."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

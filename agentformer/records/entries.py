@@ -1,6 +1,8 @@
-"""Functions that store, read, change and remove entries. Every change is appended to the change feed.
+"""Functions that store, read, change and remove entries. Each insertion, change and removal is added to the change
+feed; only a change of use counts is not.
 
-All functions take an open connection. Functions that write need a write transaction, which the caller commits.
+All functions take an open connection. A function that writes needs a write transaction, and the caller commits this
+transaction.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ WHERE name IS NOT NULL
 
 
 def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
-    """Insert entries and return their numbers. Raises `Conflict` for an id that already exists."""
+    """Insert entries, and return the number of each entry. Raises `Conflict` if an id already exists."""
     entries = list(entries)
     nums = [_insert_one(connection, entry) for entry in entries]
     change_feed.append(connection, [*nums, *_other_neighbors(connection, entries, nums)])
@@ -81,9 +83,13 @@ def _insert_one(connection: sqlite3.Connection, entry: MemoryEntry) -> int:
 def insert_unique(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
 ) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
-    """Insert the entries that are not duplicates of live entries. For each duplicate, raise the `repeat_count` of the
-    live entry. Entries with a number in `ignoring` will be removed and are treated as absent. Return the numbers of the
-    inserted entries, the inserted entries, and the stored entry for each item of `entries`."""
+    """Insert each entry that is not a duplicate of a stored entry. For a duplicate, increase the `repeat_count` of the
+    stored entry instead. Archived entries, superseded entries, and entries with a number in `ignoring` are not
+    compared.
+
+    Return three lists: the numbers of the inserted entries, the inserted entries, and for each item of `entries` the
+    entry that is stored for this item.
+    """
     nums: list[int] = []
     inserted: list[MemoryEntry] = []
     stored = []
@@ -107,7 +113,8 @@ def insert_unique(
 def _other_neighbors(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], nums: Collection[int]
 ) -> list[int]:
-    """Return the messages next to these entries, except the entries in `nums`. They must be indexed again."""
+    """Return the numbers of the messages directly before and after these entries, without the numbers in `nums`. The
+    returned messages must be indexed again."""
     neighbors = change_feed.neighbor_numbers(connection, entries)
     own = set(nums) if neighbors else ()
     return [num for num in neighbors if num not in own]
@@ -120,8 +127,10 @@ def _duplicate_of(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: 
 
 
 def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
-    """Return whether `new` duplicates the live entry `stored`: the content, the place and all details of `new` are
-    equal. A detail that is empty in `new` and the mark `AFTER_RETRIEVED_TEXT` are not compared."""
+    """Return whether `new` is a duplicate of the live entry `stored`. A duplicate has the same content, the same owner
+    fields (such as namespace, session and user), and the same details (such as title and metadata). Details that are
+    empty in `new` are not compared, and the metadata key `AFTER_RETRIEVED_TEXT` is ignored. Messages and parts of
+    documents are never duplicates."""
     if new.kind in REPEATABLE_KINDS or new.tier in ("episodic", "working"):
         return False
     if stored.archived_at is not None or stored.superseded_by is not None or new.content != stored.content:
@@ -134,8 +143,8 @@ def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
 
 
 def _detail(entry: MemoryEntry, name: str) -> object:
-    """Return a comparable value of a field, or None if the field is empty. Metadata are compared as JSON, because
-    Python treats True and 1 as equal."""
+    """Return a field's value in a form that can be compared, or None if the field is empty. Metadata are compared as
+    JSON, because Python treats True and 1 as equal."""
     value = getattr(entry, name)
     if name != "metadata":
         return value or None
@@ -144,26 +153,26 @@ def _detail(entry: MemoryEntry, name: str) -> object:
 
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:
-    """Return entries in the order of `ids`. Missing entries are left out."""
+    """Return the entries with these ids, in the order of `ids`. The result has no item for a missing entry."""
     entries = {row["id"]: from_row(row) for row in _rows_by(connection, "id", ids)}
     return [entries[i] for i in ids if i in entries]
 
 
 def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, MemoryEntry]:
-    """Return entries by number. Missing entries are left out."""
+    """Return the entries with these numbers, by number. The result has no item for a missing entry."""
     return {row["num"]: from_row(row) for row in _rows_by(connection, "num", nums)}
 
 
 def content_starts(connection: sqlite3.Connection, nums: Sequence[int], length: int) -> list[str]:
-    """Return the first `length` code points of the contents of these entries, in order of number. Missing entries are
-    left out."""
+    """Return the first `length` code points of the content of each entry, in order of the entries' numbers. The result
+    has no item for a missing entry."""
     marks = ",".join("?" * len(nums))
     query = f"SELECT substr(content, 1, ?) FROM entries WHERE num IN ({marks}) ORDER BY num"
     return [row[0] for row in connection.execute(query, [length, *nums])]
 
 
 def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list[int]:
-    """Return the numbers of the entries of a scope, or of the entries with given ids."""
+    """Return the numbers of the entries that match a scope, or of the entries with these ids."""
     if isinstance(what, Scope):
         condition, values = where(what)
         return [row[0] for row in connection.execute(f"SELECT num FROM entries WHERE {condition}", values)]
@@ -171,13 +180,14 @@ def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list
 
 
 def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
-    """Return these entries and all their parts. Parts are found by `parent_id` in the same namespace, at any depth."""
+    """Return the numbers of these entries and of all their parts. A part of an entry names the entry in `parent_id` and
+    has the same namespace. Parts of parts are included."""
     return [row[0] for row in connection.execute(_PARTS, [json.dumps(list(nums))])]
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete entries with their history, their windows, and the vectors that no other entry uses, but without their
-    parts. Return the number of deleted entries."""
+    """Delete entries, their history, their windows (the embedded passages), and the vectors that no other entry uses.
+    The parts of these entries are not deleted. Return the number of deleted entries."""
     neighbors = _other_neighbors(connection, _messages(connection, nums), nums)
     delete_windows(connection, nums)
     connection.executemany("DELETE FROM entries WHERE num = ?", ((num,) for num in nums))
@@ -186,7 +196,7 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[MemoryEntry]:
-    """Yield the messages of a session among these entries, without damaged messages."""
+    """Yield those of these entries that are messages of a session. Damaged messages are skipped."""
     for marks, group in in_groups(nums):
         query = f"SELECT * FROM entries WHERE num IN ({marks}) AND kind = 'message' AND session_id IS NOT NULL"
         for row in connection.execute(query, group):
@@ -195,7 +205,8 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[M
 
 
 def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
-    """Overwrite the entry with the id of `changed`. The history gets its former version. Return its number."""
+    """Overwrite the entry that has the id of `changed`, and add the former version of the entry to its history. Return
+    the number of the entry."""
     row = connection.execute("SELECT * FROM entries WHERE id = ?", [changed.id]).fetchone()
     former = from_row(row)
     insert_version(connection, row["num"], former)
@@ -207,7 +218,8 @@ def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
 
 
 def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
-    """Return entries of the scope that have an id above `after`, in order of id. Raises `StoreDamaged`."""
+    """Return at most `limit` entries of the scope whose id is greater than `after`, in order of id. Raises
+    `StoreDamaged`."""
     condition, values = where(scope)
     by = "+id" if is_selective(scope) else "id"  # SQLite sorts a few entries faster than it walks the index of all
     query = f"SELECT * FROM entries WHERE {condition} AND {by} > ? ORDER BY {by} LIMIT ?"
@@ -220,7 +232,7 @@ def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -
 
 
 def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[MemoryEntry]:
-    """Return the newest entries of the scope, newest first."""
+    """Return at most `limit` entries of the scope, newest first."""
     condition, values = where(scope)
     by = "+coalesce(occurred_at, created_at)" if is_selective(scope) else "coalesce(occurred_at, created_at)"
     query = f"SELECT * FROM entries WHERE {condition} ORDER BY {by} DESC, id DESC LIMIT ?"
@@ -228,7 +240,7 @@ def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Mem
 
 
 def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
-    """Add to the use counts of entries. The change feed does not change, because no index contains these counts."""
+    """Increase the use counts of entries. The change feed does not change, because no index contains use counts."""
     connection.executemany(
         "UPDATE entries SET match_count = match_count + ?1, read_count = read_count + ?2, "
         "access_count = access_count + ?1 + ?2 + ?3, last_accessed = max(coalesce(last_accessed, ?4), ?4) "
@@ -238,14 +250,14 @@ def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
 
 
 def count(connection: sqlite3.Connection, scope: Scope) -> int:
-    """Return the number of entries of the scope."""
+    """Return the number of entries that match the scope."""
     condition, values = where(scope)
     return int(connection.execute(f"SELECT count(*) FROM entries WHERE {condition}", values).fetchone()[0])
 
 
 def namespaces(connection: sqlite3.Connection) -> list[str]:
-    """Return all namespaces in order. The query goes from one namespace to the next, since DISTINCT would read a whole
-    index."""
+    """Return all namespaces in alphabetical order. The query jumps from one namespace to the next in the index, because
+    DISTINCT would read the whole index."""
     rows = connection.execute(
         "WITH RECURSIVE found (name) AS (SELECT min(namespace) FROM entries UNION ALL SELECT "
         "(SELECT min(namespace) FROM entries WHERE namespace > found.name) FROM found WHERE found.name IS NOT NULL) "
@@ -255,7 +267,7 @@ def namespaces(connection: sqlite3.Connection) -> list[str]:
 
 
 def count_by_kind(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return the number of entries of each kind over all namespaces, in order of the kind's name."""
+    """Return the number of entries of each kind in all namespaces together, in alphabetical order of the kinds."""
     counts: Counter[str] = Counter()
     for namespace in namespaces(connection):
         counts.update(dict(connection.execute(_COUNT_BY_KIND, {"namespace": namespace}).fetchall()))

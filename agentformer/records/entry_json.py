@@ -1,6 +1,6 @@
-"""The JSON form of a `MemoryEntry`: one list of fields for HTTP, exports, tools, histories and JSON files.
+"""The JSON form of a `MemoryEntry`. HTTP, exports, tools, histories and JSON files use the same list of fields.
 
-A new field of `MemoryEntry` needs one line in `ENTRY_FIELDS` and a column in `records/schema.py`.
+A new field of `MemoryEntry` needs a line in `ENTRY_FIELDS` and a column in `records/schema.py`.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ _salience = _named(fields.salience)
 
 @dataclass(frozen=True, slots=True)
 class EntryField:
-    """One field of an entry. `parse` reads a JSON value from a file or an export. `check` also enforces the limits for
-    values that callers give; None means that callers cannot give the field. `changeable` is true for fields that a
-    memory's `update` can change."""
+    """The description of one field of an entry. `parse` checks a JSON value from a file or an export. `check` checks a
+    value that a caller gives, with stricter limits; if `check` is None, callers cannot set the field. `changeable` is
+    true if the method `update` of a memory can change the field."""
 
     name: str
     parse: Parser
@@ -157,7 +157,8 @@ _PARSERS = {field.name: field.parse for field in ENTRY_FIELDS}
 
 
 def _encode_time(moment: datetime) -> str:
-    """Return ISO 8601 in UTC. A time without a zone stays without a zone, and `parse_entry` refuses it."""
+    """Return the time as ISO 8601 in UTC. A time without a time zone is written without a zone, and `parse_entry` later
+    refuses it."""
     return (moment.astimezone(UTC) if moment.tzinfo else moment).isoformat()
 
 
@@ -179,7 +180,7 @@ _PART_DEFAULTS: dict[str, Any] = {"page": None, "label": "", "start": 0, "end": 
 
 
 def check_settable(names: Iterable[str]) -> None:
-    """Raise `InvalidInput` for a field that the `update` of a backend cannot change."""
+    """Raise `InvalidInput` if the `update` method of a backend cannot change one of the fields `names`."""
     settable = _PARSERS.keys() - _SET_BY_BACKEND
     if wrong := sorted(set(names) - settable):
         known = ", ".join(sorted(settable))
@@ -187,7 +188,7 @@ def check_settable(names: Iterable[str]) -> None:
 
 
 def entry_to_json(entry: MemoryEntry) -> dict[str, Any]:
-    """Return all fields by name as JSON values. Times are ISO 8601 in UTC."""
+    """Return the fields of an entry as a dict of JSON values. Times are ISO 8601 in UTC."""
     values: dict[str, Any] = {name: getattr(entry, name) for name in _PARSERS}
     for name, encode in _ENCODERS.items():
         if values[name] is not None:
@@ -196,8 +197,8 @@ def entry_to_json(entry: MemoryEntry) -> dict[str, Any]:
 
 
 def entry_to_short_json(entry: MemoryEntry, *, namespace: str = DEFAULT_NAMESPACE) -> dict[str, Any]:
-    """Return the content and the fields that differ from their defaults, without the id. `namespace` is the default for
-    the field `namespace`."""
+    """Return a dict with the content of an entry and all fields that differ from their default, but without the id. The
+    namespace is included only if it differs from `namespace`."""
     values: dict[str, Any] = {"content": entry.content}
     for name, default in _DEFAULTS.items():
         value = getattr(entry, name)
@@ -211,7 +212,8 @@ def entry_to_short_json(entry: MemoryEntry, *, namespace: str = DEFAULT_NAMESPAC
 
 
 def entry_from_json(values: Mapping[str, Any]) -> MemoryEntry:
-    """Return the entry of an object that `entry_to_json` returned, without checks. Unknown keys raise `TypeError`."""
+    """Return the entry for a dict that `entry_to_json` returned. The values are not checked. An unknown key raises
+    `TypeError`."""
     decoded = dict(values)
     for name in TIMES:
         decoded[name] = datetime.fromisoformat(decoded[name]) if decoded.get(name) else None
@@ -221,8 +223,8 @@ def entry_from_json(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def parse_entry(values: Any, *, namespace: str = DEFAULT_NAMESPACE) -> MemoryEntry:
-    """Return the entry of a JSON object from any source. A missing field gets its default. Every value is checked.
-    Raises `InvalidInput` with the name of the field."""
+    """Check every value of a JSON object that may come from an untrusted source, and return the entry. A missing field
+    gets its default; `namespace` is the default namespace. Raises `InvalidInput`, which names the wrong field."""
     if not isinstance(values, dict):
         raise InvalidInput("entry", f"must be a JSON object, got {values!r:.{_SHOWN}}")
     parsed: dict[str, Any] = {"namespace": namespace}

@@ -1,5 +1,5 @@
-"""Checks of single values from callers. Each function returns the value to store, or raises `InvalidInput` with the
-name of the field."""
+"""Functions that check one value from a caller. Each function returns the value in the form in which it is stored, or
+raises `InvalidInput` with the name of the wrong field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ MAX_NAME = 200  # code points of a namespace, kind or session id
 
 
 def content(content: Any) -> str:
-    """Return a text that is not blank and not too long."""
+    """Return the content of an entry if it is a text that is not blank and has at most `MAX_CONTENT` code points.
+    Raises `InvalidInput` otherwise."""
     if not isinstance(content, str):
         raise InvalidInput("content", f"must be a string, got {type(content).__name__}")
     if not content.strip():
@@ -30,7 +31,8 @@ def content(content: Any) -> str:
 
 
 def text(field: str, value: Any, most: int | None = MAX_CONTENT) -> str:
-    """Return a text of at most `most` code points. None means any length. The text may be empty."""
+    """Return the value if it is a text of at most `most` code points, which may be empty. If `most` is None, any length
+    is allowed. Raises `InvalidInput` otherwise."""
     if not isinstance(value, str):
         raise InvalidInput(field, f"must be a string, got {type(value).__name__}")
     if most is not None and len(value) > most:
@@ -39,7 +41,7 @@ def text(field: str, value: Any, most: int | None = MAX_CONTENT) -> str:
 
 
 def encodable(field: str, text: str) -> str:
-    """Return a text that can be written as UTF-8."""
+    """Return the text if it can be written as UTF-8. Raises `InvalidInput` otherwise."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -49,7 +51,8 @@ def encodable(field: str, text: str) -> str:
 
 
 def kind(value: Any) -> str:
-    """Return a kind that callers may use. The kinds of uploaded documents are reserved."""
+    """Return the kind of an entry if callers may use this kind. The kinds of uploaded documents are reserved. Raises
+    `InvalidInput` otherwise."""
     if isinstance(value, str) and value in DOCUMENT_KINDS:
         problem = f"{value!r} is reserved for uploaded documents; use rag.upload, or choose another kind"
         raise InvalidInput("kind", problem)
@@ -57,40 +60,44 @@ def kind(value: Any) -> str:
 
 
 def name(field: str, value: Any) -> str:
-    """Return a text of 1 to `MAX_NAME` characters that is not blank."""
+    """Return the value if it is a text of 1 to `MAX_NAME` code points that is not blank. Raises `InvalidInput`
+    otherwise."""
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME:
         raise InvalidInput(field, f"must be a text of 1 to {MAX_NAME} characters, got {str(value)[:80]!r}")
     return encodable(field, value)
 
 
 def optional_name(field: str, value: Any) -> str | None:
-    """Return None or a valid name."""
+    """Return the value if it is None, or a text of 1 to `MAX_NAME` code points that is not blank. Raises `InvalidInput`
+    otherwise."""
     return None if value is None else name(field, value)
 
 
 def flag(field: str, value: Any) -> bool:
-    """Return True or False. Other values, such as 1, are refused."""
+    """Return the value if it is True or False. Raises `InvalidInput` for any other value, such as 1."""
     if not isinstance(value, bool):
         raise InvalidInput(field, f"must be true or false, got {value!r:.80}")
     return value
 
 
 def names(field: str, values: Any) -> tuple[str, ...]:
-    """Return a list of names. A single string is refused, because it would be read as a list of letters."""
+    """Return a list of names as a tuple. Raises `InvalidInput` if a name is not valid, or if the value is a single
+    string, because Python would treat the string as a list of letters."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidInput(field, f"must be a list, such as [{str(values)[:80]!r}]")
     return tuple(name(field, value) for value in values)
 
 
 def limit(field: str, value: Any) -> int:
-    """Return a number of hits from 1 to `MAX_LIMIT`."""
+    """Return the maximum number of search hits if it is a whole number from 1 to `MAX_LIMIT`. Raises `InvalidInput`
+    otherwise."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
         raise InvalidInput(field, f"must be a whole number in 1..{MAX_LIMIT}, got {value!r:.80}")
     return value
 
 
 def tier(value: Any) -> Tier:
-    """Return one of `TIERS`."""
+    """Return the value if it is one of `TIERS`, the tiers of memory. Raises `InvalidInput` otherwise."""
     for tier in TIERS:
         if value == tier:
             return tier
@@ -98,7 +105,8 @@ def tier(value: Any) -> Tier:
 
 
 def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
-    """Return a dict of JSON values. The number of keys and the depth are limited. None gives an empty dict."""
+    """Return a copy of the value if it is a dict of JSON values. The number of keys and the depth of nesting are
+    limited. If the value is None, return an empty dict. Raises `InvalidInput` otherwise."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -125,13 +133,16 @@ def _check_bounds(value: Any, depth: int) -> None:
 
 
 def moment(field: str, value: Any) -> datetime | None:
-    """Return a time in UTC. The value is a `datetime` or ISO 8601, each with a zone. None stays None."""
+    """Return a time, converted to UTC. The value is None, a `datetime` or an ISO 8601 text. If the value is None,
+    return None. Raises `InvalidInput` if the value is not a time with a time zone."""
     local = moment_in_zone(field, value)
     return local and local.astimezone(UTC)
 
 
 def moment_in_zone(field: str, value: Any) -> datetime | None:
-    """Return a time in the zone of the given value, which decides the day of this time."""
+    """Return a time in its own time zone, because the calendar day depends on the zone. The value is None, a `datetime`
+    or an ISO 8601 text. If the value is None, return None. Raises `InvalidInput` if the value is not a time with a time
+    zone."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -149,7 +160,7 @@ def moment_in_zone(field: str, value: Any) -> datetime | None:
 
 
 def salience(value: Any, field: str = "salience") -> float:
-    """Return a number in 0..1."""
+    """Return the salience as a float if it is a number from 0 to 1. Raises `InvalidInput` otherwise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise InvalidInput(field, f"must be a number in 0..1, got {value!r:.80}")
     return float(value)

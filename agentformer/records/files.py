@@ -1,4 +1,5 @@
-"""Safe file operations: after a crash, a file has its old or its new content, and temporary files are cleaned up."""
+"""Safe file operations. After a crash, a file has either its old or its new content, and a later write deletes the
+temporary files of the crashed process."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def open_regular_file(path: Path) -> BufferedReader:
-    """Open a regular file for reading. Raises `OSError`, also for a pipe, because reading from it could block
-    forever."""
+    """Open a regular file for reading. Raises `OSError` if the file cannot be opened or is not a regular file. A pipe
+    is refused, because reading from a pipe could block forever."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NONBLOCKING))  # noqa: SIM115 - returned
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -37,16 +38,16 @@ def read_file(path: Path) -> bytes:
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace the content of `path` and sync the file. The umask is applied to the permissions `mode`. Raises
-    `OSError`."""
+    """Replace the content of the file `path`, and sync the file. `mode` has the file permissions, from which the system
+    removes the bits of the umask. Raises `OSError`."""
     with atomic_writer(path, mode=mode) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
 def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Yield a file that replaces `path`. When the context ends without an error, the file is synced and renamed. Raises
-    `OSError`."""
+    """Yield a temporary file for the new content of `path`. If the context ends without an error, the temporary file is
+    synced and renamed to `path`. Raises `OSError`."""
     remove_stale_temporaries(path)
     temporary = _temporary(path)
     try:
@@ -62,12 +63,13 @@ def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _temporary(path: Path) -> Path:
-    """Return the temporary name of a file or folder. After a crash, a later writer sees that its process has ended."""
+    """Return the path of a temporary file or folder for `path`. The name contains the number of this process, so that a
+    later writer can recognize and delete the files of a crashed process."""
     return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
 
 
 def delete(path: Path) -> None:
-    """Delete a file, or a folder with its content, if it exists. Raises `OSError`."""
+    """Delete a file, or a folder with its content. A missing path is not an error. Raises `OSError`."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -75,7 +77,7 @@ def delete(path: Path) -> None:
 
 
 def remove_stale_temporaries(path: Path) -> None:
-    """Delete temporary files and folders of `path` that dead processes created. Raises `OSError`."""
+    """Delete the temporary files and folders for `path` whose process has ended. Raises `OSError`."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.([0-9]+)\.[0-9]+")
     for temporary in path.parent.iterdir() if path.parent.is_dir() else ():
         if (match := pattern.fullmatch(temporary.name)) and not process_exists(int(match[1])):
@@ -83,7 +85,7 @@ def remove_stale_temporaries(path: Path) -> None:
 
 
 def process_exists(process: int) -> bool:
-    """Return whether a process with this number runs."""
+    """Return whether a process with this process number is running."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -94,7 +96,8 @@ def process_exists(process: int) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that renames and removals in it survive a crash, if the system supports it."""
+    """Sync a folder, so that files that were renamed or removed in the folder stay renamed or removed after a crash.
+    Does nothing on a system that cannot sync folders."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -109,8 +112,8 @@ _LONGEST_NAME = 120  # characters of an encoded name; file systems allow 255 for
 
 
 def safe_file_name(text: str) -> str:
-    """Return a file name for any text. Plain letters are kept, other characters are encoded as in a URL, and a long
-    text is shortened with its digest."""
+    """Return a valid file name for any text. Lowercase letters, digits, `_` and `-` are kept, and all other characters
+    are encoded as in a URL. A long name is cut, and a digest of the text is appended."""
     data = text.encode("utf-8", "surrogatepass")
     name = "".join(chr(byte) if byte in _PLAIN_CHARACTERS else f"%{byte:02x}" for byte in data)
     if len(name) > _LONGEST_NAME:
@@ -120,9 +123,12 @@ def safe_file_name(text: str) -> str:
 
 @contextlib.contextmanager
 def new_folder(folder: Path, example: str) -> Iterator[Path]:
-    """Yield a temporary folder to fill. After the block it is renamed to `folder`; after an error it is deleted.
-    `example` is a folder name for the error message. Raises `InvalidInput` if the folder exists and is not empty, and
-    `StoreFull`."""
+    """Yield a temporary folder that the caller fills. If the context ends without an error, the temporary folder is
+    renamed to `folder`. After an error, the temporary folder is deleted.
+
+    Error messages show `example` as an example of a folder name. Raises `InvalidInput` if `folder` exists and is not
+    empty, and `StoreFull` if the disk cannot be written.
+    """
     folder = _absolute(folder, example)
     partial = _temporary(folder)
     try:
@@ -148,7 +154,7 @@ def new_folder(folder: Path, example: str) -> Iterator[Path]:
 
 
 class HashedFile:
-    """A file that is written once in pieces. Its length and SHA-256 are computed while it is written."""
+    """A new file that is written in pieces. The length and the SHA-256 are computed while the file is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -156,20 +162,20 @@ class HashedFile:
         self._bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Append bytes to the file and to its digest."""
+        """Append bytes to the file, and include the bytes in the SHA-256."""
         self._file.write(data)
         self._digest.update(data)
         self._bytes += len(data)
 
     @property
     def digest(self) -> dict[str, Any]:
-        """Return length and SHA-256 in the form of a manifest."""
+        """Return the length in bytes and the SHA-256 of the data, as a manifest lists them."""
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
 
 @contextlib.contextmanager
 def hashed_file(path: Path) -> Iterator[HashedFile]:
-    """Yield a new file. When the block ends, the file has reached the disk. Raises `OSError`."""
+    """Yield a new file for writing. When the context ends without an error, the file is on disk. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
         yield HashedFile(file)
@@ -178,7 +184,8 @@ def hashed_file(path: Path) -> Iterator[HashedFile]:
 
 
 def _absolute(folder: Path, example: str) -> Path:
-    """Return an absolute path of a folder that can be renamed. Raises `InvalidInput`."""
+    """Return the absolute path of `folder`. Raises `InvalidInput` if the path is not valid, or if it is the current
+    folder or the root folder, because such a folder cannot be replaced. The message shows `example`."""
     try:
         resolved = folder.resolve()
         current = Path.cwd()

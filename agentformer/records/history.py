@@ -1,4 +1,4 @@
-"""Former versions of entries: check, store and read them. They are stored as JSON with a checksum."""
+"""Former versions of entries: check, store and read them. A former version is stored as JSON with a checksum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of 
 
 
 def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None, *, unique: bool) -> Histories:
-    """Return the former versions to store with `entries`, without empty histories. Raises `InvalidInput`."""
+    """Check the former versions that are stored together with `entries`, and return them without empty histories.
+    `unique` is true if the caller stores no duplicates, which cannot be combined with a history. Raises
+    `InvalidInput`."""
     checked = {entry_id: versions for entry_id, versions in (histories or {}).items() if versions}
     if checked and unique:
         raise InvalidInput("former", "cannot be combined with `unique`: an entry that is not stored has no history")
@@ -33,7 +35,8 @@ def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None,
 
 
 def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]) -> str:
-    """Return why these versions cannot be the former versions of an entry at version `current`, or "" if they can."""
+    """Return the reason why these versions cannot be the former versions of the entry `entry_id`, or "" if they can.
+    `current` is the version number of the entry."""
     previous = 0
     for version in versions:
         if version.id != entry_id:
@@ -47,14 +50,15 @@ def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]
 def insert_histories(
     connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence[MemoryEntry], histories: Histories
 ) -> None:
-    """Store the former versions of entries that were just inserted with these numbers."""
+    """Store the former versions of entries that were just inserted. `nums` has the number of each entry of
+    `entries`."""
     for num, entry in zip(nums, entries, strict=True):
         for version in histories.get(entry.id, ()):
             insert_version(connection, num, version)
 
 
 def insert_version(connection: sqlite3.Connection, num: int, version: MemoryEntry) -> None:
-    """Store a former version of the entry with this number."""
+    """Store `version` as a former version of the entry with the number `num`."""
     state = json.dumps(entry_to_json(version), ensure_ascii=False)
     checksum = checksums.of_text(state, num, version.version)
     connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", [num, version.version, state, checksum])

@@ -1,6 +1,7 @@
 """Key-value pairs that describe the store, and leases. Each pair has a checksum.
 
-A lease is an exclusive right with an end time. It is valid among all processes that have the store open.
+A lease gives one process an exclusive right until an end time. All processes that have the store open respect the
+lease.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _SECURE_DELETE = "erasure_due"
 
 
 def get_value(connection: sqlite3.Connection, key: str) -> str:
-    """Return the value of a key, or "" if the key is not set. Raises `StoreDamaged`."""
+    """Return the value of a key, or "" if the key is not set. Raises `StoreDamaged` if the value is damaged."""
     row = connection.execute("SELECT * FROM meta WHERE key = ?", [key]).fetchone()
     return check_value(row) if row else ""
 
@@ -25,7 +26,8 @@ def set_value(connection: sqlite3.Connection, key: str, value: str) -> None:
 
 
 def check_value(row: sqlite3.Row) -> str:
-    """Return the value of a row. Raises `StoreDamaged` if its checksum differs."""
+    """Return the value that a row of the table `meta` contains. Raises `StoreDamaged` if the checksum of the row does
+    not match."""
     key, value, checksum = row["key"], row["value"], row["checksum"]
     if checksum is not None and checksums.of_text(value, key) != checksum:
         raise checksums.damage_error("the store's metadata")
@@ -33,23 +35,25 @@ def check_value(row: sqlite3.Row) -> str:
 
 
 def request_secure_delete(connection: sqlite3.Connection) -> None:
-    """Record that index files may still contain the text that this transaction removes. A crash after the commit keeps
-    the request."""
+    """Record a request to erase deleted text from the index files, because these files may still contain the text that
+    this transaction removes. The request is not lost in a crash after the commit."""
     set_value(connection, _SECURE_DELETE, new_id())
 
 
 def secure_delete_request(connection: sqlite3.Connection) -> str:
-    """Return the token of the latest request, or "" if no request is open."""
+    """Return the token of the latest request to erase deleted text from the index files, or "" if there is no open
+    request."""
     return get_value(connection, _SECURE_DELETE)
 
 
 def finish_secure_delete(connection: sqlite3.Connection, token: str) -> None:
-    """Close the request that has this token. A later request stays open."""
+    """Close the request to erase deleted text that has this token. A later request has another token and stays open."""
     connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (_SECURE_DELETE, token))
 
 
 def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: float) -> bool:
-    """Take or extend a lease. Return False if another holder has the lease."""
+    """Take the lease `name` for a number of seconds, or extend it if `holder` already has the lease. Return False if
+    another holder has the lease."""
     moment = to_micros(now()) or 0
     row = connection.execute("SELECT * FROM leases WHERE name = ?", [name]).fetchone()
     # a lease that has more time left than it was given is not valid, because the clock was set back
@@ -61,5 +65,5 @@ def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: 
 
 
 def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> None:
-    """End a lease that this holder has."""
+    """End the lease `name` if `holder` has the lease."""
     connection.execute("DELETE FROM leases WHERE name = ? AND holder = ?", [name, holder])

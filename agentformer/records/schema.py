@@ -1,4 +1,5 @@
-"""The schema as numbered migrations. New migrations are appended, and a released migration never changes."""
+"""The database schema as a list of numbered migrations. A new migration is appended to the list; a released migration
+never changes."""
 
 from __future__ import annotations
 
@@ -167,8 +168,9 @@ REQUIRED_TABLES = ("meta", "entries")  # every store has them
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Migrate the schema to the newest version. Each step is one transaction, and another process may run a step first.
-    Raises `StoreError` for a newer schema, and for an older schema that cannot be written."""
+    """Migrate the schema of the database to the newest version. Each migration is one transaction, and several
+    processes may migrate at the same time. Raises `StoreError` if the schema is newer than this software, or if the
+    schema is older and the database cannot be written."""
     while (version := _version(connection)) < len(MIGRATIONS):
         try:
             _migrate_step(connection, version)
@@ -186,7 +188,8 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def _migrate_step(connection: sqlite3.Connection, version: int) -> None:
-    """Migrate from `version` to the next version, unless another process has already done this."""
+    """Migrate the schema from `version` to the next version. Do nothing if another process has already done this
+    migration."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _version(connection) == version:
@@ -216,7 +219,8 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _statements(script: str) -> list[str]:
-    """Split a script into statements. `executescript` cannot be used, because it would commit the transaction."""
+    """Split an SQL script into statements. `executescript` cannot be used, because it would commit the open
+    transaction."""
     statements, current = [], ""
     for line in script.splitlines():
         current += line + "\n"

@@ -1,7 +1,9 @@
-"""Conversion of a `Scope` to an SQL condition, and salience after decay. Every access check of a query is made here.
+"""Conversion of a `Scope` to an SQL condition, and computation of the salience after decay. All access restrictions of
+a query are in this condition.
 
-Salience decays as `rate ** days` (the forgetting curve of Ebbinghaus 1885). A use restarts the decay, as in MemoryBank
-(Zhong et al. 2023). Decay is computed when an entry is read and never written back.
+The salience of an entry decays as `rate ** days` (the forgetting curve of Ebbinghaus 1885). Each use of the entry
+starts the decay again from the full salience, as in MemoryBank (Zhong et al. 2023). The decay is computed whenever an
+entry is read, and the stored salience does not change.
 """
 
 from __future__ import annotations
@@ -29,17 +31,20 @@ SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KI
 
 
 def is_selective(scope: Scope) -> bool:
-    """Return whether the scope has few entries: it names a host record, a parent or a document. The index that finds
-    these entries is not in order of id."""
+    """Return whether the scope matches only a few entries, because it names a record of the host application, a parent,
+    a document, or an indexed metadata value. The index for such a scope is not sorted by id."""
     indexed = any(key in INDEXED and isinstance(value, str) for key, value in scope.metadata.items())
     record = scope.source_type is not None and scope.source_id is not None
     return indexed or record or scope.parent_id is not None or scope.document_id is not None
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
-    """Return a condition over `entries`, and its parameters. SQLite assumes that every equality selects few rows,
-    whatever the column. So a column that selects many rows gets a plus sign, and SQLite does not use its index. For
-    example, the entries of a session are found by the session and not by their kind."""
+    """Return an SQL condition on the table `entries`, and the parameters of this condition.
+
+    SQLite assumes that a comparison with any column selects few rows. For a column that selects many rows this is
+    wrong, so the condition has a plus sign before the name of such a column, and SQLite does not use the index of this
+    column. For example, the entries of a session are found by the session and not by their kind.
+    """
     selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and not scope.or_nobody
     many = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}
@@ -71,14 +76,15 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
 
 
 def in_groups(values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield question marks and values for the `IN` of a statement, until all values were yielded."""
+    """Yield the values in groups that fit into one SQL statement. Each group is a pair: the question marks for `IN
+    (...)`, and the values."""
     for start in range(0, len(values), _MAX_VARIABLES):
         group = values[start : start + _MAX_VARIABLES]
         yield ",".join("?" * len(group)), group
 
 
 def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    """Return the conditions on the stored salience and on the salience after decay."""
+    """Return the SQL conditions on the stored salience and on the salience after decay, each with its parameters."""
     if scope.min_salience <= 0:
         return []
     conditions: list[tuple[str, list[Any]]] = [("salience >= ?", [scope.min_salience])]
@@ -93,8 +99,8 @@ def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
 
 
 def effective_salience(entry: MemoryEntry, decay: Decay) -> float:
-    """Return the salience of an entry after decay, in 0..1. The days count from `last_accessed`, or from `created_at`
-    if the entry was never used. A use in the future counts as a use now."""
+    """Return the salience of an entry after decay, from 0 to 1. The decay begins at `last_accessed`, or at `created_at`
+    if the entry was never used. If this time is in the future, there is no decay."""
     used = entry.last_accessed or entry.created_at
     rate = decay.rates.get(entry.category, 1.0)
     if used is None or rate == 1.0:
@@ -104,15 +110,16 @@ def effective_salience(entry: MemoryEntry, decay: Decay) -> float:
 
 
 def decayed(salience: float, rate: float, micros: int) -> float:
-    """Return `salience` after `micros` microseconds at a daily `rate`. This is also registered as an SQL function."""
+    """Return `salience` after a decay of `micros` microseconds. `rate` is the factor for one day. SQL statements also
+    call this function as `decayed`."""
     return float(salience * rate ** (max(0, micros) / _DAY))
 
 
 def searchable_numbers(
     connection: sqlite3.Connection, scope: Scope, among: Sequence[int] | None = None
 ) -> NDArray[np.int64]:
-    """Return the numbers of the entries of the scope that a search may return, in ascending order. With `among`, only
-    these entries are considered."""
+    """Return the numbers of the entries that match the scope and that a search may return, in ascending order. If
+    `among` is given, only entries with numbers in `among` are returned."""
     import numpy as np
 
     condition, values = where(scope)

@@ -1,8 +1,9 @@
-"""Embedding spaces of a store: the active space, the space that is being built, and former spaces.
+"""Embedding spaces of a store. A space is the set of vectors that one embedding model computes.
 
-Searches and writers use only the active space. A move fills another space. The table `moving` lists the entries that
-the new space still lacks, and every writer adds the entries that it changes. When it is empty, one transaction switches
-to the new space.
+Searches and writers use only the active space. A move changes the store to another model: it first fills the building
+space, which is the space of the new model. The table `moving` lists the entries that have no vectors in the building
+space yet, and every writer adds the entries that it changes. When `moving` is empty, one transaction makes the building
+space the active space. The former space is kept until it is pruned.
 """
 
 from __future__ import annotations
@@ -26,23 +27,26 @@ _PRUNE_BATCH = 2_000  # vectors deleted in one transaction, so that no other wri
 
 
 def active_space(connection: sqlite3.Connection) -> tuple[int, EmbeddingSpace] | None:
-    """Return the active space of the store with its number. Return None before the first vector is stored."""
+    """Return the active embedding space of the store, which searches use, as a pair of number and space. Return None if
+    the store has never had a vector."""
     return _select(connection, "active = 1")
 
 
 def building_space(connection: sqlite3.Connection) -> tuple[int, EmbeddingSpace] | None:
-    """Return the space that a move is filling, with its number. Return None without a move."""
+    """Return the space that a move to another embedding model is filling, as a pair of number and space. Return None if
+    there is no move."""
     return _select(connection, "building = 1")
 
 
 def space_of(connection: sqlite3.Connection, number: int) -> EmbeddingSpace | None:
-    """Return the space with this number, or None if the space was pruned."""
+    """Return the embedding space with this number, or None if this space was deleted."""
     row = connection.execute("SELECT id, description, checksum FROM spaces WHERE id = ?", [number]).fetchone()
     return decode_space(row) if row else None
 
 
 def claim_space(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
-    """Return the number of `space`, which becomes active in a store without an active space. Raises `SpaceMismatch`."""
+    """Return the number of the active space, which must be equal to `space`. If the store has no active space, `space`
+    becomes the active space. Raises `SpaceMismatch` if the active space differs."""
     active = active_space(connection)
     if active:
         check_same_space(active[1], space)
@@ -51,13 +55,14 @@ def claim_space(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
 
 
 def check_same_space(stored: EmbeddingSpace, given: EmbeddingSpace) -> None:
-    """Raise `SpaceMismatch` if vectors of the two spaces cannot be compared."""
+    """Raise `SpaceMismatch` if vectors of the two embedding spaces cannot be compared."""
     if difference := stored.difference(given):
         raise SpaceMismatch(mismatch_message(stored, given, difference))
 
 
 def mismatch_message(stored: EmbeddingSpace, given: EmbeddingSpace, difference: Literal["swapped", "other"]) -> str:
-    """Return a message with the difference of the two spaces and the possible remedies."""
+    """Return an error message that names the difference between two embedding spaces and the possible remedies.
+    `stored` is the space of the store, and `given` is the space of the embedder."""
     if difference == "swapped" or (stored.spec == given.spec and stored.revision and given.revision):
         return (
             f"another model is now installed under the name of {_name(stored)}: its files or its embedding of the "
@@ -75,8 +80,9 @@ def mismatch_message(stored: EmbeddingSpace, given: EmbeddingSpace, difference: 
 
 
 def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
-    """Start a move to `space`, or continue an interrupted move. Return the number of the building space. A new move
-    lists every searchable entry as missing. Raises `Conflict` while a move to another space is under way."""
+    """Start a move of the store to another embedding space, or continue an interrupted move to this space. Return the
+    number of the space. A new move lists every searchable entry as missing in the space. Raises `Conflict` if a move to
+    a different space has started."""
     building = building_space(connection)
     if building:
         if not building[1].difference(space):
@@ -99,48 +105,55 @@ def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
 
 
 def add_to_move(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """List new or changed entries as missing in the building space. Without a move nothing happens."""
+    """Record that new or changed entries have no current vectors in the building space, to which the store is moving.
+    Do nothing if there is no move."""
     if building_space(connection):
         connection.executemany("INSERT OR REPLACE INTO moving VALUES (?, 0, '')", ((num,) for num in nums))
 
 
 def missing_entries(connection: sqlite3.Connection, limit: int) -> list[int]:
-    """Return numbers of entries that the building space lacks, in order, without those that its model refused."""
+    """Return at most `limit` numbers of entries, in ascending order. These entries have no vectors yet in the building
+    space, the embedding space to which the store is moving. Entries that the embedding model refused are not
+    included."""
     rows = connection.execute("SELECT entry FROM moving WHERE attempts = 0 ORDER BY entry LIMIT ?", [limit])
     return [row[0] for row in rows]
 
 
 def missing_count(connection: sqlite3.Connection) -> int:
-    """Return the number of entries that the building space lacks, with those that its model refused."""
+    """Return the number of entries that have no vectors in the building space, the embedding space to which the store
+    is moving. Entries that the embedding model refused are included."""
     return int(connection.execute("SELECT count(*) FROM moving").fetchone()[0])
 
 
 def mark_moved(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """Remove entries from the list of missing entries."""
+    """Record that these entries now have vectors in the building space, which is the embedding space that a move is
+    filling."""
     connection.executemany("DELETE FROM moving WHERE entry = ?", ((num,) for num in nums))
 
 
 def mark_refused(connection: sqlite3.Connection, num: int, error: str) -> None:
-    """Record that the model of the building space refused an entry."""
+    """Record the error with which the embedding model refused an entry during a move to another embedding space."""
     connection.execute("UPDATE moving SET attempts = attempts + 1, last_error = ? WHERE entry = ?", [error, num])
 
 
 def retry_refused(connection: sqlite3.Connection) -> None:
-    """List refused entries as missing again."""
+    """Mark all refused entries of a move as missing again, so that the embedding model receives them once more."""
     connection.execute("UPDATE moving SET attempts = 0")
 
 
 def check_building(connection: sqlite3.Connection, number: int) -> None:
-    """Raise `Conflict` if the space with this number is not being built any more."""
+    """Raise `Conflict` if the embedding space with this number is no longer the building space, because the move was
+    abandoned or is complete."""
     building = building_space(connection)
     if building is None or building[0] != number:
         raise Conflict("another process has abandoned this move; start the move again if it is still wanted")
 
 
 def switch(connection: sqlite3.Connection, number: int) -> bool:
-    """Make the building space the active space. Return False if the space still lacks entries that its model has not
-    refused. Raises `Conflict` if the space is not being built any more. The embedding queue then has exactly the
-    refused entries, since former entries of the queue waited for the former model."""
+    """Complete a move: make the building space the active space, which searches use. Return False if an entry still has
+    no vectors in the building space; entries that the model refused do not count. The new embedding queue has only the
+    refused entries, because the former queue waited for the former model. Raises `Conflict` if the move was
+    abandoned."""
     check_building(connection, number)
     if missing_entries(connection, 1):
         return False
@@ -162,13 +175,14 @@ def switch(connection: sqlite3.Connection, number: int) -> bool:
 
 
 def abandon_move(connection: sqlite3.Connection) -> bool:
-    """Abandon a move. Its vectors are kept until they are pruned. Return False if no move was under way."""
+    """Stop a move to another embedding space before the move is complete. The vectors that the move has stored are kept
+    until they are pruned. Return False if there was no move."""
     connection.execute("DELETE FROM moving")
     return connection.execute("UPDATE spaces SET building = 0 WHERE building = 1").rowcount > 0
 
 
 def all_spaces(connection: sqlite3.Connection) -> list[SpaceState]:
-    """Return the state of every space with vectors, in order of creation."""
+    """Return the state of every embedding space of the store, in order of creation."""
     rows = connection.execute("SELECT * FROM spaces ORDER BY id").fetchall()
     states = []
     for row in rows:
@@ -187,8 +201,8 @@ def all_spaces(connection: sqlite3.Connection) -> list[SpaceState]:
 
 
 def prune_batch(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Delete some vectors of kept spaces, and the kept spaces after their last vector. Return the number of deleted
-    vectors, and whether all were deleted."""
+    """Delete a batch of vectors of the former embedding spaces, which are neither active nor building. The last batch
+    also deletes these spaces. Return the number of deleted vectors, and whether this was the last batch."""
     inactive = "SELECT id FROM spaces WHERE active = 0 AND building = 0"
     rows = connection.execute(f"SELECT id FROM vectors WHERE space IN ({inactive}) LIMIT ?", [_PRUNE_BATCH]).fetchall()
     ids = [(row[0],) for row in rows]
@@ -201,7 +215,8 @@ def prune_batch(connection: sqlite3.Connection) -> tuple[int, bool]:
 
 
 def decode_space(row: sqlite3.Row) -> EmbeddingSpace:
-    """Return the space of a row with id, description and checksum. Raises `StoreDamaged`."""
+    """Return the embedding space that a row describes. The row must have the columns id, description and checksum.
+    Raises `StoreDamaged`."""
     return _decode_space(row["id"], row["description"], row["checksum"])
 
 
@@ -217,12 +232,14 @@ def _decode_space(number: int, description: str, checksum: int | None) -> Embedd
 
 
 def wanted_embedder(connection: sqlite3.Connection) -> str:
-    """Return the embedder that was requested for a store without vectors, or "" if none was requested."""
+    """Return the embedder that a user requested for a store that has no vectors yet, or "" if no embedder was
+    requested."""
     return meta.get_value(connection, _WANTED_EMBEDDER)
 
 
 def set_wanted_embedder(connection: sqlite3.Connection, spec: str) -> None:
-    """Record the requested embedder while it is not available, so that `auto` does not choose another one."""
+    """Record the embedder that a user requested, while this embedder is not available. The choice `auto` then does not
+    select a different embedder for the store."""
     meta.set_value(connection, _WANTED_EMBEDDER, spec)
 
 

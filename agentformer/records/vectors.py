@@ -1,7 +1,8 @@
-"""Windows, vectors, and the queue of entries that have no vectors yet.
+"""Windows, vectors, and the embedding queue, which lists the entries that have no vectors yet. A window is a passage of
+an entry that is short enough for the embedding model.
 
-A vector is stored once per space and text. Its key is the SHA-256 of exactly the text that was embedded. Vectors are
-float32, little-endian, finite and of unit length; others are refused.
+In each embedding space, one vector is stored for each different text, under the SHA-256 of the embedded text. A vector
+consists of little-endian float32 numbers, is finite and has unit length. Other vectors are refused.
 """
 
 from __future__ import annotations
@@ -24,21 +25,24 @@ _SHORT_QUEUE = 1_000  # up to this queue length, queued entries are looked up on
 
 
 class Window(NamedTuple):
-    """A part of an entry's content that fits the model, and the hash of the text that is embedded for this part."""
+    """A passage of an entry's content that is short enough for the embedding model. `hash` is the SHA-256 of the text
+    that is embedded for this passage."""
 
     span: Span
     hash: bytes
 
 
 class Rows(NamedTuple):
-    """The vectors of texts: the hashes of the texts, and (len(hashes), dimension) unit rows."""
+    """The vectors of several texts. `hashes` has the SHA-256 of each text, and `matrix` has a unit vector for each hash
+    in the same order; its shape is (len(hashes), dimension)."""
 
     hashes: Sequence[bytes]
     matrix: Matrix
 
 
 class Pending(NamedTuple):
-    """An entry in the queue, with the number of attempts and the last error."""
+    """An entry that waits for its vectors: the number of the entry, the number of attempts to embed it, and the last
+    error."""
 
     num: int
     attempts: int
@@ -46,12 +50,13 @@ class Pending(NamedTuple):
 
 
 def text_hash(text: str) -> bytes:
-    """Return the SHA-256 of a text that is embedded."""
+    """Return the SHA-256 of a text. The vector of the text is stored under this hash."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def vector_ids(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
-    """Return the ids of stored vectors by the hash of the text."""
+    """Return the ids of the stored vectors of an embedding space, by the hash of the text. The result has no item for a
+    text without a vector."""
     ids: dict[bytes, int] = {}
     for marks, group in in_groups(list(hashes)):
         query = f"SELECT hash, id FROM vectors WHERE space = ? AND hash IN ({marks})"
@@ -60,7 +65,8 @@ def vector_ids(connection: sqlite3.Connection, space: int, hashes: Iterable[byte
 
 
 def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[bytes], rows: Matrix) -> None:
-    """Store vectors. Vectors that already exist are kept. Raises `EmbedderError` for rows that are not unit vectors."""
+    """Store vectors in an embedding space. Row i of `rows` is the vector of the text with the hash `hashes[i]`. A
+    vector that already exists is not replaced. Raises `EmbedderError` if a row is not a unit vector."""
     import numpy as np
 
     if not hashes:
@@ -76,7 +82,8 @@ def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[byt
 
 
 def decode_vectors(ids: Sequence[int], blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> Matrix:
-    """Return stored vectors as unit rows. Raises `StoreDamaged` if a vector differs from what was written."""
+    """Return stored vectors as a matrix with a unit vector in each row. Raises `StoreDamaged` if a vector differs from
+    the vector that was written."""
     import numpy as np
 
     data = _join_intact(blobs, sums, dimension)
@@ -88,8 +95,8 @@ def decode_vectors(ids: Sequence[int], blobs: Sequence[bytes], sums: Sequence[in
 
 
 def _join_intact(blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> bytes | None:
-    """Return all vectors as one buffer, or None if a vector is damaged. A rebuild of the index reads a million vectors,
-    so they are checked together."""
+    """Return the bytes of all vectors in one buffer, or None if a vector is damaged. The vectors are checked together,
+    because a rebuild of an index reads a million vectors."""
     try:
         data = b"".join(blobs)
     except TypeError:  # a value of another type
@@ -106,7 +113,8 @@ def _join_intact(blobs: Sequence[bytes], sums: Sequence[int | None], dimension: 
 
 
 def vector_damage(data: object, checksum: int | None, dimension: int | None) -> str:
-    """Return how a stored vector differs from what was written, or "" if it is intact."""
+    """Return a text that describes the damage of a stored vector, or "" if the vector is not damaged. If `dimension` is
+    None, the length of the vector is not checked."""
     if not isinstance(data, bytes) or not data or len(data) % _FLOAT_BYTES:
         return "it is not a vector"
     if dimension is not None and len(data) != dimension * _FLOAT_BYTES:
@@ -120,7 +128,8 @@ def put_windows(
     cuts: Sequence[tuple[int, Sequence[Window]]],
     vectors: Mapping[bytes, int],
 ) -> None:
-    """Replace the windows of entries in a space. `vectors` gives the id of the stored vector of each text."""
+    """Replace the windows (embedded passages) of entries in an embedding space. `cuts` has pairs of an entry's number
+    and its new windows. `vectors` maps the hash of a text to the id of the stored vector."""
     former = _vectors_of(connection, [num for num, _ in cuts])
     if former:
         connection.executemany("DELETE FROM windows WHERE entry = ? AND space = ?", ((num, space) for num, _ in cuts))
@@ -133,7 +142,8 @@ def put_windows(
 
 
 def window_spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
-    """Return the spans of windows in the contents of their entries, without missing windows. Raises `StoreDamaged`."""
+    """Return the span of characters that each window (embedded passage) covers in the content of its entry, by window
+    id. The result has no item for a missing window. Raises `StoreDamaged`."""
     spans = {}
     for marks, group in in_groups(windows):
         for row in connection.execute(f"SELECT * FROM windows WHERE id IN ({marks})", group):
@@ -144,7 +154,8 @@ def window_spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict
 
 
 def window_damage(row: sqlite3.Row) -> str:
-    """Return how a stored window differs from what was written, or "" if it is intact."""
+    """Return a text that describes the damage of a stored window (embedded passage), or "" if the window is not
+    damaged."""
     values = [row[name] for name in ("space", "entry", "span_start", "span_end", "vector")]
     return checksums.DIFFERS if row["checksum"] is not None and checksums.of_values(values) != row["checksum"] else ""
 
@@ -154,9 +165,9 @@ def remove_pending(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
 
 
 def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str, *, refused: bool = False) -> None:
-    """Add entries to the embedding queue, or count another failed attempt. `refused` means that the model does not
-    accept the entries. Their windows in the active space are deleted, because they may be of a former text.
-    `spaces.add_to_move` handles windows in a building space."""
+    """Add entries to the embedding queue. For an entry that is already in the queue, count another failed attempt.
+    `refused` is true if the embedding model does not accept these entries. The windows (embedded passages) of the
+    entries in the active embedding space are deleted, because these windows may belong to a former text."""
     former = _vectors_of(connection, nums)
     if former:
         statement = "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)"
@@ -170,7 +181,7 @@ def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str,
 
 
 def delete_windows(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """Delete the windows of entries, and the vectors that no other window uses."""
+    """Delete the windows (embedded passages) of entries, and the vectors that no other window uses."""
     former = _vectors_of(connection, nums)
     connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in nums))
     delete_unused_vectors(connection, former)
@@ -182,19 +193,21 @@ def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]
 
 
 def delete_unused_vectors(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
-    """Delete those of the given vectors that no window uses."""
+    """Delete each of these vectors that no window (embedded passage) uses."""
     statement = "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)"
     connection.executemany(statement, ((vector,) for vector in vectors))
 
 
 def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, refused: bool) -> list[Pending]:
-    """Return queued entries with a number above `after`, with or without those that the model `refused`."""
+    """Return at most `limit` entries of the embedding queue whose number is greater than `after`. If `refused` is true,
+    the result includes the entries that the embedding model refused."""
     query = "SELECT entry, attempts, last_error FROM pending WHERE entry > ? AND refused <= ? ORDER BY entry LIMIT ?"
     return [Pending(*row) for row in connection.execute(query, [after, int(refused), limit])]
 
 
 def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: int) -> list[Waiting]:
-    """Return the queued entries of a scope, or with these ids, in order of id."""
+    """Return at most `limit` entries of the embedding queue that match the scope or have one of the ids, in order of
+    id."""
     if isinstance(what, Scope):
         condition, values = where(what)
     else:
@@ -209,8 +222,8 @@ def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str],
 
 
 def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *, refused: bool = True) -> int:
-    """Return the number of queued entries of the store or of a scope, with or without those that the model
-    `refused`."""
+    """Return the number of entries in the embedding queue, for the whole store or for a scope. If `refused` is true,
+    entries that the embedding model refused are included. For a scope they are always included."""
     if scope is None:
         rows = connection.execute("SELECT count(*) FROM pending WHERE refused <= ?", [int(refused)])
         return int(rows.fetchone()[0])
@@ -225,13 +238,15 @@ def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *,
 
 
 def has_pending(connection: sqlite3.Connection, *, refused: bool) -> bool:
-    """Return whether the queue has an entry, with or without those that the model `refused`."""
+    """Return whether the embedding queue contains an entry. If `refused` is true, entries that the embedding model
+    refused also count."""
     query = "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)"
     return bool(connection.execute(query, [int(refused)]).fetchone()[0])
 
 
 def check_rows(rows: Matrix, expected: int) -> None:
-    """Raise `EmbedderError` unless `rows` has `expected` rows that are finite and of unit length."""
+    """Raise `EmbedderError` if `rows` is not a matrix with `expected` rows, or if a row is not finite or not of unit
+    length."""
     import numpy as np
 
     if rows.ndim != 2 or len(rows) != expected:

@@ -1,4 +1,5 @@
-"""Verification, repair and recovery of the records. Each check collects its results in a `Findings` object."""
+"""Verification, repair and recovery of the database of a store. Each check collects its results in a `Findings`
+object."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ REPAIR_ADVICE = "`agentformer doctor --repair` repairs it"
 
 @dataclass
 class Findings:
-    """The results of one check while it runs. Fields with the same name as in `Check` have the same meaning."""
+    """The results of a check while the check is running. A field has the same meaning as the field of the same name in
+    `Check`."""
 
     name: str
     asked: str
@@ -32,18 +34,20 @@ class Findings:
     _repair: str = ""
 
     def add(self, text: str, *keys: Any) -> None:
-        """Add one finding."""
+        """Add one finding. `text` describes the damage to users, and `keys` identify the damaged data for the
+        repair."""
         self.found += 1
         self.keys += keys
         if len(self._texts) < MAX_REPORTED:
             self._texts.append(text)
 
     def note(self, text: str) -> None:
-        """Add a remark about a state that is not damage."""
+        """Add a remark about something that is not damage. A remark is not counted as a finding."""
         self._notes.append(text)
 
     def add_all(self, findings: Iterable[tuple[str, Any]]) -> Findings:
-        """Add several findings, each with its key."""
+        """Add several findings. Each finding is a pair of a text for users and a key that identifies the damaged
+        data."""
         for text, key in findings:
             self.add(text, key)
         return self
@@ -56,7 +60,8 @@ class Findings:
 
     @contextmanager
     def reading(self, *errors: type[BaseException]) -> Iterator[None]:
-        """Run a block that reads data. An `AgentFormerError` and the given errors become a finding."""
+        """Run a block of code that reads data. If the block raises `AgentFormerError` or one of the exception types
+        `errors`, the exception is added as a finding."""
         try:
             yield
         except Exception as error:
@@ -67,14 +72,15 @@ class Findings:
 
     @contextmanager
     def repairing(self) -> Iterator[None]:
-        """Run a block that repairs. An `AgentFormerError` becomes the advice of the findings."""
+        """Run a block of code that repairs the findings. If the block raises `AgentFormerError`, users see this error
+        instead of the advice to repair."""
         try:
             yield
         except AgentFormerError as error:
             self.advice = f"it could not be repaired: {error}"
 
     def to_check(self) -> Check:
-        """Return the result of the finished check."""
+        """Return the result of the finished check as a `Check`."""
         end = self._repair or self.advice
         if self._repair and self.mended < self.found:
             end = f"{self.mended} of {self.found}: {self._repair}; for the others: {self.advice}"

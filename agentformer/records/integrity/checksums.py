@@ -1,10 +1,12 @@
-"""Checksums of stored rows. They are needed because SQLite returns a damaged text as if the text were valid.
+"""Checksums of stored rows. They are needed because SQLite returns a damaged text without an error.
 
-CRC-32 detects all damage within 32 consecutive bits, and misses one of four billion other cases. Vectors have another
-checksum that detects no less, because a rebuild reads a million vectors and NumPy computes it faster.
+CRC-32 detects all damage within 32 consecutive bits, and misses one of four billion other cases. Vectors have a
+different checksum, which NumPy computes faster, because a rebuild reads a million vectors. This checksum detects at
+least as much damage.
 
-A checksum is stored in its row. NULL marks a row from an older version of the software; such a row cannot be verified.
-The results of these functions must never change, because they are compared with stored checksums.
+A checksum is stored in its row. NULL marks a row that an older version of the software wrote; the content of such a row
+cannot be verified. The functions must always return the same checksum for the same values, because stored checksums are
+compared with their results.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ _NULL = "\x00"
 
 
 def of_values(values: Sequence[Any]) -> int:
-    """Return the checksum of the columns of a row in a fixed order. NULL values at the end do not change it, so that a
-    column can be appended."""
+    """Return the checksum of the column values of a row, which are given in a fixed order. NULL values at the end do
+    not change the checksum, so that a new column does not make old checksums wrong."""
     text = _SEPARATOR.join([v if v.__class__ is str else _NULL if v is None else str(v) for v in values])
     return crc32(text.rstrip(_SEPARATOR + _NULL).encode())
 
@@ -43,8 +45,9 @@ def of_text(text: str, *key: object) -> int:
 
 
 def of_vectors(data: bytes | bytearray | memoryview, count: int) -> list[int]:
-    """Return the checksums of `count` consecutive vectors of equal length. The checksum of a vector is the sum of its
-    32-bit words, each multiplied by an odd weight for its position, modulo 2**64."""
+    """Return the checksums of `count` vectors of equal length that follow each other in `data`. The checksum of a
+    vector is a weighted sum of its 32-bit words, modulo 2**64. The weights are odd numbers that depend on the position
+    of the word."""
     import numpy as np
 
     words = np.frombuffer(data, "<u4").reshape(count, -1)
@@ -54,8 +57,8 @@ def of_vectors(data: bytes | bytearray | memoryview, count: int) -> list[int]:
 
 @lru_cache(maxsize=8)
 def _weights(length: int) -> NDArray[np.int64]:
-    """Return odd pseudo-random numbers (splitmix64). An odd weight detects every change of one word, and almost every
-    change of several words."""
+    """Return `length` pseudo-random odd numbers (splitmix64). With these weights, a sum shows every change of a single
+    word, and almost every change of several words."""
     import numpy as np
 
     z = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -65,11 +68,12 @@ def _weights(length: int) -> NDArray[np.int64]:
 
 
 def damage_error(what: str, reason: str = DIFFERS) -> StoreDamaged:
-    """Return the error for a stored row that differs from what was written."""
+    """Return the error for a damaged row. `what` names the row, and `reason` says how the row differs from the row that
+    was written."""
     return StoreDamaged(f"{what} is damaged: {reason}; {ADVICE}")
 
 
 def entry_name(stored: object) -> str:
-    """Return the name of an entry for messages. Its id may be damaged."""
+    """Return a name for an entry in messages. The name does not contain the stored id if this id is damaged."""
     sane = isinstance(stored, str) and stored.isprintable() and 0 < len(stored) <= _MAX_NAME
     return f"entry {stored}" if sane else "an entry"

@@ -1,7 +1,7 @@
 """Safe opening of a SQLite file: which files may be opened, durable connections, transactions, and errors.
 
-If an open file is removed, replaced or moved, SQLite continues to write to the old file without an error. The
-acknowledged changes would then be lost. A `GuardedConnection` checks the file before each transaction.
+If an open file is removed, replaced or moved, SQLite continues to write to the old file without an error. The written
+changes would then be lost. For this reason, a `GuardedConnection` checks the file before each transaction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ FileIdentity = tuple[int, int]  # device and inode; another file at the same pat
 
 
 class GuardedConnection(sqlite3.Connection):
-    """A connection that records the identity of its files when they are opened."""
+    """A connection that remembers which file it opened, so that it can detect that the file was removed, replaced or
+    moved."""
 
     path: Path
     read_only = False
@@ -49,13 +50,15 @@ class GuardedConnection(sqlite3.Connection):
     _state: tuple[int, int] | None = None  # size and time of a file that SQLite treats as immutable
 
     def bind(self, path: Path, *, immutable: bool = False) -> None:
-        """Record that the file at `path` is the open file."""
+        """Record that this connection has opened the file at `path`. `immutable` means that SQLite does not expect
+        changes of the file, so its size and time are recorded too."""
         status = path.stat()
         self.path, self.identity = path, (status.st_dev, status.st_ino)
         self._state = (status.st_size, status.st_mtime_ns) if immutable else None
 
     def check_file(self) -> None:
-        """Raise `StoreError` if the file at the path is missing, or is not the open file."""
+        """Raise `StoreError` if the file at the recorded path is missing or is not the file that this connection has
+        opened."""
         if self.identity is None or self.identity != file_identity(self.path):
             raise StoreError(f"{self.path} {MOVED}")
         if self._state is not None:
@@ -64,8 +67,9 @@ class GuardedConnection(sqlite3.Connection):
                 raise StoreError(f"{self.path} {_CHANGED}")
 
     def check_wal(self) -> None:
-        """Check the file and its write-ahead log at the start of a write transaction. A change written to a removed log
-        would be lost. So if the log was removed, copy its content into the database file and raise `StoreError`."""
+        """Check the database file and its write-ahead log at the start of a write transaction. If the log was removed
+        or replaced, new changes would be lost. In this case, copy the content of the removed log into the database
+        file, and raise `StoreError`."""
         self.check_file()
         if not self.has_wal:
             return
@@ -80,24 +84,25 @@ class GuardedConnection(sqlite3.Connection):
 
 
 def wal_path(path: Path) -> Path:
-    """Return the path of a database's write-ahead log."""
+    """Return the path of the write-ahead log of a database. The log may not exist."""
     return path.with_name(path.name + "-wal")
 
 
 def file_identity(path: Path) -> FileIdentity | None:
-    """Return the identity of the file at `path`, or None if there is no file."""
+    """Return the device number and the inode number of the file at `path`, or None if there is no file. A different
+    file at the same path has a different identity."""
     status = _stat(path)
     return (status.st_dev, status.st_ino) if status else None
 
 
 def file_size(path: Path) -> int:
-    """Return the number of bytes of a file, or 0 if there is no file."""
+    """Return the size of a file in bytes, or 0 if there is no file."""
     status = _stat(path)
     return status.st_size if status else 0
 
 
 def check_regular_file(path: Path) -> None:
-    """Raise `StoreError` for a folder, a pipe, a device or a loop of links. A missing file is accepted."""
+    """Raise `StoreError` if `path` is a folder, a pipe, a device or a loop of links. A missing file is accepted."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -109,8 +114,9 @@ def check_regular_file(path: Path) -> None:
 
 
 def open_read_only(path: Path, busy_seconds: float) -> GuardedConnection:
-    """Connect to a file that cannot be written. If a log exists, SQLite follows the log of the writer. Without a log,
-    SQLite treats the file as immutable. Raises `StoreError` if the log cannot be followed."""
+    """Connect to a database file that this process cannot write. With a write-ahead log, SQLite also reads the changes
+    of the process that writes the log. Without a log, SQLite expects that the file does not change. Raises `StoreError`
+    if the log cannot be read."""
     wal = wal_path(path)
     if wal.exists():
         with suppress(sqlite3.OperationalError):
@@ -136,12 +142,14 @@ def _connect_read_only(path: Path, busy_seconds: float, *, immutable: bool) -> G
 def open_database(
     path: Path, busy_seconds: float, tables: Collection[str], check: Callable[[Path], None] = lambda path: None
 ) -> GuardedConnection:
-    """Connect to a database with a write-ahead log and `synchronous=FULL`: committed changes have reached the disk.
+    """Connect to a database with a write-ahead log and `synchronous=FULL`, so that committed changes are on disk.
 
     A writer waits `busy_seconds` for another writer. A file that cannot be written is opened for reading only. `check`
-    is called before each attempt to open the file. If the file is replaced meanwhile, the new file is opened.
+    is called with the path before each attempt to open the file. If the file is replaced during an attempt, another
+    attempt opens the new file.
 
-    Raises `StoreError` for anything except a database with these tables. In that case nothing has been changed.
+    Raises `StoreError` if the file is not a database, or if it has tables but not all of `tables`. The file is not
+    changed in this case.
     """
     while True:
         before = file_identity(path)
@@ -184,7 +192,7 @@ def _open(path: Path, busy_seconds: float, tables: Collection[str]) -> GuardedCo
 
 
 def _connect(address: Path | str, busy_seconds: float) -> GuardedConnection:
-    """Connect to a path, or to a text that is a URI."""
+    """Connect to a database. `address` is a path, or a URI if it is a string."""
     return sqlite3.connect(
         address,
         timeout=busy_seconds,
@@ -197,8 +205,9 @@ def _connect(address: Path | str, busy_seconds: float) -> GuardedConnection:
 
 
 def _enable_wal(connection: sqlite3.Connection, busy_seconds: float) -> bool:
-    """Enable the write-ahead log. Return False if the file system does not support it. While another process changes
-    the mode of a new file, SQLite refuses at once and ignores `busy_timeout`, so this function waits."""
+    """Enable the write-ahead log. Return False if the file system does not support it. If another process enables the
+    log of a new file at the same time, SQLite raises an error without waiting, so this function repeats the attempt for
+    `busy_seconds`."""
     deadline = time.monotonic() + busy_seconds
     while True:
         try:
@@ -211,8 +220,8 @@ def _enable_wal(connection: sqlite3.Connection, busy_seconds: float) -> bool:
 
 @contextmanager
 def transaction(connection: GuardedConnection, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-    """Commit at the end of the block, or roll back after any error, including Ctrl-C. Raises `StoreError` if the file
-    was replaced."""
+    """Run a transaction. It is committed at the end of the block, or rolled back after any error, including Ctrl-C.
+    Raises `StoreError` if the database file or its write-ahead log was removed or replaced."""
     try:
         connection.execute(begin)
         connection.check_wal()
@@ -225,14 +234,15 @@ def transaction(connection: GuardedConnection, begin: str = "BEGIN IMMEDIATE") -
 
 
 def is_damage(error: Exception) -> bool:
-    """Return whether this error of SQLite means that the file is damaged."""
+    """Return whether this error from SQLite means that the file is damaged."""
     text = str(error).lower()
     return any(word in text for word in _DAMAGE_WORDS)
 
 
 @contextmanager
 def translate_errors(path: Path, advice: str) -> Iterator[None]:
-    """Convert errors of SQLite to `StoreDamaged` with `advice`, `StoreFull` or `StoreError`."""
+    """Run a block of code, and convert SQLite's errors to `StoreDamaged`, `StoreFull` or `StoreError`. The message of
+    `StoreDamaged` ends with `advice`."""
     try:
         yield
     except UnicodeDecodeError as error:  # for the error message about a damaged schema

@@ -1,9 +1,9 @@
-"""Recovery of a database file that SQLite cannot read completely: all readable rows are copied into a new file.
+"""Recovery of a database file that SQLite cannot read completely. All readable rows are copied into a new file.
 
-The damaged file and its log are kept unchanged in the same folder; SQLite opens a copy. Rows are read in order of their
-numbers, without indexes. After a damaged page, reading continues at the next readable row. Damaged entries are moved to
-the quarantine file. Windows and vectors of an entry are copied if the entry was copied. The next repair embeds all
-texts that lack vectors.
+The damaged file and its write-ahead log are kept unchanged in the same folder, and SQLite opens only a copy of them.
+Rows are read in order of their numbers, without indexes. After a damaged page, reading continues at the next readable
+row. Damaged entries are moved to the quarantine file, which users can inspect. The windows (embedded passages) and
+vectors of the copied entries are copied too. A later repair embeds the texts that have no vectors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _Filter = Callable[[Row], bool]
 
 
 class Recovered(NamedTuple):
-    """The result of a recovery."""
+    """The result of a recovery: counts, unreadable ranges, and the paths of the damaged file and of the quarantine
+    file."""
 
     entries: int
     set_aside: int  # rows in the quarantine file
@@ -56,7 +57,7 @@ class Recovered(NamedTuple):
     aside: Path  # the quarantine file
 
     def summary(self) -> str:
-        """Return the result as a text for users."""
+        """Return the result of the recovery as a text for users."""
         text = f"{self.entries} entries copied to a new file"
         text += f", {self.set_aside} rows moved to {self.aside.name}" if self.set_aside else ""
         text += f"; some of {', '.join(self.unreadable)} could not be read" if self.unreadable else ""
@@ -65,8 +66,9 @@ class Recovered(NamedTuple):
 
 def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
     """Replace a damaged file by a new file with all readable rows. Raises `StoreError` if another process has the file
-    open, or if the file is of a newer version, or has the log of another database. Raises `StoreDamaged` if no row can
-    be read, and `StoreFull`. After an error nothing has been changed."""
+    open, if a newer version wrote the file, or if the write-ahead log belongs to another database. Raises
+    `StoreDamaged` if no entry can be read, and `StoreFull` if the folder cannot be written. After an error, the damaged
+    file is unchanged."""
     path = Path(os.path.realpath(path))
     try:
         with _exclusive(path) as file:
@@ -76,9 +78,10 @@ def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
 
 
 class _Replacement:
-    """Replaces a damaged file by a new file. No other process may have the damaged file open. If the process is killed,
-    the folder contains either the damaged file with its log, or the new file. The new file records the header of the
-    old log. So an old log is recognized until it is deleted."""
+    """The replacement of a damaged file by a new file, while no other process has the damaged file open. If this
+    process is killed, the folder contains either the damaged file with its write-ahead log, or the complete new file.
+    The old log may then still exist beside the new file. The new file contains the header of the old log, so that a
+    later start recognizes the old log."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file = path, file
@@ -87,7 +90,8 @@ class _Replacement:
         self._has_wal = bool(self._wal_header)  # also False if the log next to the file belongs to another file
 
     def run(self, quarantine: Quarantine) -> Recovered:
-        """Copy the readable rows. Put the new file in place only when all its data is on disk."""
+        """Copy the readable rows into a new file, and replace the damaged file when all data of the new file are on
+        disk."""
         try:
             _delete(self._new)
             self._create(self._new).close()
@@ -110,8 +114,8 @@ class _Replacement:
             check_wal(self._copy, self._path)
 
     def _replace(self) -> None:
-        """Hold the locks of both files until the old log is deleted, so that no process opens the new file too
-        early."""
+        """Replace the damaged file by the new file. Both files stay locked until the old write-ahead log is deleted,
+        because SQLite would apply the old log to the new file."""
         with _exclusive(self._new) as new:
             if sys.platform != "win32":
                 os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(self._file.fileno()).st_mode))
@@ -121,7 +125,8 @@ class _Replacement:
             sync_folder(self._path.parent)
 
     def _take_copy(self) -> None:
-        """Copy the file and its log. The file is not opened again, because that would release the lock."""
+        """Copy the damaged file and its write-ahead log. The damaged file is read through the handle that is already
+        open, because closing a second handle would release the lock on the file."""
         _delete(self._copy)
         self._file.seek(0)
         self._write(self._file, self._copy)
@@ -148,8 +153,8 @@ class _Replacement:
             os.fsync(copy.fileno())
 
     def _create(self, path: Path) -> BinaryIO:
-        """Create a file that only the owner of the damaged file can read. Raises `StoreError` if it would have another
-        owner."""
+        """Create a file with the owner and the group of the damaged file. Only the owner can read the new file. Raises
+        `StoreError` if the owner or group cannot be set."""
         file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - for the caller
         old, new = os.fstat(self._file.fileno()), os.fstat(file.fileno())
         if sys.platform != "win32" and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
@@ -165,10 +170,11 @@ class _Replacement:
 
 
 class _Copier:
-    """Copies the readable rows of one file, one table after another."""
+    """A copy of the readable rows of a damaged file, made one table after another."""
 
     def __init__(self, source: Path, target: Path, quarantine: Quarantine, name: str, wal_header: str) -> None:
-        """Prepare a copy. `name` is the name of the damaged file. `wal_header` identifies the log next to it."""
+        """Prepare a copy from `source` to `target`. `name` is the name of the damaged file, for messages. `wal_header`
+        is the header of the write-ahead log of the damaged file."""
         self._source_path, self._target_path = source, target
         self._name, self._wal_header = name, wal_header
         self._quarantine = quarantine
@@ -178,7 +184,7 @@ class _Copier:
         self._spaces: set[int] = set()
 
     def run(self) -> Recovered:
-        """Copy all tables. Raises `StoreDamaged` if no entry can be read."""
+        """Copy all tables, and return the result. Raises `StoreDamaged` if no entry can be read."""
         before = self._quarantine.rows
         with closing(self._open_source()) as source:
             target = Database(self._target_path)
@@ -239,7 +245,8 @@ class _Copier:
     def _copy(
         self, source: sqlite3.Connection, target: Database, table: str, key: Sequence[str], accept: _Filter
     ) -> None:
-        """Copy the accepted rows of a table, in order of the table's key."""
+        """Copy the rows of a table in order of the table's key. `accept` decides for each row whether the row is
+        copied."""
 
         def readable() -> Iterator[Row]:
             for row in readable_rows(source, table, *key):
@@ -299,7 +306,8 @@ class _Copier:
 
 
 def _sequences(source: sqlite3.Connection) -> dict[str, int]:
-    """Return the last number of each table. No number is used twice."""
+    """Return the highest row number that each table has ever used, by table name. The new file continues after these
+    numbers, so that no number is used twice."""
     try:
         return {row["name"]: row["seq"] for row in source.execute("SELECT name, seq FROM sqlite_sequence")}
     except sqlite3.DatabaseError:
@@ -308,8 +316,8 @@ def _sequences(source: sqlite3.Connection) -> dict[str, int]:
 
 @contextmanager
 def _exclusive(path: Path) -> Iterator[BinaryIO]:
-    """Yield the file if no other process has it open. The locks show this even if SQLite cannot read the file. Raises
-    `StoreError`."""
+    """Open and lock a database file, and yield the file. Raises `StoreError` if another process has the file open.
+    SQLite's locks show this even if SQLite cannot read the file."""
     with path.open("r+b") as file:
         if sys.platform != "win32":
             try:

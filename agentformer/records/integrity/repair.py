@@ -1,7 +1,9 @@
-"""Repairs of the findings of `verify`. Each function takes the findings of the check with the same name.
+"""Repairs of the damage that the module `verify` finds. Each repair function takes the findings of the check with the
+same name.
 
-A row may have changed since it was checked. So a repair checks it again under the write lock, which it holds for one
-row at a time. Rows that cannot be repaired are moved to the quarantine file.
+A row may have changed after the check. For this reason, a repair checks the row again while it holds the write lock,
+and it releases the lock after each row. Rows that cannot be repaired are moved to the quarantine file, which users can
+inspect.
 """
 
 from __future__ import annotations
@@ -31,16 +33,17 @@ _DAMAGED = "its checksum differs, or it cannot be decoded"
 
 
 class Quarantine:
-    """The file `damaged-DATE.jsonl`. It is created with the first row, and only its owner can read it. Each line has
-    one row with its table, the reason, and all columns that could be read. Bytes that are not UTF-8 are written as
-    {"hex": "..."}."""
+    """The file `damaged-DATE.jsonl`, which receives the rows that cannot be repaired. The file is created with the
+    first row, and only its owner can read it. Each line has the table of a row, the reason, and all readable columns.
+    Bytes that are not UTF-8 are written as {"hex": "..."}."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"damaged-{datetime.now(UTC):%Y-%m-%d}.jsonl"
         self.rows = 0
 
     def add(self, table: str, row: Mapping[str, Any], reason: str) -> None:
-        """Append a row and sync the file. Raises `StoreFull`."""
+        """Append a row of the table `table` to the file, and sync the file. `reason` says why the row cannot be
+        repaired. Raises `StoreFull`."""
         line = {"table": table, "why": reason, "row": {name: _readable(value) for name, value in row.items()}}
         new = not self.path.exists()
         try:
@@ -71,7 +74,7 @@ Repair = Callable[[Database, Findings, Quarantine], None]
 
 
 def rebuild_sqlite_indexes(database: Database) -> bool:
-    """Rebuild all SQLite indexes from their tables. Return False if the tables are damaged."""
+    """Rebuild all SQLite indexes from the rows of their tables. Return False if the rows are damaged too."""
     try:
         with database.writing() as connection:
             connection.execute("REINDEX")
@@ -81,7 +84,8 @@ def rebuild_sqlite_indexes(database: Database) -> bool:
 
 
 def dangling_references(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Delete rows that refer to missing rows. Former versions are moved to the quarantine file."""
+    """Delete rows that refer to missing rows of other tables. Former versions of missing entries are first copied to
+    the quarantine file."""
     for table in sorted(set(REFERRING_TABLES) & set(findings.keys)):
         column, other, key = ("space", "spaces", "id") if table == "vectors" else ("entry", "entries", "num")
         condition = f"{column} NOT IN (SELECT {key} FROM {other})"
@@ -97,9 +101,9 @@ def dangling_references(database: Database, findings: Findings, quarantine: Quar
 
 
 def metadata(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Move damaged values and damaged descriptions of spaces to the quarantine file. The vectors of a space without a
-    description are deleted. A damaged value may have been a request for a secure delete, so a new request is
-    recorded."""
+    """Move damaged metadata values, and damaged descriptions of embedding spaces, to the quarantine file. The vectors
+    of a space are deleted together with its description. A damaged value may have been a request to erase deleted text
+    from the index files, so a new request of this type is recorded."""
     for damaged in findings.keys:
         with database.writing() as connection, lenient_text(connection):
             column, key = ("key", damaged.key) if damaged.table == "meta" else ("id", damaged.num)
@@ -115,8 +119,8 @@ def metadata(database: Database, findings: Findings, quarantine: Quarantine) -> 
 
 
 def entries(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Restore the text of a damaged chunk from its page. Move any other damaged entry with its history to the
-    quarantine file."""
+    """Restore the text of a damaged chunk from its page. Move every other damaged entry, together with its history, to
+    the quarantine file."""
     restored = 0
     for damaged in findings.keys:
         if damaged.is_range:
@@ -130,7 +134,8 @@ def entries(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quarantine) -> tuple[bool, str]:
-    """Restore an entry, or move it to the quarantine file. Return whether it was restored, and its kind."""
+    """Restore an entry, or move the entry to the quarantine file. Return whether the entry was restored, and the kind
+    of the entry."""
     with lenient_text(connection):
         row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
         if row is None or is_intact(row):
@@ -150,7 +155,8 @@ def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quaranti
 
 
 def _content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str | None:
-    """Return the text of a chunk from its page, if the checksum of the row matches this text."""
+    """Return the text at the place of the chunk in its page, or None if this text does not match the checksum of the
+    chunk."""
     if row["kind"] != "chunk" or row["checksum"] is None:
         return None
     pages = connection.execute(
@@ -165,7 +171,7 @@ def _content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str 
 
 
 def _clear_superseded(connection: sqlite3.Connection, num: int) -> None:
-    """If a damaged entry superseded another entry, make that other entry current again."""
+    """Make an entry current again whose successor was damaged and removed. `num` is the number of the entry."""
     with lenient_text(connection):
         row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
     if is_intact(row):
@@ -175,7 +181,8 @@ def _clear_superseded(connection: sqlite3.Connection, num: int) -> None:
 
 
 def _remove(connection: sqlite3.Connection, num: int) -> None:
-    """Remove an entry. SQLite cannot remove damaged metadata from an index, so these indexes are built again."""
+    """Delete a damaged entry. If its metadata are not valid JSON, SQLite cannot remove them from the metadata indexes,
+    so these indexes are dropped and created again."""
     indexes: list[sqlite3.Row] = []
     if not connection.execute("SELECT json_valid(metadata) FROM entries WHERE num = ?", [num]).fetchone()[0]:
         marks = ", ".join("?" * len(_JSON_INDEXES))
@@ -189,7 +196,7 @@ def _remove(connection: sqlite3.Connection, num: int) -> None:
 
 
 def history(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Move damaged former versions to the quarantine file."""
+    """Move damaged former versions of entries to the quarantine file."""
     for damaged in findings.keys:
         if damaged.is_range:
             continue
@@ -206,7 +213,8 @@ def history(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def links(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Archive the originals of live summaries, and make all other archived entries of the findings live."""
+    """Correct the archived state of the originals of summaries. The originals of a live summary are archived; all other
+    originals are made live again."""
     for num in findings.keys:
         with database.writing() as connection:
             summary = "SELECT created_at FROM entries AS s WHERE s.id = entries.archived_by AND s.archived_at IS NULL"
@@ -222,7 +230,8 @@ def links(database: Database, findings: Findings, quarantine: Quarantine) -> Non
 
 
 def changes(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Append missing entries to the change feed, and give the newest change a token that no index has seen."""
+    """Add missing entries to the change feed. The newest change gets a new random token, so that every index detects
+    that the feed was repaired."""
     with database.writing() as connection:
         connection.execute(
             "UPDATE sqlite_sequence SET seq = max(seq, (SELECT coalesce(max(seq), 0) FROM changes), "
@@ -237,14 +246,14 @@ def changes(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def leases(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """End leases that a wrong clock made too long."""
+    """End the leases that last too long because they were taken when the clock was wrong."""
     with database.writing() as connection:
         connection.executemany("DELETE FROM leases WHERE name = ?", ((name,) for name in findings.keys))
     findings.mark_repaired(findings.found, "ended")
 
 
 def delete_unused_vectors(database: Database) -> int:
-    """Delete vectors that belong to no entry, in several transactions. Return their number."""
+    """Delete the vectors that no entry uses, in several transactions. Return the number of deleted vectors."""
     deleted = 0
     while True:
         with database.writing() as connection:

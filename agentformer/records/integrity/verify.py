@@ -1,7 +1,8 @@
-"""Checks of the records: SQLite's own check, the checksum of every row, and the consistency of the tables.
+"""Checks of the database of a store: SQLite's own check, the checksum of every row, and the consistency of the tables.
 
-Each check reads in one transaction, so concurrent writes do not disturb it. A check changes nothing, and it reports
-damage instead of raising an error. Rows from an older version of the software have no checksum and are only decoded.
+Each check reads in one transaction, so writes of other processes do not disturb the check. A check changes nothing.
+Damage becomes a finding and not an exception. Rows that an older version of the software wrote have no checksum, so the
+check only decodes these rows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ REFERRING_TABLES = ("history", "pending", "moving", "vectors")
 
 
 class DamagedRow(NamedTuple):
-    """A row that differs from what was written, or a range of row numbers that contains unreadable rows."""
+    """A damaged row, or a range of row numbers that contains unreadable rows."""
 
     table: str
     num: int  # number of the entry, vector or space; in `history` the number of the entry
@@ -46,8 +47,9 @@ class DamagedRow(NamedTuple):
 
 
 def database(connection: sqlite3.Connection) -> Findings:
-    """Run SQLite's own check of the file. The keys of the findings are "index" and "pages" for damage, "unread" if
-    another error stopped the check, and the name of a table if its rows refer to missing rows."""
+    """Run SQLite's own check of the database file. The key of a finding is "index" for a damaged index, "pages" for
+    other damage, "unread" if another error stopped the check, and the name of a table if rows of this table refer to
+    missing rows."""
     findings = Findings("database", "the database file passes SQLite's integrity check")
     try:
         findings.looked_at = int(connection.execute("PRAGMA page_count").fetchone()[0])
@@ -63,8 +65,8 @@ def database(connection: sqlite3.Connection) -> Findings:
 
 
 def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list[str]:
-    """Return the messages of SQLite. SQLite cannot check the indexes of the entries while the metadata of an entry are
-    damaged, which the check of the entries reports."""
+    """Return the messages of SQLite's own check. If the metadata of an entry are damaged, SQLite cannot check the table
+    `entries`, so only the other tables are checked. A separate check reports the damaged metadata."""
     try:
         rows = connection.execute(f"PRAGMA integrity_check({_MAX_PROBLEMS})").fetchall()
     except sqlite3.OperationalError as error:
@@ -78,18 +80,18 @@ def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list
 
 
 def entries(connection: sqlite3.Connection) -> Findings:
-    """Check the checksums of the entries. The keys of the findings are `DamagedRow` objects."""
+    """Check the checksums of all entries. The keys of the findings are `DamagedRow` objects."""
     return _check_rows(connection, Findings("entries", "entries: checksums match"), damaged_entries, "entries")
 
 
 def history(connection: sqlite3.Connection) -> Findings:
-    """Check the checksums of former versions. The keys of the findings are `DamagedRow` objects."""
+    """Check the checksums of all former versions of entries. The keys of the findings are `DamagedRow` objects."""
     return _check_rows(connection, Findings("history", "former versions: checksums match"), damaged_history, "history")
 
 
 def metadata(connection: sqlite3.Connection) -> Findings:
-    """Check the checksums of the store's metadata and of its spaces. The keys of the findings are `DamagedRow`
-    objects."""
+    """Check the checksums of the store's metadata and of the descriptions of its embedding spaces. The keys of the
+    findings are `DamagedRow` objects."""
     findings = Findings("facts", "metadata: checksums match")
     return _check_rows(connection, findings, damaged_metadata, "spaces", "meta")
 
@@ -107,7 +109,8 @@ def _check_rows(
 
 
 def links(connection: sqlite3.Connection) -> Findings:
-    """Check archived entries against their summaries. The keys of the findings are numbers of archived entries."""
+    """Check that the originals of each live summary are archived, and that every entry that was archived for a summary
+    has this summary. The keys of the findings are the numbers of the wrong entries."""
     findings = Findings("links", "the originals of each live summary are archived")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE archived_by IS NOT NULL")
@@ -125,8 +128,8 @@ def links(connection: sqlite3.Connection) -> Findings:
 
 
 def changes(connection: sqlite3.Connection) -> Findings:
-    """Check that the change feed is complete, so that indexes can be updated from it. The keys of the findings are
-    numbers of missing entries, and 0 if only the newest change or its token is wrong."""
+    """Check that the change feed, which indexes read, lists every entry. The keys of the findings are the numbers of
+    missing entries. The key 0 means that the newest change has no token."""
     findings = Findings("changes", "each entry is in the change feed, and the newest change has a token")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "changes")
@@ -142,7 +145,8 @@ def changes(connection: sqlite3.Connection) -> Findings:
 
 
 def leases(connection: sqlite3.Connection) -> Findings:
-    """Check that no lease lasts longer from now than it was given. The keys of the findings are names of leases."""
+    """Check that no lease ends later than its duration from now, which happens if a clock was wrong. The keys of the
+    findings are the names of leases."""
     findings = Findings("leases", "no lease lasts longer than it was given for")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "leases")
@@ -154,12 +158,12 @@ def leases(connection: sqlite3.Connection) -> Findings:
 
 
 def damaged_entries(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
-    """Yield entries that differ from what was written, in order of number."""
+    """Yield the damaged entries in order of their numbers."""
     return _damaged_rows(connection, _check_entry, "entries", "num")
 
 
 def damaged_history(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
-    """Yield former versions that differ from what was written, in order of the number of the entry."""
+    """Yield the damaged former versions of entries, in order of the numbers of these entries."""
 
     def check(row: sqlite3.Row) -> None:
         with suppress(sqlite3.DatabaseError):  # `damaged_entries` reports an unreadable entry
@@ -173,7 +177,7 @@ def damaged_history(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
 
 
 def damaged_metadata(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
-    """Yield descriptions of spaces and values of the table `meta` that differ from what was written."""
+    """Yield the damaged descriptions of embedding spaces and the damaged values of the table `meta`."""
     yield from _damaged_rows(connection, decode_space, "spaces", "id")
     for row in read_page(connection, "SELECT * FROM meta", [])[0]:
         try:
@@ -185,7 +189,8 @@ def damaged_metadata(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
 def _damaged_rows(
     connection: sqlite3.Connection, check: Callable[[sqlite3.Row], object], table: str, *key: str
 ) -> Iterator[DamagedRow]:
-    """Yield the rows for which `check` raises `StoreDamaged`, and the ranges of rows that cannot be read."""
+    """Yield each row for which `check` raises `StoreDamaged`, and each range of row numbers that contains unreadable
+    rows."""
     for row in readable_rows(connection, table, *key):
         if isinstance(row, DamagedRow):
             yield row
@@ -197,7 +202,8 @@ def _damaged_rows(
 
 
 def readable_rows(connection: sqlite3.Connection, table: str, *key: str) -> Iterator[sqlite3.Row | DamagedRow]:
-    """Yield all rows in order of their key, and a `DamagedRow` for each range of numbers that cannot be read."""
+    """Yield all readable rows in order of their key. For each range of row numbers that contains unreadable rows, yield
+    a `DamagedRow`."""
     order = ", ".join(key)
     query = f"SELECT * FROM {table} WHERE ({order}) >= ({', '.join('?' * len(key))}) ORDER BY {order} LIMIT {_PAGE}"
     start: list[Any] = [-_MAX_NUM] * len(key)
@@ -222,7 +228,7 @@ def readable_rows(connection: sqlite3.Connection, table: str, *key: str) -> Iter
 
 
 def _readable_from(connection: sqlite3.Connection, table: str, key: str, start: int) -> int:
-    """Return a number above `start` at which rows can be read again, or `_MAX_NUM` if there is none."""
+    """Return a row number above `start` from which rows can be read again, or `_MAX_NUM` if there is no such number."""
     query = f"SELECT * FROM {table} WHERE {key} >= ? ORDER BY {key} LIMIT 1"
 
     def is_readable(num: int) -> bool:
@@ -242,7 +248,8 @@ def _readable_from(connection: sqlite3.Connection, table: str, key: str, start: 
 
 
 def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> tuple[list[sqlite3.Row], str]:
-    """Return the rows before the first unreadable row, and the error."""
+    """Return the rows of a query that come before the first unreadable row, and the message of the error. The message
+    is "" if all rows could be read."""
     rows: list[sqlite3.Row] = []
     with lenient_text(connection):
         try:
@@ -256,7 +263,8 @@ def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> 
 
 @contextmanager
 def lenient_text(connection: sqlite3.Connection) -> Iterator[None]:
-    """Decode a text. Return bytes if the text is not UTF-8; no checksum matches bytes."""
+    """Make the connection return bytes for a text that is not UTF-8, until the end of the context. Such bytes never
+    match a checksum, so the damage is detected."""
     former: Any = connection.text_factory
     connection.text_factory = _decode_or_keep
     try:
@@ -273,7 +281,8 @@ def _decode_or_keep(data: bytes) -> str | bytes:
 
 
 def is_intact(entry: sqlite3.Row) -> bool:
-    """Return whether a row of `entries`, read with `lenient_text`, is equal to what was written."""
+    """Return whether a row of the table `entries` is equal to the row that was written. The row must have been read
+    within `lenient_text`."""
     try:
         _check_entry(entry)
     except StoreDamaged:

@@ -1,11 +1,12 @@
-"""The write-ahead log (WAL) beside a database: detect a stale log, which SQLite would replay into another database.
+"""Detection of a stale write-ahead log (WAL). SQLite would apply such a log to a database to which the log does not
+belong.
 
-There are two causes. First, somebody restores a copy of the database file, and the old log is still in the folder. The
-change feed has a random token for each write. So the newest token in the file alone must still exist when SQLite reads
-the file together with the log.
+There are two causes. First, a user restores a copy of the database file, while the old log is still in the folder. The
+change feed has a random token for each write. If the log belongs to the file, the newest token in the file still exists
+when SQLite reads the file together with the log.
 
-Second, a recovery is interrupted: the new database is in place, but the log of the damaged database is not removed yet.
-The metadata of the new database contain the header of that log.
+Second, a recovery is interrupted after the new database was put in place, but before the log of the damaged database
+was deleted. The metadata of the new database contain the header of this log.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _MIXED_WORDS = ("malformed", "no such", "not a database", "corrupt")
 
 
 def wal_header(wal: Path) -> str:
-    """Return the header of a log, or "" if there is none. No two logs have the same header. Raises `OSError`."""
+    """Return the header of a write-ahead log in hexadecimal, or "" if there is no log. Different logs have different
+    headers. Raises `OSError`."""
     try:
         with wal.open("rb") as file:
             return file.read(_HEADER_BYTES).hex()
@@ -38,13 +40,15 @@ def wal_header(wal: Path) -> str:
 
 
 def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
-    """Store the header of the log of a replaced database, which may still be in the folder."""
+    """Record in the new database the header of the write-ahead log of the damaged database, because this log may still
+    be in the folder."""
     meta.set_value(connection, _FORMER_WAL, header)
 
 
 def wal_left_by_repair(path: Path) -> str:
-    """Return the header of the log next to a database, if the log belongs to the damaged file that an interrupted
-    recovery has replaced. The database already has the content of such a log. Return "" otherwise."""
+    """Return the header of the write-ahead log beside a database, if the log belongs to the damaged file that an
+    interrupted recovery has replaced. The database already has the content of this log. Return "" if the log does not
+    belong to such a file."""
     try:
         header = wal_header(wal_path(path))
         if not header or not path.stat().st_size:
@@ -57,8 +61,9 @@ def wal_left_by_repair(path: Path) -> str:
 
 
 def check_wal(path: Path, original: Path | None = None) -> None:
-    """Raise `StoreError` for the log of another database, and `StoreDamaged` for a log that an interrupted recovery did
-    not remove. Nothing is changed. If `path` is a copy, messages show the path `original` instead."""
+    """Raise `StoreError` if the write-ahead log beside a database belongs to another database, and `StoreDamaged` if an
+    interrupted recovery did not delete the log. Nothing is changed. If `original` is given, `path` is a copy of
+    `original`, and messages name `original`."""
     header = ""
     wal = wal_path(path)
     for attempt in range(_ATTEMPTS):
@@ -87,7 +92,8 @@ def check_wal(path: Path, original: Path | None = None) -> None:
 
 
 def _is_still_there(last: _LastWrite | None, path: Path) -> bool:
-    """Return whether the last write in the file alone is unchanged when the file is read together with the log."""
+    """Return whether the log belongs to the file: the last write of the file alone, which is `last`, must be unchanged
+    when the file is read together with the log."""
     try:
         return last is None or _last_write(path, "", last[1]) in (last, None)
     except sqlite3.DatabaseError as error:
@@ -97,7 +103,8 @@ def _is_still_there(last: _LastWrite | None, path: Path) -> bool:
 
 
 def _last_write(path: Path, options: str, seq: int | None = None) -> _LastWrite | None:
-    """Return the store's id, and its newest write or the write `seq`. Return None for a store without writes."""
+    """Return the id of the store, with the number and the token of the newest write. If `seq` is given, return the
+    write with this number instead. Return None for a store without writes."""
     with closing(_connect(path, options)) as connection:
         store = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
         newest = connection.execute("SELECT seq, token FROM points ORDER BY seq DESC LIMIT 1").fetchone()
