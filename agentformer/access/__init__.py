@@ -1,1 +1,1 @@
-"""Access control: API keys, their rights, and the hosts and origins that requests name."""
+"""Access control: API keys and their rights, and checks of the host and the origin of HTTP requests."""

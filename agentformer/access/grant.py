@@ -1,4 +1,4 @@
-"""The rights of a caller, and the namespaces in which the caller has these rights."""
+"""The rights of a caller, and the namespaces to which the rights apply."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ RIGHTS: tuple[Right, ...] = ("read", "write", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of a key. `admin` includes `read` and `write`. `write` does not include `read`, so a key can be
-    allowed to store but not to read. A key without namespaces may use all namespaces."""
+    """The rights of a caller. The right `admin` includes `read` and `write`. The right `write` does not include `read`,
+    so a caller may be allowed to store entries but not to read them. If `namespaces` is empty, the caller may use all
+    namespaces."""
 
     rights: frozenset[Right]
     namespaces: tuple[str, ...] = ()
@@ -27,12 +28,12 @@ class Grant:
         return right in self.rights or "admin" in self.rights
 
     def require(self, right: Right) -> None:
-        """Raise `Forbidden` if the right is missing."""
+        """Raise `Forbidden` if the caller does not have this right."""
         if not self.may(right):
             raise Forbidden(f"this key has no right to {right}; the rights are chosen when the key is made")
 
     def require_tool(self, name: str) -> None:
-        """Raise `Forbidden` if the tool is switched off."""
+        """Raise `Forbidden` if the tool with this name is switched off for the caller."""
         if name in self.without:
             raise Forbidden(f"the tool {name} is switched off for this key")
 
@@ -40,9 +41,9 @@ class Grant:
         return not self.namespaces or namespace in self.namespaces
 
     def namespace(self, requested: str | None = None) -> str:
-        """Return the requested namespace, or the only namespace of the key, or the default namespace. Raises
-        `Forbidden`, with the same message if the namespace does not exist, and `InvalidInput` if the caller must
-        choose."""
+        """Return the namespace for a request. If the request names no namespace, return the only namespace of the
+        caller, or the default namespace. Raises `Forbidden` if the caller may not use the requested namespace, whether
+        or not this namespace exists. Raises `InvalidInput` if the request must name a namespace."""
         if requested is None:
             if len(self.namespaces) == 1:
                 return self.namespaces[0]
@@ -55,12 +56,13 @@ class Grant:
         return requested
 
     def require_all_namespaces(self) -> None:
-        """Raise `Forbidden` for a key that is limited to some namespaces."""
+        """Raise `Forbidden` if the caller may use only some namespaces."""
         if self.namespaces:
             raise Forbidden("this request concerns all namespaces, but this key is limited to some namespaces")
 
     def require_visible(self, entry: MemoryEntry) -> MemoryEntry:
-        """Return the entry. If the key may not use its namespace, raise the same `NotFound` as for a missing entry."""
+        """Return the entry if the caller may use the namespace of the entry. Otherwise raise `NotFound` with the same
+        message as for a missing entry, so that the caller cannot learn whether the entry exists."""
         if not self.reaches(entry.namespace):
             raise NotFound(f"there is no entry {entry.id}")
         return entry

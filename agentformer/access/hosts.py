@@ -1,7 +1,7 @@
-"""Listening sockets, hosts and origins of requests, and the grant of a request.
+"""Listening sockets, the host and the origin of HTTP requests, and the authentication of requests.
 
-A request has the grant of its key, or the grant of a program on this machine. An address that other machines can reach
-is opened only if a key exists.
+A request with a key gets the rights of the key. If no key was ever made, requests from this machine get all rights, and
+the server does not listen at an address that other machines can reach.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ _PROXY_HEADERS = (  # headers of proxies; their values are not trusted, only the
 
 
 class Headers(Protocol):
-    """The headers of a request. Names match in upper and lower case."""
+    """The headers of an HTTP request. Uppercase and lowercase letters in header names are equal."""
 
     def get(self, key: str, /) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A requested host, without its port."""
+    """A host that a request names, without the port."""
 
     name: str  # in lower case; an IPv6 address has no brackets; "" if the header is invalid
     literal: bool = False  # True for an IP address, which no name server can redirect
 
 
 def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str = "localhost") -> Grant:
-    """Return the grant of a request. `peer` is the address of the sender. `host` is the header `Host`, or None if the
-    caller has already checked it. Raises `Unauthenticated`, and `StoreError` if the keys cannot be read."""
+    """Return the rights of an HTTP request. `peer` is the IP address of the sender. `host` is the value of the header
+    `Host`; a caller that has already checked this header omits `host`. Raises `Unauthenticated` if the request has no
+    valid key but needs one, and `StoreError` if the keys cannot be read."""
     scheme, _, secret = (headers.get("Authorization") or "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return keys.grant_of(secret.strip())
@@ -62,13 +63,15 @@ def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str =
 
 
 def check_bind_address(host: str, address: str, keys: KeyStore) -> None:
-    """Raise `InvalidInput` for an address that other machines can reach, if no key exists."""
+    """Raise `InvalidInput` if other machines can reach the address while no key exists. `host` is the name that the
+    user gave for `address`."""
     if not keys.ever_made and not is_local(address):
         raise InvalidInput("host", f"{host} can be reached by other machines, so a key is required first; {_MAKE_KEY}")
 
 
 def host_of(header: str | None) -> Host:
-    """Parse the header `Host`."""
+    """Parse the value of the header `Host`, and return the host without the port. The name of the returned host is
+    empty if the header is missing or not valid."""
     match = _HOST.fullmatch((header or "").lower())
     if match is None:
         return Host("")
@@ -77,7 +80,7 @@ def host_of(header: str | None) -> Host:
 
 
 def is_local(name: str | None) -> bool:
-    """Return True for `localhost` and for a loopback address."""
+    """Return whether the name is `localhost` or a loopback IP address."""
     address = _address(name or "")
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -85,7 +88,8 @@ def is_local(name: str | None) -> bool:
 
 
 def hosts_in(text: str) -> frozenset[str]:
-    """Parse the setting `allowed_hosts`. Raises `InvalidInput`."""
+    """Parse the setting `allowed_hosts`, and return the set of host names. Raises `InvalidInput` if a host name is not
+    valid."""
     hosts = {host.strip("[]") for host in text.lower().replace(",", " ").split()}
     for host in hosts:
         if _address(host) is None and not _NAME.fullmatch(host):
@@ -95,7 +99,8 @@ def hosts_in(text: str) -> frozenset[str]:
 
 
 def origins_in(text: str) -> frozenset[str]:
-    """Parse the setting `cors_origins`. An origin has the form in which browsers send it. Raises `InvalidInput`."""
+    """Parse the setting `cors_origins`, and return the set of origins, such as `https://app.example.org`. Raises
+    `InvalidInput` if an origin is not valid."""
     origins = {origin.removesuffix("/") for origin in text.lower().replace(",", " ").split()}
     for origin in origins:
         if not origin_host(origin):
@@ -107,7 +112,8 @@ def origins_in(text: str) -> frozenset[str]:
 
 
 def origin_host(origin: str) -> str:
-    """Return the host and the port of an origin. Return "" if the origin is invalid or `null`."""
+    """Return the host and the port of an origin, such as `app.example.org:8443`. Return "" if the origin is `null` or
+    not valid."""
     try:
         parts = urlsplit(origin.lower())
         usable = (
@@ -127,9 +133,9 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def listen(host: str, port: int, keys: KeyStore, *, backlog: int) -> socket.socket:
-    """Return a socket that listens at `host` and `port`; with port 0, at a free port. Raises `InvalidInput` for an
-    address that cannot be used, or that other machines can reach while no key exists. Raises `StoreDamaged` and
-    `StoreError` if the keys cannot be read."""
+    """Return a socket that listens at `host` and `port`. If `port` is 0, the system chooses a free port. Raises
+    `InvalidInput` if the address cannot be used, or if other machines can reach the address while no key exists. Raises
+    `StoreDamaged` or `StoreError` if the keys cannot be read."""
     family, address = _resolve(host, port)
     check_bind_address(host, str(address[0]), keys)
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -154,7 +160,8 @@ def url_of(listener: socket.socket) -> str:
 
 
 def _resolve(host: str, port: int) -> tuple[int, Any]:
-    """Return the address family and the socket address. Raises `InvalidInput`."""
+    """Return the address family and the socket address for a host and a port. Raises `InvalidInput` if the host is not
+    an address of this machine."""
     name = "127.0.0.1" if host == "localhost" else host
     try:
         results = socket.getaddrinfo(name or ".", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

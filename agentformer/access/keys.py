@@ -1,7 +1,7 @@
-"""API keys: they are made, listed, revoked and checked here. One JSON file stores them; only its owner may read it.
+"""API keys: make, list, revoke and check them. The keys are stored in a JSON file that only its owner can read.
 
-A key is `af_ID_SECRET`, with a secret of 256 random bits. Only the SHA-256 of the key is stored. Nobody can guess such
-a secret, so a slow password hash would only make each request slower.
+A key is a text `af_ID_SECRET`, in which the secret has 256 random bits. The file contains only the SHA-256 of the key.
+A slow password hash is not needed, because nobody can guess such a secret.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOCK_SECONDS = 10.0  # seconds to wait for the lock; a change takes millisecond
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A stored key, without its secret."""
+    """A stored API key: its name, rights, namespaces and times, without its secret."""
 
     id: str
     name: str
@@ -54,9 +54,9 @@ Keys = tuple[Key, ...]
 
 
 class KeyStore:
-    """The keys of one memory. Each store sees the changes of all stores in the same folder at its next call. Every
-    method raises `StoreDamaged` if the file is not valid and `StoreError` if it cannot be read, so that no request is
-    accepted meanwhile."""
+    """The API keys of a memory. Every method reads the file of the keys again, so a change by another process is seen
+    immediately. If the file is not valid or cannot be read, methods raise `StoreDamaged` or `StoreError`, and no
+    request is accepted."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -66,12 +66,13 @@ class KeyStore:
 
     @property
     def ever_made(self) -> bool:
-        """True after the first key was made. From then on, requests need a key, even after the last key is revoked. A
-        process that has read the file still returns True after the file is deleted."""
+        """Whether a key was ever made, which means that every request needs a key. The value stays True after the last
+        key is revoked. If the file of the keys is deleted, the value stays True in a process that has read the file
+        before."""
         return self._keys() is not None
 
     def all(self) -> Keys:
-        """Return all keys that were not revoked, the oldest first. Expired keys are included."""
+        """Return all keys that were not revoked, oldest first. Keys that have expired are included."""
         return self._keys() or ()
 
     def make(
@@ -82,9 +83,9 @@ class KeyStore:
         without: Iterable[str] = (),
         expires: datetime | None = None,
     ) -> tuple[Key, str]:
-        """Make a key. Return the key and its text, which is not stored. A key without namespaces may use all
-        namespaces. The tools in `without` are switched off for the key. Raises `InvalidInput`, `StoreFull` or
-        `Busy`."""
+        """Make a key, and return its description and its secret text. The secret text is not stored. If `namespaces` is
+        empty, the key may use all namespaces. `without` names tools that are switched off for the key. Raises
+        `InvalidInput`, `StoreFull` or `Busy`."""
         requested = fields.names("rights", rights)
         if not requested or not set(requested) <= set(RIGHTS):
             raise InvalidInput("rights", f"must be one or more of {', '.join(RIGHTS)}")
@@ -112,7 +113,7 @@ class KeyStore:
         return key, secret
 
     def revoke(self, key_id: str) -> Key:
-        """Delete a key. The next request with this key is refused. Raises `NotFound`."""
+        """Delete a key, and return its description. The next request with this key is refused. Raises `NotFound`."""
         with self._changing() as keys:
             key = next((key for key in keys if key.id == key_id), None)
             if key is None:
@@ -121,8 +122,8 @@ class KeyStore:
         return key
 
     def grant_of(self, secret: str) -> Grant:
-        """Return the grant of a key. The time of this call does not depend on how much of a wrong key is right. Raises
-        `Unauthenticated`."""
+        """Return the rights of the key with this secret text. Raises `Unauthenticated` if the key is not valid or has
+        expired. All keys are compared in constant time, so that the response time gives no information about a key."""
         digest = _digest(secret)
         # Compares with all keys in constant time. So the time does not show which ids exist.
         matching = [key for key in self.all() if hmac.compare_digest(key.digest, digest)]
@@ -135,7 +136,8 @@ class KeyStore:
         return Grant(frozenset(key.rights), key.namespaces, key.without, key.id)
 
     def _note_use(self, key: Key, today: date) -> None:
-        """Store the day of the last use, once a day. A request does not wait for this and does not fail with it."""
+        """Store today as the day of the last use of a key, at most once a day. If the day cannot be stored immediately,
+        the request continues without an error."""
         if key.last_used_on == today or (key.id, today) in self._noted:
             return
         self._noted.add((key.id, today))
@@ -143,8 +145,8 @@ class KeyStore:
             keys[:] = [replace(other, last_used_on=today) if other.id == key.id else other for other in keys]
 
     def _keys(self) -> Keys | None:
-        """Return the keys, or None if there was never a file. The file is read at each call, because its modification
-        time is too coarse to show that a key was revoked a moment ago."""
+        """Return the keys in the file, or None if the file has never existed. The file is read at each call. Its
+        modification time is not precise enough to show that another process has just revoked a key."""
         try:
             data = read_file(self._path)
         except FileNotFoundError:
@@ -158,7 +160,8 @@ class KeyStore:
 
     @contextmanager
     def _changing(self, *, timeout: float = _LOCK_SECONDS) -> Iterator[list[Key]]:
-        """Yield the keys as a list, and store the list at the end of the block. Raises `Busy` and `StoreFull`."""
+        """Yield a list of the keys that the caller can change. The list is stored at the end of the context. Raises
+        `Busy` if another process holds the lock, and `StoreFull` if the file cannot be written."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock.acquire(timeout=timeout):
@@ -173,7 +176,7 @@ class KeyStore:
 
 
 def _parse(path: Path, data: bytes) -> Keys:
-    """Return the keys in the bytes of the file. Raises `StoreDamaged`."""
+    """Return the keys that the content of the file describes. Raises `StoreDamaged` if the content is not valid."""
     try:
         content = json.loads(data)
         if content["version"] != _VERSION:
@@ -204,8 +207,9 @@ def _json(key: Key) -> dict[str, Any]:
 
 
 def _key(values: dict[str, Any]) -> Key:
-    """Return the key from its JSON, as `_json` writes it. Raises `ValueError`, `TypeError` or `KeyError` for anything
-    else, because a lenient reading could give a key more rights, such as all namespaces."""
+    """Return the key for the JSON values that `_json` returned. Raises `ValueError`, `TypeError` or `KeyError` for any
+    other values. The check is strict, because a wrong value could give a key more rights, such as access to all
+    namespaces."""
     rights = tuple(right for right in RIGHTS if right in _texts(values["rights"]))
     if not rights or len(rights) != len(values["rights"]) or not _SHA256.fullmatch(values["sha256"]):
         raise ValueError("rights or digest")
@@ -238,7 +242,8 @@ def _moment(text: str) -> datetime:
 
 
 def _printable_name(name: str) -> str:
-    """Return a name that fits on one line of a list. Raises `InvalidInput`."""
+    """Return the name of a key if the name has no control characters or line breaks. Raises `InvalidInput`
+    otherwise."""
     if any(unicodedata.category(letter) in _CONTROL_CATEGORIES for letter in fields.name("name", name)):
         raise InvalidInput("name", "has control characters or line breaks; give a plain name, such as office")
     return name

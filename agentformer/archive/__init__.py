@@ -1,1 +1,2 @@
-"""Exports, which any memory can import (docs/ARCHIVE.md), and backups of one memory."""
+"""Exports and backups of a memory. Any memory can import an export (docs/ARCHIVE.md). A backup is a copy that can be
+opened as a memory."""

@@ -1,11 +1,11 @@
-"""Copy a memory while it is in use. The copy is a backup: it can be opened like the memory.
+"""Back up a memory while it is in use. A backup is a folder that can be opened like the memory.
 
     manifest.json   format, time and version, counts, and for each file its length and SHA-256
     indexes/        the records of every backend, each as of one moment, and the hashes of keys
     uploads/        the original files of the documents in these records
 
-A backup has no vector index, no word index and no uploads that still wait as jobs. The indexes are rebuilt from the
-records.
+A backup contains no vector index and no word index, because both are rebuilt from the records. Uploads that have not
+been ingested yet are not in the backup.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LONGEST_MANIFEST = 256 << 20  # bytes
 
 @dataclass(slots=True)
 class BackedUp:
-    """Counts of a backup."""
+    """The numbers of entries, original files and bytes in a backup, and the documents without an original file."""
 
     namespaces: dict[str, int] = field(default_factory=dict)  # entries by namespace
     originals: int = 0
@@ -46,7 +46,8 @@ class BackedUp:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The memory to back up. `open_copy` opens the records that were copied into a folder."""
+    """The memory that is backed up: its backend, its original files, and its index folder. `open_copy` opens a copy of
+    the backend's data in another folder."""
 
     backend: MemoryBackend
     originals: Originals
@@ -55,9 +56,10 @@ class Origin:
 
 
 def back_up(folder: Path, origin: Origin) -> BackedUp:
-    """Copy a memory into a new folder while other processes use the memory. The backup has every entry that was
-    acknowledged before the call, and no entry that was stored after the call. Raises `InvalidInput` if the folder
-    exists already, `StoreFull`, and `StoreDamaged` if records cannot be read. After an error there is no folder."""
+    """Copy a memory into the new folder `folder` while other processes use the memory. The backup contains every entry
+    that was stored before the call, and no entry that was stored after the call. Raises `InvalidInput` if the folder
+    already exists and is not empty, `StoreFull` if the folder cannot be written, and `StoreDamaged` if the memory
+    cannot be read. After an error there is no new folder."""
     with new_folder(folder, "backups/monday") as partial:
         done = _copy(partial, origin)
         _copy_keys(origin.index_dir / KEYS_FILE, partial / INDEXES / KEYS_FILE)
@@ -78,7 +80,8 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
 
 
 def check_backup(folder: Path) -> list[str]:
-    """Return a message for each changed file of a backup. Raises `InvalidInput` if the folder is not a backup."""
+    """Check the files of a backup, and return a message for each file that has changed or cannot be read. Raises
+    `InvalidInput` if the folder is not a backup."""
     manifest = _checked_manifest(folder)
     findings = []
     for path, expected in manifest["files"].items():
@@ -95,9 +98,12 @@ def check_backup(folder: Path) -> list[str]:
 
 
 def _copy(partial: Path, origin: Origin) -> BackedUp:
-    """Copy originals and records. The removal of a document deletes its original. So the present originals are copied
-    first, then the records, then the originals that only the records name. If a document is removed in between, the
-    records are copied again, and the new records do not name it."""
+    """Copy the original files and the data of the backend into the folder `partial`, and return the counts.
+
+    The removal of a document also deletes its original file. So the original files are copied first, then the data of
+    the backend, and at last the original files that were added in the meantime. If a document was removed in the
+    meantime, the data of the backend are copied again, and the new copy does not contain this document.
+    """
     uploads = partial / UPLOADS
     uploads.mkdir()
     missing: set[str] = set()
@@ -121,8 +127,9 @@ def _copy(partial: Path, origin: Origin) -> BackedUp:
 
 
 def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedUp, dict[str, str]]:
-    """Count the copied records, and copy the originals of their documents. Return the counts, with the ids of documents
-    without an original, and the SHA-256 of each document by its id."""
+    """Count the entries in the copied data of the backend, and copy the original files of their documents. Return the
+    counts, and the SHA-256 of each document's original file by document id. The counts list the documents without an
+    original file."""
     files = {*indexes.iterdir()}
     done, named = BackedUp(), {}
     copy = origin.open_copy(indexes)
@@ -141,13 +148,14 @@ def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedU
 
 
 def _documents(backend: MemoryBackend) -> Iterator[tuple[str, str]]:
-    """Yield id and SHA-256 of the documents that have an original."""
+    """Yield the id and the SHA-256 of each document that has an original file."""
     documents = entries_in(backend, backend.namespaces(), kinds=("document",))
     return ((entry.id, entry.metadata["sha256"]) for entry in documents if has_original(entry))
 
 
 def _copy_original(originals: Originals, digest: str, uploads: Path) -> bool:
-    """Copy an original unless it is copied already. Return False if the original is missing or damaged."""
+    """Copy an original file into the folder `uploads`, unless the copy already exists. Return False if the original
+    file is missing or damaged."""
     target = uploads / digest[:2] / f"{digest}.bin"
     return target.exists() or copy_original(originals, digest, target) is not None
 

@@ -1,4 +1,4 @@
-"""Write an export: namespaces as they were at one moment. Memory holds one entry at a time."""
+"""Write an export, which contains namespaces as of one moment. Only one entry is in memory at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from agentformer.types import EmbeddingSpace, MemoryBackend, MemorySnapshot
 
 @dataclass(slots=True)
 class Exported:
-    """Counts of an export."""
+    """The numbers of entries, former versions, original files and vectors in an export, and the documents without an
+    original file."""
 
     namespaces: dict[str, int] = field(default_factory=dict)  # entries by namespace
     former: int = 0  # former versions
@@ -48,8 +49,10 @@ def export_to(
     *,
     vectors: bool = False,
 ) -> Exported:
-    """Write some namespaces, or all of them, into a new folder. Raises `InvalidInput` if the folder exists already,
-    `StoreFull`, and `StoreDamaged` if entries cannot be read. After an error there is no folder."""
+    """Export some namespaces into a new folder, or all namespaces if `namespaces` is None. The export contains the
+    vectors only if `vectors` is true. Raises `InvalidInput` if the folder already exists and is not empty, `StoreFull`
+    if the folder cannot be written, and `StoreDamaged` if entries cannot be read. After an error there is no new
+    folder."""
     with new_folder(folder, "backup/monday") as partial, backend.snapshot() as snapshot:
         writer = _Writer(partial, snapshot, originals)
         names = sorted(set(snapshot.namespaces() if namespaces is None else namespaces))
@@ -63,8 +66,9 @@ def export_to(
 
 
 def copy_original(originals: Originals, digest: str, target: Path) -> dict[str, Any] | None:
-    """Copy an original into a new file. Return its length and SHA-256, or None if it is missing or damaged. Raises
-    `OSError` if the new file cannot be written."""
+    """Copy an original file, which is named by its SHA-256 `digest`, to the new file `target`. Return the length and
+    the SHA-256 of the file, or None if the original file is missing or damaged. Raises `OSError` if `target` cannot be
+    written."""
     try:
         source = originals.path(digest).open("rb")
     except OSError:
@@ -88,8 +92,8 @@ class _Writer:
         self.done = Exported()
 
     def write_originals(self, namespaces: Sequence[str]) -> None:
-        """Write the originals before the entries. If a document is removed meanwhile, its original is deleted, but the
-        snapshot still has the document."""
+        """Write the original files of the documents in these namespaces. They are written before the entries, because
+        another process may remove a document and its original file while the snapshot still contains the document."""
         for entry in entries_in(self._snapshot, namespaces, kinds=("document",)):
             path = original_path(entry.metadata["sha256"]) if has_original(entry) else ""
             if not path or path in self._files:
@@ -101,7 +105,7 @@ class _Writer:
                 self.done.missing_originals.append(entry.id)
 
     def write_entries(self, namespace: str) -> None:
-        """Write the entries of a namespace with their former versions."""
+        """Write the entries of a namespace, each followed by its former versions."""
         path, count = entries_path(namespace), 0
         with hashed_file(self._folder / path) as file:
             for entry in entries_in(self._snapshot, [namespace]):
@@ -133,7 +137,7 @@ class _Writer:
         self.done.vectors = sum(counts.values())
 
     def write_manifest(self) -> None:
-        """Write the manifest, which lists the written files."""
+        """Write the manifest, which lists the files of the export."""
         manifest = {
             "format": FORMAT,
             "namespaces": self.done.namespaces,
@@ -145,7 +149,7 @@ class _Writer:
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest, which lists the written files."""
+    """Write `manifest` as JSON into the manifest file of an export or a backup."""
     text = json.dumps(manifest, ensure_ascii=False, indent=1, sort_keys=True)
     with hashed_file(folder / MANIFEST) as file:
         file.write(f"{text}\n".encode())

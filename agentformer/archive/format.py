@@ -1,5 +1,4 @@
-"""The format of an export: paths, lines of entries, and lines of vectors. This module also opens the files of an
-export.
+"""The format of an export: the paths of its files, and their lines. This module also opens and reads these files.
 
     manifest.json              format, namespaces, and for each other file its length and SHA-256
     entries/NAMESPACE.jsonl    one line for each entry, in order of id; lines of its former versions follow each entry
@@ -7,7 +6,7 @@ export.
     vectors/SPACE.jsonl        one line for each vector, in order of the SHA-256 of its text; optional
 
 No file contains the time of the export, so two exports of the same memory have the same bytes. docs/ARCHIVE.md
-describes every field. Other people and programs may have written the lines, so every value is checked when it is read.
+describes every field. An export may come from an untrusted source, so every value is checked when it is read.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ _space = TypeAdapter(EmbeddingSpace)
 
 
 class EntryLine(NamedTuple):
-    """A line of an entries file. If `is_former` is true, the line is a former version of the entry before it. A line of
-    the first format has an entry with its history."""
+    """A line of an entries file. If `is_former` is true, the line is a former version of the entry that precedes it in
+    the file. In the first version of the format, the line of an entry also contains the history of this entry."""
 
     entry: MemoryEntry
     history: tuple[MemoryEntry, ...] = ()
@@ -65,7 +64,7 @@ class EntryLine(NamedTuple):
 
 
 class VectorFile(NamedTuple):
-    """The description of a file with the vectors of one space."""
+    """The description of a file that contains the vectors of one embedding space. `total` is the number of vectors."""
 
     path: str
     space: EmbeddingSpace
@@ -73,34 +72,35 @@ class VectorFile(NamedTuple):
 
 
 def entries_path(namespace: str) -> str:
-    """Return the path of a namespace's entries inside an export."""
+    """Return the path, inside an export, of the file with the entries of a namespace."""
     return f"entries/{safe_file_name(namespace)}.jsonl"
 
 
 def original_path(digest: str) -> str:
-    """Return the path of an original inside an export."""
+    """Return the path, inside an export, of the original file with the SHA-256 `digest`."""
     return f"originals/{digest[:2]}/{digest}.bin"
 
 
 def vectors_path(space: EmbeddingSpace) -> str:
-    """Return the path of a space's vectors inside an export."""
+    """Return the path, inside an export, of the file with the vectors of an embedding space."""
     text = json.dumps(dataclasses.asdict(space), sort_keys=True)
     return f"vectors/{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
 
 
 def has_original(entry: MemoryEntry) -> bool:
-    """Return whether the entry is a document with a stored original."""
+    """Return whether the entry is a document whose original file is stored."""
     return entry.kind == "document" and entry.metadata.get("status") == "ready"
 
 
 def damaged(what: str) -> InvalidInput:
-    """Return the error that reports a damaged export."""
+    """Return the error for a damaged export. `what` describes the damage."""
     return InvalidInput("folder", f"the export is damaged, and nothing was imported: {what}")
 
 
 def open_plain(folder: Path, path: str) -> BinaryIO:
-    """Open a plain file for reading. Raises `InvalidInput` and `OSError`. A link may refer to a file outside the
-    export, and reading a device or a pipe may never end. So these are refused."""
+    """Open the file `path` of an export for reading. Raises `OSError` if the file cannot be opened. Raises
+    `InvalidInput` for a link, a device or a pipe: a link may lead to a file outside the export, and reading a device or
+    a pipe may never end."""
     place = folder
     for part in path.split("/"):
         if place is not folder and not stat.S_ISDIR(place.lstat().st_mode):
@@ -116,8 +116,8 @@ def open_plain(folder: Path, path: str) -> BinaryIO:
 
 
 def read_manifest(folder: Path, most: int) -> Any:
-    """Return the JSON of the manifest. Raises `InvalidInput` if it is longer than `most` bytes, `OSError` and
-    `ValueError`."""
+    """Return the parsed JSON of the manifest. Raises `InvalidInput` if the manifest is longer than `most` bytes,
+    `OSError` if it cannot be read, and `ValueError` if it is not JSON."""
     with open_plain(folder, MANIFEST) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -126,7 +126,8 @@ def read_manifest(folder: Path, most: int) -> Any:
 
 
 def digest_of(folder: Path, path: str) -> dict[str, Any]:
-    """Return the length and the SHA-256 of a file in the form of a manifest. Raises `InvalidInput` and `OSError`."""
+    """Return the length and the SHA-256 of a file of an export, as the manifest lists them. Raises `InvalidInput` if
+    the file is not a plain file, and `OSError` if it cannot be read."""
     digest, count = hashlib.sha256(), 0
     with open_plain(folder, path) as file:
         while block := file.read(BLOCK):
@@ -136,7 +137,8 @@ def digest_of(folder: Path, path: str) -> dict[str, Any]:
 
 
 def read_lines(folder: Path, path: str) -> Iterator[bytes]:
-    """Yield the lines of a file. Raises `OSError`, and `InvalidInput` if a line is too long."""
+    """Yield the lines of a file of an export. Raises `OSError` if the file cannot be read, and `InvalidInput` if a line
+    is too long."""
     with open_plain(folder, path) as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
             if len(line) > LONGEST_LINE:
@@ -147,19 +149,21 @@ def read_lines(folder: Path, path: str) -> Iterator[bytes]:
 def entries_in(
     records: MemoryBackend | MemorySnapshot, namespaces: Iterable[str], kinds: tuple[str, ...] = ()
 ) -> Iterator[MemoryEntry]:
-    """Yield all entries of these namespaces, or those of some kinds."""
+    """Yield the entries of these namespaces, with archived entries. If `kinds` is given, only entries of these kinds
+    are returned."""
     for namespace in namespaces:
         yield from all_entries(records, Scope(namespace, kinds=kinds, include_archived=True), _PAGE)
 
 
 def entry_lines(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> Iterator[str]:
-    """Return one line with all fields of an entry, and one line for each former version."""
+    """Yield the lines of an entry in an export: a line with all fields of the entry, followed by a line for each former
+    version."""
     for values in (entry_to_json(entry), *({"former": entry_to_json(state)} for state in history)):
         yield json.dumps(values, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n"
 
 
 def read_entry_line(line: bytes) -> EntryLine:
-    """Parse a line of an entries file. Raises `ValueError` or `KeyError`."""
+    """Parse a line of an entries file. Raises `ValueError` or `KeyError` if the line is not valid."""
     values = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
     if not isinstance(values, dict):
         raise ValueError("is not a JSON object")
@@ -176,8 +180,8 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _checked_entry(values: Any) -> MemoryEntry:
-    """Return the entry with these values. Its fields must be within the limits that callers have. Raises `ValueError`
-    or `KeyError`."""
+    """Return the entry with these field values. The fields must be within the limits for entries that callers store.
+    Raises `ValueError` or `KeyError` if a field is not valid."""
     if isinstance(values, dict) and "namespace" not in values:
         raise ValueError("namespace: is missing")
     entry = parse_entry(values)
@@ -209,7 +213,7 @@ def _check_numbers(entry: MemoryEntry) -> None:
 
 
 def _check_kind(entry: MemoryEntry) -> None:
-    """Check that an entry has the fields that its kind and its tier require. Raises `ValueError` or `KeyError`."""
+    """Raise `ValueError` or `KeyError` if an entry lacks a field that its kind or its tier requires."""
     if entry.kind != "page":  # a page may be empty, and longer than other entries
         fields.content(entry.content)
     if entry.kind in ("page", "chunk") and (entry.source is None or entry.source.page is None):
@@ -223,7 +227,7 @@ def _check_kind(entry: MemoryEntry) -> None:
 
 
 def _check_document(entry: MemoryEntry) -> None:
-    """Check the metadata of a document. Raises `ValueError` or `KeyError`."""
+    """Raise `ValueError` or `KeyError` if the metadata of a document entry are not valid."""
     try:
         document = _document.validate_json(json.dumps(dataclasses.asdict(document_of(entry))), strict=True)
     except ValidationError:
@@ -238,13 +242,14 @@ def _check_document(entry: MemoryEntry) -> None:
 
 
 def vector_line(stored: StoredVector) -> str:
-    """Return a line with a vector and the hash of its text. The vector is float32, little-endian, in base64."""
+    """Return the line of an export that contains a vector and the hash of its text. The vector is written as
+    little-endian float32 in base64."""
     data = base64.b64encode(np.ascontiguousarray(stored.vector, "<f4").tobytes()).decode("ascii")
     return json.dumps({"hash": stored.hash.hex(), "vector": data}, sort_keys=True) + "\n"
 
 
 def read_vectors(folder: Path, file: VectorFile) -> Iterator[StoredVector]:
-    """Yield the vectors of a file. Raises `InvalidInput`, which names the line."""
+    """Yield the vectors of a file of an export. Raises `InvalidInput`, which names the wrong line."""
     before, number = b"", 0
     for number, line in enumerate(read_lines(folder, file.path), 1):
         try:
@@ -260,7 +265,8 @@ def read_vectors(folder: Path, file: VectorFile) -> Iterator[StoredVector]:
 
 
 def read_vector_file(path: str, values: Any) -> VectorFile:
-    """Parse the description of a vector file in a manifest. Raises `ValueError`, `KeyError` or `TypeError`."""
+    """Parse the part of a manifest that describes the vector file `path`. Raises `ValueError`, `KeyError` or
+    `TypeError` if this part is not valid."""
     try:
         space = _space.validate_json(json.dumps(values["space"], ensure_ascii=False).encode(), strict=True)
     except ValidationError:

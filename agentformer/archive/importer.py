@@ -1,4 +1,5 @@
-"""Import an export. If any part of the export is damaged or conflicts with the memory, nothing is written."""
+"""Import an export into a memory. If a part of the export is damaged or conflicts with the memory, nothing is
+imported."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _LISTED = 10  # conflicts in a message
 
 @dataclass(slots=True)
 class Imported:
-    """Counts of an import."""
+    """The numbers of entries, former versions and vectors that were imported. `there_already` is the number of entries
+    that the memory already had."""
 
     entries: int = 0
     there_already: int = 0
@@ -32,7 +34,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The memory that receives the entries of an export."""
+    """The memory into which an export is imported."""
 
     backend: MemoryBackend
     originals: Originals
@@ -43,11 +45,12 @@ class Destination:
 def import_into(
     destination: Destination, archive: Archive, progress: Callable[[int, int], None] | None = None
 ) -> Imported:
-    """Store the entries that the memory does not have, in the order of the export. Each batch is one transaction.
+    """Store the entries that the memory does not have yet, in the order of the export. Each batch of entries is one
+    transaction. `progress` receives the number of stored entries and the number of all entries to store.
 
-    After an interruption, another call continues. Raises `Conflict` if the memory has a different entry of the same id,
-    or another document or core block of the same name. Raises `InvalidInput` if an entry exceeds a limit of this
-    memory. After one of these errors, nothing was stored.
+    If an import is interrupted, a second call continues it. Raises `Conflict` if the memory has a different entry with
+    the same id, or a different document or core block with the same name. Raises `InvalidInput` if an entry exceeds a
+    limit of this memory. After a `Conflict` or an `InvalidInput`, nothing was stored.
     """
     backend = destination.backend
     missing = _missing_entries(backend, archive)
@@ -68,7 +71,8 @@ def import_into(
 
 
 def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
-    """Return the numbers of entries that the memory lacks. Raises `Conflict` if an id exists with other content."""
+    """Return the positions, in the export, of the entries that the memory does not have. Raises `Conflict` if the
+    memory has an entry with the same id and different fields."""
     if not backend.namespaces():
         return list(range(len(archive)))
     missing: list[int] = []
@@ -94,7 +98,7 @@ def _without_counts(entry: MemoryEntry) -> Mapping[str, Any]:
 
 
 def _check_references(backend: MemoryBackend, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `InvalidInput` if a new entry refers to a stored entry of another namespace."""
+    """Raise `InvalidInput` if an entry to import refers to an entry that the memory has in a different namespace."""
     new = {archive.ids[number] for number in missing}
     references = [reference for reference in archive.outside_references if reference.entry_id in new]
     for start in range(0, len(references), _BATCH):
@@ -106,7 +110,8 @@ def _check_references(backend: MemoryBackend, archive: Archive, missing: Sequenc
 
 
 def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `Conflict` if the memory has a document with the same name or the same bytes but another id."""
+    """Raise `Conflict` if the memory already has a document with the same name or the same bytes under a different
+    id."""
     new = set(missing)
     for entry, _ in archive.read(number for number in archive.documents if number in new):
         for name in ("name", "sha256"):
@@ -119,7 +124,8 @@ def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence
 
 
 def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `InvalidInput` if a core block exceeds the limit, and `Conflict` if its name is taken."""
+    """Raise `InvalidInput` if a core block to import is longer than the limit, and `Conflict` if the memory already has
+    a core block with the same name."""
     new = set(missing)
     taken: dict[str, dict[tuple[str, ...] | None, str]] = {}  # by namespace and block
     for entry, _ in archive.read(number for number in archive.blocks if number in new):
@@ -140,8 +146,9 @@ def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[
 
 
 def _batches(archive: Archive, missing: Sequence[int]) -> Iterator[list[int]]:
-    """Yield entries in batches, one for each transaction. A document or a summary and its parts are in the same batch,
-    so an interruption never leaves half of them."""
+    """Yield the positions of entries in batches. Each batch is stored in one transaction. A document and its pages and
+    chunks are in the same batch, so that an interruption never leaves an incomplete document. The same is true for a
+    summary and its originals."""
     batch: list[int] = []
     size = 0
     for group in archive.groups(missing):
@@ -155,7 +162,7 @@ def _batches(archive: Archive, missing: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _store(destination: Destination, archive: Archive, batch: Sequence[ArchivedEntry]) -> None:
-    """Store one batch and the originals of its documents."""
+    """Store a batch of entries, and the original files of the documents in this batch."""
     digests = {entry.metadata["sha256"] for entry, _ in batch if entry.kind == "document"} & archive.originals
     try:
         for digest in digests:

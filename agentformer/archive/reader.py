@@ -1,7 +1,7 @@
-"""Read an export. Everything is checked before any entry is imported.
+"""Read and check an export, before any entry is imported.
 
-Memory holds only the id, the position and a hash of each entry. An import reads the lines of an entry again and
-compares them with the hash.
+For each entry, only the id, the position in the file, and a hash are held in memory. The import reads the lines of an
+entry again, and compares the lines with the hash.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _HASH_BYTES = 8
 
 
 class ArchivedEntry(NamedTuple):
-    """An entry of an export with its former versions, oldest first."""
+    """An entry of an export, and its former versions, oldest first."""
 
     entry: MemoryEntry
     history: tuple[MemoryEntry, ...]
 
 
 class Reference(NamedTuple):
-    """A field of an entry that names another entry."""
+    """A field of an entry that contains the id of another entry, which is the target."""
 
     entry_id: str
     namespace: str
@@ -56,12 +56,12 @@ class Reference(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """The error message for a target in another namespace."""
+        """The error message for a reference to an entry of another namespace."""
         return f"{self.field} of {self.entry_id} is {self.target}, which is in another namespace"
 
 
 class Archive:
-    """An export after all of its files were read and checked."""
+    """An export whose files were all checked. Entries are identified by their position in the export, starting at 0."""
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -85,18 +85,19 @@ class Archive:
         return len(self.ids)
 
     def size(self, number: int) -> int:
-        """Return the number of bytes of the lines of an entry."""
+        """Return the number of bytes of an entry's lines in the export. `number` is the position of the entry."""
         return self._lengths[number]
 
     def groups(self, numbers: Iterable[int]) -> list[list[int]]:
-        """Group these entries. A document is in one group with its pages and chunks, a summary with its originals."""
+        """Return these entries in groups that must be imported in one transaction. A document is in a group with its
+        pages and chunks, and a summary is in a group with its originals. Entries are given by their position."""
         groups: dict[int, list[int]] = {}
         for number in numbers:
             groups.setdefault(self._groups[number], []).append(number)
         return list(groups.values())
 
     def read(self, numbers: Iterable[int]) -> Iterator[ArchivedEntry]:
-        """Return the entries with these numbers. Raises `InvalidInput` if a file has changed since it was checked."""
+        """Yield the entries at these positions. Raises `InvalidInput` if a file has changed since it was checked."""
         files: dict[int, BinaryIO] = {}
         with ExitStack() as stack:
             for number in numbers:
@@ -111,7 +112,8 @@ class Archive:
                 yield ArchivedEntry(first.entry, (*first.history, *(line.entry for line in former)))
 
     def original(self, digest: str) -> bytes:
-        """Return the bytes of an original. Raises `InvalidInput` if the file has changed since it was checked."""
+        """Return the bytes of the original file with the SHA-256 `digest`. Raises `InvalidInput` if the file has
+        changed since it was checked."""
         with open_plain(self.folder, original_path(digest)) as file:
             data = file.read()
         if hashlib.sha256(data).hexdigest() != digest:
@@ -119,12 +121,13 @@ class Archive:
         return data
 
     def all_vectors(self) -> Iterator[StoredVector]:
-        """Yield the vectors of all files."""
+        """Yield the vectors of all vector files of the export."""
         for file in self.vectors:
             yield from read_vectors(self.folder, file)
 
     def index_entries(self) -> None:
-        """Read and check all entries once, and record their positions. Raises `InvalidInput`."""
+        """Read and check all entries, and record the position of each entry. Raises `InvalidInput` if an entry is not
+        valid."""
         relations = _Relations()
         for which, path in enumerate(self._paths):
             for lines in _read_entries(self.folder, path):
@@ -158,7 +161,8 @@ class Archive:
 
 
 def read(folder: Path) -> Archive:
-    """Read an export, and check every checksum and every value. Raises `InvalidInput`, which describes the damage."""
+    """Check every checksum and every value of an export, and return it as an `Archive`. Raises `InvalidInput`, which
+    describes the damage."""
     manifest = _checked_manifest(folder)
     for path, digest in manifest["files"].items():
         _check_file(folder, path, digest)
@@ -179,7 +183,8 @@ def read(folder: Path) -> Archive:
 
 
 class _EntryLines:
-    """The lines of one entry: number and offset of its first line, the entry, and its former versions."""
+    """The lines of an entry and of its former versions in an export. `number` and `offset` are the line number and the
+    byte position of the first line."""
 
     def __init__(self, number: int, offset: int, line: bytes, entry: MemoryEntry, history: Iterable[MemoryEntry]):
         self.number, self.offset, self.lines = number, offset, [line]
@@ -187,7 +192,7 @@ class _EntryLines:
 
 
 def _read_entries(folder: Path, path: str) -> Iterator[_EntryLines]:
-    """Yield the entries of a file with their lines. Raises `InvalidInput`."""
+    """Yield each entry of an entries file together with its lines. Raises `InvalidInput` if a line is not valid."""
     offset = 0
     current: _EntryLines | None = None
     for number, line in enumerate(read_lines(folder, path), 1):
@@ -252,7 +257,8 @@ def _hash(data: bytes) -> int:
 
 
 class _Relations:
-    """Checks entries against each other while they are read. A method returns a message, or "" without a problem."""
+    """Checks relations between the entries of an export, such as references and unique names. `add` and `finish` return
+    a description of a problem, or "" if there is no problem."""
 
     def __init__(self) -> None:
         self._namespaces: dict[str, str] = {}  # by id
@@ -262,7 +268,8 @@ class _Relations:
         self._parts: list[tuple[str, str, str]] = []  # id, kind and document of parts before their document
 
     def add(self, entry: MemoryEntry) -> str:
-        """Add an entry. Return the problem that it has with earlier entries, or ""."""
+        """Check an entry against the entries that were added before, and remember the entry. Return a description of
+        the problem, or "" if there is none."""
         if entry.id in self._namespaces:
             return f"the id {entry.id} occurs twice"
         self._namespaces[entry.id] = entry.namespace
@@ -282,7 +289,8 @@ class _Relations:
         return ""
 
     def finish(self) -> str:
-        """Return a problem that can be seen only after the last entry, or ""."""
+        """Check the relations that are complete only after the last entry. Return a description of the problem, or ""
+        if there is none."""
         for reference in self._open:
             if self._namespaces.get(reference.target, reference.namespace) != reference.namespace:
                 return reference.problem
@@ -305,8 +313,8 @@ class _Relations:
 
 
 def block_key(entry: MemoryEntry) -> tuple[str, ...] | None:
-    """Return the owner and the name of a current core block, which no two current blocks may share, or None for other
-    entries."""
+    """Return a tuple with the owner and the name of a current core block. Two current core blocks must not have the
+    same tuple. Return None for any other entry."""
     if entry.tier != "core" or not entry.title or entry.archived_at is not None or entry.superseded_by is not None:
         return None
     return "block", entry.namespace, repr(entry.agent_id), repr(entry.user_id), entry.title

@@ -1,1 +1,2 @@
-"""Upload jobs: files that the server ingests after it has answered the upload request."""
+"""Upload jobs. A job contains uploaded files that the server ingests in the background, after it has answered the
+upload request."""

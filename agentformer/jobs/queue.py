@@ -1,4 +1,4 @@
-"""The job queue of the HTTP API, and the worker thread. The worker ingests the files of one job at a time."""
+"""The queue of upload jobs of the HTTP API, and the worker thread, which ingests the files of one job at a time."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ Progress = Callable[[int, int], None]  # receives the number of windows that are
 
 
 class Ingestor(Protocol):
-    """Ingests one file of a job."""
+    """The part of the server that ingests the files of a job."""
 
     def ingest(
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
     ) -> Mapping[str, Any]:
-        """Ingest the file and return the outcome as JSON with a `status`. A second call with the same bytes must change
-        nothing. If `progress` raises an exception, the work is cancelled and nothing of the file may be stored.
-        `StoreError` means that the caller should try again later."""
+        """Ingest a file, and return the outcome as JSON values with a `status`. A second call with the same bytes
+        changes nothing. If `progress` raises an exception, the call stops without storing any part of the file. Raises
+        `StoreError` if the caller must try again later."""
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:
-        """Return the outcome of a file that cannot be ingested."""
+        """Return the outcome, as JSON values, of a file that cannot be ingested. `reason` is a text for users."""
 
 
 class Jobs:
-    """The jobs of one memory. Several processes may use the same folders. Each job is processed by one of these
-    processes; if this process dies, another process continues the job. Thread-safe.
+    """The upload jobs of one memory. Several processes may use the same folders. One process at a time works on a job;
+    if this process dies, another process continues the job. Thread-safe.
 
-    After `submit` has returned a job, the job and its files are on the disk. The job ends at some time, even if this
-    process dies. The files and the password are deleted when the job ends. Raises `StoreError` and its subclasses.
+    When `submit` returns a job, the job and its files are on disk, so the job is completed even if this process dies.
+    The files and the password are deleted when the job ends. Methods raise `StoreError` and its subclasses.
     """
 
     def __init__(self, index_dir: Path, upload_dir: Path, ingestor: Ingestor, *, most: int, days: float) -> None:
@@ -73,7 +73,8 @@ class Jobs:
         self._closed = False
 
     def start(self) -> None:
-        """Continue the jobs of earlier processes. If the store cannot be read now, log a warning."""
+        """Continue the jobs that earlier processes did not complete. If the jobs cannot be read, log an error and
+        continue without them."""
         try:
             self._clean_up()
             if self._store.active():
@@ -82,8 +83,9 @@ class Jobs:
             log.error("the jobs cannot be read: %s", error)
 
     def submit(self, task: Task, files: Sequence[BinaryIO], password: str | None = None) -> Job:
-        """Queue a new job. Raises `Busy` if too many jobs are active, `StoreFull`, and `StoreError` after `close`. If
-        this method raises, nothing is stored."""
+        """Add a new job with the uploaded files to the queue. Raises `Busy` if too many jobs are queued or running,
+        `StoreFull` if the files cannot be written, and `StoreError` after `close`. After an error, nothing is
+        stored."""
         if self._closed:
             raise StoreError("the job queue is closed; open the memory again")
         self._store.check_limit(self._limit)
@@ -101,17 +103,18 @@ class Jobs:
         return job
 
     def get(self, job_id: str) -> Job:
-        """Return a job. Raises `NotFound`."""
+        """Return the job with this id. Raises `NotFound` if there is no such job."""
         return self._store.get(job_id)
 
     def page(self, namespaces: Sequence[str], *, after: str = "", limit: int = 100) -> list[Job]:
-        """Return at most `limit` jobs that are older than the job `after`, the newest first. Without `namespaces`, jobs
-        of all namespaces are returned."""
+        """Return at most `limit` jobs that are older than the job with the id `after`, newest first. If `after` is
+        empty, start with the newest job. If `namespaces` is empty, include the jobs of all namespaces."""
         return self._store.page(namespaces, after, limit)
 
     def cancel(self, job_id: str) -> Job:
-        """End a job. If no process works on the job, it ends at once; otherwise it ends after the current file or
-        batch. Stored documents stay. Raises `NotFound`, and `Conflict` if the job has already ended."""
+        """Cancel a job. If a process is working on the job, the job ends after the current file or batch of texts;
+        otherwise the job ends immediately. Documents that were already stored are kept. Raises `NotFound`, and
+        `Conflict` if the job has already ended."""
         job = self._store.cancel(job_id)
         if lock := self._files.lock(job_id):
             self._store.end(job_id, "cancelled")
@@ -121,30 +124,32 @@ class Jobs:
         return job
 
     def stop(self) -> None:
-        """Interrupt the running job without waiting. The next process continues the job."""
+        """Request that the worker thread stops, and return without waiting. The next process continues the running
+        job."""
         self._worker.stop()
 
     def stopped(self, seconds: float) -> bool:
-        """Wait at most `seconds` for `stop` or `close`. Return True if `stop` or `close` was called."""
+        """Wait at most `seconds` until `stop` or `close` is called. Return whether one of these methods was called."""
         return self._worker.stopping.wait(seconds)
 
     def close(self) -> None:
-        """Interrupt the running job and wait a few seconds for the worker. Idempotent. After this, no job is
-        accepted."""
+        """Stop the worker thread, and wait some seconds until the thread ends. After this call, no new job is accepted.
+        A second call has no effect."""
         self._closed = True
         self._worker.stop()
         self._worker.join(_CLOSE_SECONDS)
         self._store.close()
 
     def _clean_up(self) -> None:
-        """Delete old jobs. Also delete the files of a job that ended or was never queued because its process died."""
+        """Delete jobs that ended long ago. Also delete files of a job that has ended, and files of a job that a dead
+        process did not add to the queue."""
         self._store.delete_older(self._retention)
         for job_id in self._files.ids():
             self._files.remove_unneeded(job_id, self._store.active)
 
 
 class _Worker:
-    """The thread that works on jobs. `wake` starts the thread. `stop` puts the current job back into the queue."""
+    """The worker thread, which ingests the files of jobs."""
 
     def __init__(self, store: JobStore, files: _JobFiles, ingestor: Ingestor) -> None:
         self._store = store
@@ -157,7 +162,7 @@ class _Worker:
         self.stopping = threading.Event()
 
     def wake(self) -> None:
-        """Look for jobs now. Start the thread if it is not running."""
+        """Make the worker thread look for jobs immediately. Start the thread if it is not running."""
         self._woken.set()
         with self._starting:
             if not self.stopping.is_set() and (self._thread is None or not self._thread.is_alive()):
@@ -165,12 +170,13 @@ class _Worker:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the current file or batch, without waiting."""
+        """Request that the worker thread stops after the current file or batch of texts, and return without waiting.
+        The current job goes back into the queue."""
         self.stopping.set()
         self._woken.set()
 
     def join(self, seconds: float) -> None:
-        """Wait at most `seconds` for the thread to end."""
+        """Wait at most `seconds` until the worker thread ends."""
         with self._starting:
             thread = self._thread
         if thread is not None:
@@ -183,7 +189,8 @@ class _Worker:
             self._woken.wait(seconds)
 
     def _run_next(self) -> float | None:
-        """Work on one job. Return the seconds to wait before the next job, or None to wait for a wake-up."""
+        """Work on the next job. Return the number of seconds to wait before the next call, or None to wait until `wake`
+        is called."""
         try:
             for job_id in self._store.active():
                 if lock := self._files.lock(job_id):
@@ -202,7 +209,8 @@ class _Worker:
         return pause
 
     def _run_job(self, job_id: str, lock: FileLock) -> None:
-        """Work on a job until it ends or this process stops. Release the lock. Delete the files of an ended job."""
+        """Work on a job until the job ends or this process stops. At the end, release the lock of the job. If the job
+        has ended, also delete its files."""
         ended = True
         try:
             job = self._store.start(job_id)
@@ -233,7 +241,8 @@ class _Worker:
             self._store.end(job.id, "failed", _NONE_USABLE)
 
     def _ingest_file(self, job: Job, number: int, password: str | None) -> Job:
-        """Ingest the next file and return the job with its outcome. After a crash, the same file is ingested again."""
+        """Ingest the file `number` of the job, store its outcome, and return the changed job. After a crash, the same
+        file is ingested again, but only a limited number of times."""
         total, next_write = 0, time.monotonic() + _PROGRESS_SECONDS
 
         def progress(done: int, windows: int) -> None:
@@ -260,7 +269,7 @@ class _Worker:
         return self._store.add_outcome(job, document, job.windows + total)
 
     def _check(self, job: Job) -> None:
-        """Raise `_Stopped` or `_Cancelled` if the job must not continue."""
+        """Raise `_Stopped` if this process is stopping, or `_Cancelled` if a caller has cancelled the job."""
         if self.stopping.is_set():
             raise _Stopped
         if job.cancelling:
@@ -268,15 +277,16 @@ class _Worker:
 
 
 class _JobFiles:
-    """One folder per job with its files 0, 1, 2, so a client cannot choose a name on the disk. The process that works
-    on a job holds the lock in the folder. The operating system releases the lock when the process dies."""
+    """The uploaded files of jobs. Each job has a folder with files named 0, 1, 2 and so on, so that a client cannot
+    choose a file name on the server. The process that works on a job holds a file lock in this folder. The operating
+    system releases the lock if the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, job_id: str, files: Sequence[BinaryIO], password: str | None) -> FileLock:
-        """Write and sync the files. Return the lock of the job, which the caller releases. Raises `StoreFull`, and
-        leaves no files in this case."""
+        """Write the files of a new job, and sync them. Return the lock of the job, which the caller must release.
+        Raises `StoreFull` if the files cannot be written; all files of the job are deleted in this case."""
         folder = self._folder / job_id
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -304,7 +314,8 @@ class _JobFiles:
         return lock
 
     def lock(self, job_id: str) -> FileLock | None:
-        """Acquire the lock of the job. Return None if another process holds the lock or the files are missing."""
+        """Acquire the lock of a job. Return None if another process holds the lock, or if the folder of the job is
+        missing."""
         lock = FileLock(str(self._folder / job_id / _LOCK))
         with suppress(OSError, Timeout):
             if self.has(job_id):
@@ -315,25 +326,27 @@ class _JobFiles:
         return (self._folder / job_id).is_dir()
 
     def open(self, job_id: str, number: int) -> BinaryIO:
-        """Open a file of the job for reading. Raises `OSError`."""
+        """Open the file `number` of a job for reading. Raises `OSError`."""
         return (self._folder / job_id / str(number)).open("rb")
 
     def password(self, job_id: str) -> str | None:
-        """Return the password of the uploaded files, if the client sent a password."""
+        """Return the password for the uploaded files of a job, or None if the client sent no password."""
         path = self._folder / job_id / _PASSWORD
         return path.read_text(encoding="utf-8") if path.exists() else None
 
     def remove(self, job_id: str) -> None:
-        """Delete the files and the password. Errors are ignored; the next start tries again."""
+        """Delete the files and the password of a job. Errors are ignored, because the next start of the server deletes
+        the remaining files."""
         shutil.rmtree(self._folder / job_id, ignore_errors=True)
 
     def ids(self) -> list[str]:
-        """Return the ids of the jobs that have a folder."""
+        """Return the ids of all jobs that have a folder, in order."""
         return sorted(path.name for path in self._folder.iterdir() if path.is_dir()) if self._folder.is_dir() else []
 
     def remove_unneeded(self, job_id: str, active: Callable[[], Collection[str]]) -> None:
-        """Delete the files, unless the job is active or a process is creating it. While a process creates a job, it
-        holds the lock. So `active` is called under the lock."""
+        """Delete the files of a job, unless the job is active or a process is still creating the job. The function
+        `active` returns the ids of the active jobs. It is called while this process holds the lock of the job, because
+        a process that is creating the job also holds this lock."""
         with self._guard():
             if lock := self.lock(job_id):
                 needed = job_id in active()
@@ -346,8 +359,8 @@ class _JobFiles:
 
 
 class _Stopped(Exception):
-    """This process is stopping."""
+    """Raised in the worker thread when this process is stopping."""
 
 
 class _Cancelled(Exception):
-    """The job was cancelled."""
+    """Raised in the worker thread when the current job was cancelled."""

@@ -1,4 +1,4 @@
-"""Jobs and their SQLite file. All processes that serve one memory share this file."""
+"""Upload jobs in a SQLite file. All processes that serve the same memory share this file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SCHEMA = """
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The namespace, the metadata and the file names of an upload, as the client sent them."""
+    """An upload request: the namespace, the file names, and the metadata that the client sent."""
 
     namespace: str
     names: tuple[str, ...]
@@ -53,8 +53,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The state of a job. `documents` has the outcome of each finished file, in the order of `task.names`. Windows are
-    the parts of texts that are embedded; `windows` is the number of windows in the files that were read so far."""
+    """The state of an upload job. `documents` has the outcome of each finished file, in the order of `task.names`. A
+    window is a passage of text that is embedded; `windows` is the number of windows in the files that were read until
+    now."""
 
     id: str
     task: Task
@@ -72,7 +73,7 @@ class Job:
         return self.state not in ACTIVE_STATES
 
     def as_json(self) -> dict[str, Any]:
-        """Return the job in the form of HTTP responses."""
+        """Return the job as a dict of JSON values for an HTTP response."""
         return {
             "id": self.id,
             "state": self.state,
@@ -86,7 +87,8 @@ class Job:
         }
 
     def progress(self) -> dict[str, int]:
-        """Return the number of finished files, of all files, of finished windows and of all windows."""
+        """Return the number of finished files, the number of all files, the number of embedded text passages (windows),
+        and the number of all text passages that are known until now."""
         return {
             "files_done": len(self.documents),
             "files": len(self.task.names),
@@ -96,14 +98,14 @@ class Job:
 
 
 def any_usable(documents: Iterable[Mapping[str, Any]]) -> bool:
-    """Return True if searches find any of these documents."""
+    """Return whether a search can find at least one of these documents. Each document is the JSON outcome of a file."""
     return any(document["status"] in _USABLE for document in documents)
 
 
 class JobStore:
-    """Jobs by id in a SQLite file, which is created with the first job. Ids sort by time. Each change is one
-    transaction that has reached the disk. A read sees every acknowledged change of every process. Thread-safe. Raises
-    `StoreError` and its subclasses."""
+    """The jobs in a SQLite file, which is created with the first job. A greater job id means a newer job. A change is
+    on disk when its method returns, and is then visible to all processes. Thread-safe. Methods raise `StoreError` and
+    its subclasses."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -111,15 +113,16 @@ class JobStore:
         self._connection: GuardedConnection | None = None
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a context with a connection in a read transaction."""
+        """Return a context manager that yields a connection in a read transaction."""
         return self._transaction("BEGIN")
 
     def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a context with a connection in a write transaction."""
+        """Return a context manager that yields a connection in a write transaction. The transaction is committed at the
+        end of the context."""
         return self._transaction("BEGIN IMMEDIATE")
 
     def close(self) -> None:
-        """Close the file. The next transaction opens it again."""
+        """Close the SQLite file. The next transaction opens the file again."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -159,7 +162,8 @@ class JobStore:
         return connection
 
     def add(self, job_id: str, task: Task, limit: int) -> Job:
-        """Queue a new job. Raises `Busy` if `limit` jobs are active."""
+        """Add a new job to the queue, and return the job. Raises `Busy` if `limit` jobs are already queued or
+        running."""
         moment = to_micros(now())
         values = (job_id, task.namespace, _json(task.names), _json(task.metadata), "queued", moment, moment, "[]")
         with self.writing() as connection:
@@ -169,19 +173,20 @@ class JobStore:
             return _get(connection, job_id)
 
     def check_limit(self, limit: int) -> None:
-        """Raise `Busy` if `add` would raise it. Call this before the files are written."""
+        """Raise `Busy` if `limit` jobs are already queued or running. A caller uses this check before it writes the
+        files of a new job."""
         _check_limit(len(self.active()), limit)
 
     def get(self, job_id: str) -> Job:
-        """Return a job. Raises `NotFound`."""
+        """Return the job with this id. Raises `NotFound` if there is no such job."""
         rows = self._rows("SELECT * FROM jobs WHERE id = ?", [job_id])
         if not rows:
             raise _not_found(job_id)
         return _job(rows[0])
 
     def page(self, namespaces: Sequence[str], after: str, limit: int) -> list[Job]:
-        """Return at most `limit` jobs that are older than the job `after`, the newest first. Without `namespaces`, jobs
-        of all namespaces are returned."""
+        """Return at most `limit` jobs that are older than the job with the id `after`, newest first. If `after` is
+        empty, start with the newest job. If `namespaces` is empty, include the jobs of all namespaces."""
         conditions, values = ["1"], [*namespaces]
         if namespaces:
             conditions.append(f"namespace IN ({', '.join('?' * len(namespaces))})")
@@ -192,55 +197,61 @@ class JobStore:
         return [_job(row) for row in self._rows(query, [*values, limit])]
 
     def active(self) -> list[str]:
-        """Return the ids of queued and running jobs, the oldest first."""
+        """Return the ids of the jobs that are queued or running, oldest first."""
         return [row["id"] for row in self._rows(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")]
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Return the rows of a query. Before the first job there is no file, and reading does not create it."""
+        """Return the rows of a query, or an empty list if the SQLite file does not exist yet. Reading does not create
+        the file."""
         if not self._exists:
             return []
         with self.reading() as connection:
             return connection.execute(query, values).fetchall()
 
     def start(self, job_id: str) -> Job | None:
-        """Mark a job as running and return it, or return None if it has ended. The caller holds the lock of the job."""
+        """Mark a job as running, and return the job. Return None if the job has already ended. The caller must hold the
+        lock of the job."""
         with self.writing() as connection:
             _set(connection, job_id, state="running", reason="")
             row = connection.execute(f"SELECT * FROM jobs WHERE id = ? AND {_IS_ACTIVE}", [job_id]).fetchone()
             return _job(row) if row else None
 
     def count_attempt(self, job_id: str) -> int:
-        """Count an attempt at the next file. Return the number of attempts at this file."""
+        """Increase the number of attempts to ingest the next file of a job, and return this number."""
         with self.writing() as connection:
             connection.execute(f"UPDATE jobs SET attempts = attempts + 1 WHERE id = ? AND {_IS_ACTIVE}", [job_id])
             row = connection.execute("SELECT attempts FROM jobs WHERE id = ?", [job_id]).fetchone()
             return int(row["attempts"]) if row else 0
 
     def add_outcome(self, job: Job, document: Mapping[str, Any], windows: int) -> Job:
-        """Store the outcome of the next file, and count all windows so far as done."""
+        """Store the outcome of the next file of a job, and return the changed job. `windows` is the number of text
+        passages in all files until now, and all of them count as embedded."""
         documents = _json([*job.documents, document])
         with self.writing() as connection:
             _set(connection, job.id, documents=documents, attempts=0, windows_done=windows, windows=windows)
             return _get(connection, job.id)
 
     def set_progress(self, job_id: str, done: int, windows: int) -> Job:
-        """Store the number of windows that are done, and the number of all windows so far."""
+        """Store the number of embedded text passages of a job and the number of all its known passages, and return the
+        changed job."""
         with self.writing() as connection:
             _set(connection, job_id, windows_done=done, windows=windows)
             return _get(connection, job_id)
 
     def requeue(self, job_id: str, reason: str = "") -> None:
-        """Put a job back into the queue without counting the attempt."""
+        """Put a running job back into the queue, and set its number of attempts to 0. `reason` says why the job
+        waits."""
         with self.writing() as connection:
             _set(connection, job_id, state="queued", attempts=0, reason=reason)
 
     def end(self, job_id: str, state: Literal["done", "failed", "cancelled"], reason: str = "") -> None:
-        """Set the final state of a job."""
+        """Set the final state of a job, and the reason for this state."""
         with self.writing() as connection:
             _set(connection, job_id, state=state, reason=reason)
 
     def cancel(self, job_id: str) -> Job:
-        """Request the cancellation of a job. Raises `NotFound`, and `Conflict` if the job has already ended."""
+        """Record that a caller wants to cancel a job, and return the job. Raises `NotFound`, and `Conflict` if the job
+        has already ended."""
         if not self._exists:
             raise _not_found(job_id)
         with self.writing() as connection:
@@ -251,7 +262,7 @@ class JobStore:
             return _get(connection, job_id)
 
     def delete_older(self, age: timedelta) -> None:
-        """Delete jobs that ended longer ago than `age`."""
+        """Delete all jobs that ended more than `age` ago."""
         if not self._exists:
             return
         with self.writing() as connection:
@@ -259,7 +270,7 @@ class JobStore:
 
 
 def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
-    """Change an active job. A job that has ended is not changed."""
+    """Set columns of a job. A job that has ended is not changed."""
     columns = ", ".join(f"{name} = ?" for name in (*values, "updated_at"))
     connection.execute(
         f"UPDATE jobs SET {columns} WHERE id = ? AND {_IS_ACTIVE}", [*values.values(), to_micros(now()), job_id]
