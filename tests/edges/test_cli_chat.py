@@ -383,7 +383,7 @@ def test_after_reading_nothing_is_forgotten_in_a_pipe_unless_it_is_allowed(
     model.reply = forgetting(fact["id"])
     done = run("chat", FORGET)
     assert "failed: not run: memory_delete changes stored data" in done.stderr
-    assert "note: memory_delete was not run" in done.stderr and "--allow memory_delete" in done.stderr
+    assert "note: the tool memory_delete was not run" in done.stderr and "--allow memory_delete" in done.stderr
     assert [entry["id"] for entry in shown("memories", "--kind", "fact")["entries"]] == [fact["id"]]
     done = run("chat", FORGET, "--allow", "memory_delete")
     assert "memory_delete" in done.stderr and "not run" not in done.stderr
