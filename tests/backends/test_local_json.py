@@ -271,7 +271,7 @@ def test_a_copied_file_with_the_same_ids_counts_as_damaged(tmp_path: Path, backe
     (entry,) = backend.store([make_entry("numbat", namespace="a")])
     copied = file_of(tmp_path, "a").read_text().replace('"namespace": "a"', '"namespace": "b"')
     file_of(tmp_path, "b").write_text(copied)
-    with pytest.raises(StoreDamaged, match=r"memory-b\.json is damaged: its entry .* is in memory-a\.json too"):
+    with pytest.raises(StoreDamaged, match=r"memory-b\.json is damaged: the entry .* is also in memory-a\.json"):
         backend.list(Scope("b"))
     assert list(backend.list(Scope("a"))) == [entry] == list(backend.get([entry.id]))
     file_of(tmp_path, "b").write_text(copied.replace(entry.id, "another"))
@@ -363,7 +363,7 @@ def test_a_full_disk_changes_nothing(
 
     monkeypatch.setattr(folder, "write_atomically", full)
     fresh = [make_entry("late", namespace=name) for name in ("a", "b", "c")]
-    with pytest.raises(StoreFull, match="free space"):  # three files and the journal
+    with pytest.raises(StoreFull, match="disk space"):  # three files and the journal
         backend.store(fresh)
     assert everything_in(tmp_path) == before
     assert list(backend.get([one.id, other.id])) == [one, other] and backend.count(Scope("c")) == 0

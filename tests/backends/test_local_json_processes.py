@@ -217,7 +217,7 @@ def test_a_full_disk_refuses_the_write_and_keeps_the_rest(tmp_path: Path) -> Non
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
     )
     *ids, last = done.stdout.splitlines()
-    assert last.startswith("full: ") and "free space" in last, done.stderr
+    assert last.startswith("full: ") and "disk space" in last, done.stderr
     backend = LocalJsonMemoryBackend(tmp_path)
     assert [entry.id for entry in backend.list(EVERYTHING)] == ids and 20 < len(ids) < 40
     assert sorted(path.name for path in tmp_path.iterdir()) == ["memory-default.json", "memory.lock"]

@@ -1,5 +1,5 @@
-"""The backends, one per folder, and the functions that they share. Each backend implements the `MemoryBackend` contract
-of `agentformer.types`."""
+"""The backends, one in each folder, and functions that the backends share. Each backend implements the `MemoryBackend`
+contract of `agentformer.types`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _PAGE = 1000  # entries read at a time
 
 
 def has_local_json(folder: Path) -> bool:
-    """Return whether the folder holds a store of the backend `local_json`. The backend is not imported."""
+    """Return whether the folder holds a store of the backend `local_json`, without importing this backend."""
     return any(folder.glob("memory-*.json"))
 
 
 def all_entries(backend: MemoryBackend | MemorySnapshot, scope: Scope, limit: int = _PAGE) -> Iterator[MemoryEntry]:
-    """Yield the entries of the scope in the order of their ids. Read at most `limit` entries at a time."""
+    """Yield all entries of the scope in the order of their ids. The backend is asked for at most `limit` entries at a
+    time."""
     after = ""
     while page := backend.list(scope, after=after, limit=limit):
         yield from page
@@ -30,7 +31,8 @@ def all_entries(backend: MemoryBackend | MemorySnapshot, scope: Scope, limit: in
 
 
 def by_time(entry: MemoryEntry) -> tuple[datetime, str]:
-    """Return a sort key: the time of the event or of storing, and then the id."""
+    """Return a key that sorts entries by time and then by id. The time is that of the event, or that of storing if the
+    event has no time."""
     return happened_at(entry), entry.id
 
 
@@ -40,17 +42,17 @@ def is_live(entry: MemoryEntry) -> bool:
 
 
 def with_times(entry: MemoryEntry) -> MemoryEntry:
-    """Set the times of storing that the caller left out."""
+    """Return the entry with the current time as `created_at` and `updated_at`, if these are not set."""
     moment = now()
     return dataclasses.replace(entry, created_at=entry.created_at or moment, updated_at=entry.updated_at or moment)
 
 
 def check_version(entry: MemoryEntry, expected: int | None) -> None:
-    """Raise `Conflict` if a version is expected and the entry has another version."""
+    """Raise `Conflict` if `expected` is given and the entry has another version."""
     if expected is not None and entry.version != expected:
         raise Conflict(f"entry {entry.id} is at version {entry.version}, not {expected}; read it again")
 
 
 def with_changes(former: MemoryEntry, changes: Mapping[str, Any]) -> MemoryEntry:
-    """Return the next version of an entry."""
+    """Return the next version of the entry `former`, with these changed fields."""
     return dataclasses.replace(former, **changes, version=former.version + 1, updated_at=now())

@@ -1,4 +1,5 @@
-"""The folder of the backend `faiss`: its options, and functions that read the folder without opening the backend."""
+"""The folder of the backend `faiss`: the options of the folder, and functions that read the folder without opening the
+backend."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ DATABASE_FILE = "memory.sqlite3"
 
 @dataclass(frozen=True, slots=True)
 class FaissOptions:
-    """Options of the search and the indexes of a folder."""
+    """Options of the search and of the indexes in a folder."""
 
-    fanout: int = 100  # candidates of the vector search and of the word search in a hybrid search
+    fanout: int = 100  # number of candidates from the vector search, and also from the word search, in a hybrid search
     fusion: FusionOptions | None = None
     index: IndexOptions | None = None
-    window_tokens: int = 0  # most tokens of an embedding window; 0 means as many as the model reads
+    window_tokens: int = 0  # most tokens of a text part that is embedded; 0 means as many as the model reads
     reranking: Reranking | None = None
     analyzers: Analyzers = PLAIN
 
@@ -37,7 +38,7 @@ DEFAULT_OPTIONS = FaissOptions()
 
 
 def present(folder: Path) -> bool:
-    """Return whether the folder holds a store of this backend."""
+    """Return whether the folder holds a store of the backend `faiss`."""
     try:
         return (folder / DATABASE_FILE).stat().st_size > 0
     except OSError:
@@ -45,12 +46,14 @@ def present(folder: Path) -> bool:
 
 
 def wanted_embedder(folder: Path) -> str:
-    """Return the embedder for which the entries of a store without vectors wait, or ""."""
+    """Return the embedder that was requested for a store without vectors, because its entries are embedded when this
+    embedder becomes available. Return "" if no embedder was requested."""
     return _read(folder, spaces.wanted_embedder) or ""
 
 
 def stored_space(folder: Path) -> EmbeddingSpace | None:
-    """Return the space of the store's vectors. Return None if the folder has no store or the store has no vector."""
+    """Return the embedding space of the vectors in the store. Return None if the folder holds no store, or if the store
+    has no vectors."""
     active = _read(folder, spaces.active_space)
     return active[1] if active else None
 

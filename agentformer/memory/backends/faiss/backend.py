@@ -1,6 +1,6 @@
 """The embedded backend: SQLite records, a FAISS vector index and a tantivy word index in one folder. Any number of
-threads and processes may open the folder. The records are the authority: before each search, both indexes apply the
-newest changes of the records."""
+threads and processes may open the folder. The records are complete, and the indexes are computed from the records:
+before each search, both indexes apply the newest changes of the records."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ T = TypeVar("T")
 
 
 class FolderRecords:
-    """The methods of `MemoryBackend` that need only the records of a folder, and no index. Raises `StoreFull` or
-    `StoreDamaged` if the folder cannot be used."""
+    """The methods of `MemoryBackend` that need only the records of a folder, and no index. Raises `StoreFull` if the
+    folder cannot be created, and `StoreDamaged` if the records are missing or damaged."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()  # stays valid if the process changes its working directory
@@ -68,7 +68,7 @@ class FolderRecords:
         self._database = Database(self._folder / DATABASE_FILE)
 
     def touch(self, uses: Sequence[Use]) -> None:
-        """Count uses of entries. Do nothing if the store cannot be written."""
+        """Add to the use counts of entries. Do nothing if the store cannot be written."""
         if self._database.read_only:
             return  # an error while counting uses must not fail the call, and must not cause a warning each time
         with self._database.writing() as connection:
@@ -121,9 +121,9 @@ class FolderRecords:
 
 
 class FaissMemoryBackend(FolderRecords):
-    """`MemoryBackend` over a folder. Raises `StoreFull` or `StoreDamaged` if the folder cannot be used. `open_indexes`
-    returns `Indexes`. It is called before the first search or change, so that a caller that only reads records imports
-    no index library."""
+    """A `MemoryBackend` that stores entries in a folder. `open_indexes` is a function that returns `Indexes`. The
+    function is called before the first search or change, so that a caller that only reads records imports no index
+    library. Raises `StoreFull` or `StoreDamaged` if the folder cannot be used."""
 
     def __init__(
         self, folder: Path, embedder: Embedder, open_indexes: OpenIndexes, options: FaissOptions = DEFAULT_OPTIONS
@@ -148,7 +148,7 @@ class FaissMemoryBackend(FolderRecords):
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder, open_indexes: OpenIndexes) -> FaissMemoryBackend:
-        """Open the folder of the settings, with the ranking options of the settings."""
+        """Open the backend in the folder `Settings.index_dir`, with the search options of the settings."""
         reranker = named_reranker(settings)
         options = FaissOptions(
             fanout=settings.fanout,
@@ -169,7 +169,8 @@ class FaissMemoryBackend(FolderRecords):
         former: Histories | None = None,
         progress: Progress | None = None,
     ) -> list[MemoryEntry]:
-        """Store entries with their vectors. Without an embedder, queue them for embedding."""
+        """Store entries with their vectors, and return them; see `MemoryBackend.store`. If the embedder is unavailable,
+        the entries are stored without vectors and queued for embedding."""
         entries = [with_times(entry) for entry in entries]
         histories = check_histories(entries, former, unique=unique)
         embedded = self._embed(entries, progress)
@@ -186,12 +187,13 @@ class FaissMemoryBackend(FolderRecords):
                 nums = records.insert(connection, entries)
                 insert_histories(connection, nums, entries, histories)
             self._indexes.embedding.commit(connection, nums, inserted, embedded)
-            consolidation.remove(connection, sorted(replaced))  # last, so that vectors of unchanged text are kept
+            consolidation.remove(connection, sorted(replaced))  # removed last: vectors of unchanged text are kept
         self._indexes.embedding.follow_up(embedded)
         return stored
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        """Change fields of an entry. Raises `NotFound` or `Conflict`."""
+        """Change fields of an entry, and return the changed entry. Raises `NotFound` if the entry does not exist.
+        Raises `Conflict` if `expected_version` is given and the stored entry has another version."""
         check_settable(changes)
         while True:
             former = next(iter(self.get([entry_id])), None)
@@ -205,13 +207,14 @@ class FaissMemoryBackend(FolderRecords):
                     continue  # another caller changed the entry first: apply the changes to the new version
                 if "archived_at" in changes:
                     consolidation.check_free(connection, current)
-                updated = with_changes(current, changes)  # counts and consolidations do not raise the version
+                updated = with_changes(current, changes)  # use counts and consolidations do not increase the version
                 nums = [records.replace(connection, updated)]
                 self._indexes.embedding.commit(connection, nums, [updated], embedded)
             return updated
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Remove entries and return their number. The removal of a scope also deletes the index files."""
+        """Remove entries, and return the number of removed entries. If `what` is a scope, the index files are deleted
+        too, because these files contain removed text; the next search builds them again."""
         if isinstance(what, Scope):
             what = dataclasses.replace(what, include_archived=True)
         with self._changing() as connection:
@@ -230,7 +233,7 @@ class FaissMemoryBackend(FolderRecords):
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Store a summary and archive its originals in one transaction."""
+        """Store a summary and archive its originals in one transaction; see `MemoryBackend.consolidate`."""
         summary = with_times(summary)
         embedded = self._embed([summary])
         with self._changing() as connection:
@@ -244,7 +247,9 @@ class FaissMemoryBackend(FolderRecords):
             return consolidation.restore(connection, summary_id, now())
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the queued entries and return how many remain. With `refused`, also train the index if this is due."""
+        """Embed the entries that have no vectors yet, and return the number of entries that still have none. With
+        `refused`, the entries that the embedder refused are tried again, and the vector index is trained if
+        necessary."""
         if self._database.read_only and not refused:
             return 0  # the result of a background attempt could not be stored
         remaining = self._indexes.embedding.catch_up(progress, refused=refused)
@@ -255,7 +260,8 @@ class FaissMemoryBackend(FolderRecords):
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
-        """Move the store to the space of `target`. Raises `Conflict` while another process does so."""
+        """Move the store to the embedding space of `target`; see `MemoryBackend.reembed`. Raises `Conflict` while
+        another process moves the store."""
         return self._indexes.reembed(target, queries, progress)
 
     def abandon_reembedding(self) -> bool:
@@ -263,7 +269,7 @@ class FaissMemoryBackend(FolderRecords):
             return spaces.abandon_move(connection)
 
     def prune_spaces(self) -> int:
-        """Delete the vectors of former spaces and return the number of deleted vectors."""
+        """Delete the vectors of embedding spaces that searches no longer use. Return the number of deleted vectors."""
         pruned, done = 0, False
         while not done:
             with self._changing() as connection:
@@ -278,13 +284,13 @@ class FaissMemoryBackend(FolderRecords):
         return self._indexes.keep_vectors(vectors)
 
     def search(self, query: Query) -> Hits:
-        """Return the hits of a query, best first. If a reranker is configured, it reranks the hits."""
+        """Return the hits of a query, best first. A configured reranker changes the order of the hits."""
         self._secure_delete.retry()
         search, reranking = self._indexes.search.search, self._options.reranking
         return reranking.search(search, query) if reranking else search(query)
 
     def status(self) -> dict[str, Any]:
-        """Return the counts, the space and the state of the index as JSON values."""
+        """Return the numbers of records, the embedding space, and the state of the vector index, as JSON values."""
         opened = self._opened
         index = opened.search.vectors.status() if opened and opened.searching else read_index_status(self._folder)
         with self._database.reading() as connection:
@@ -311,14 +317,15 @@ class FaissMemoryBackend(FolderRecords):
             if self._opened is not None:
                 self._opened.close()
         except (OSError, StoreError) as error:  # nothing is lost: the records are complete
-            log.warning("The indexes were not saved; the next start updates them: %s", error)
+            log.warning("the indexes could not be saved, and the next start updates them from the records: %s", error)
         finally:
             self._database.close()
             if self._opened is not None:
                 self._opened.discard_scratch()
 
     def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction for changes. The search opens before, so that it knows the last earlier change."""
+        """Return a transaction that changes the records. The search is opened first, because it must know which change
+        is the last one before this transaction."""
         _ = self._indexes.search
         return self._database.writing()
 
@@ -330,8 +337,9 @@ class FaissMemoryBackend(FolderRecords):
 def _select(
     embedded: EmbeddedEntries | NotEmbedded, entries: Sequence[MemoryEntry], inserted: Sequence[MemoryEntry]
 ) -> EmbeddedEntries | NotEmbedded:
-    """Return the items of `embedded` that belong to the inserted entries."""
+    """Return the windows and vectors in `embedded` that belong to the entries in `inserted`. `embedded` was computed
+    for all of `entries`."""
     if len(inserted) == len(entries):
         return embedded
-    objects = set(map(id, inserted))  # a batch may contain an entry twice, and the entry is inserted once
+    objects = set(map(id, inserted))  # a batch may contain the same entry twice, but the entry is inserted once
     return embedded.select([i for i, entry in enumerate(entries) if id(entry) in objects])

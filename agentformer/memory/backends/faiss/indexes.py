@@ -1,5 +1,6 @@
 """The indexes of the embedded backend: search, embedding, migration and verification in one folder. Importing this
-module imports the index libraries. So the backend gets a function that opens `Indexes` when it first needs an index."""
+module imports the index libraries. Therefore the backend receives a function that opens `Indexes`, and calls this
+function only when an index is needed."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ from agentformer.records.spaces import active_space
 from agentformer.search.hybrid import HybridSearch
 from agentformer.types import Check, Embedder, Reembedding, StoredVector
 
-_UNTOUCHED = "nothing is repaired while a part of the database file cannot be read"
+_UNTOUCHED = "nothing more is repaired, because a part of the database file cannot be read"
 
 
 class Indexes:
-    """The indexes of one folder. Thread-safe. `search` is opened at its first use. The other methods need only
-    records."""
+    """The indexes of one folder. Thread-safe. The indexes for `search` are opened when `search` is first used; other
+    methods may need only the records."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, options: FaissOptions) -> None:
         self._folder = folder
@@ -43,13 +44,14 @@ class Indexes:
         self._options = options
         self._lock = threading.RLock()
         self._search: HybridSearch | None = None
-        self._scratch: ScratchFolder | None = None  # temporary index folder for a store that cannot be written
+        self._scratch: ScratchFolder | None = None  # the temporary index folder of a store that cannot be written
         self._embedding = EmbeddingQueue(folder, database, embedder, window_tokens=options.window_tokens)
         self._imported = VectorImport(database, embedder)
 
     @property
     def search(self) -> HybridSearch:
-        """The hybrid search. It is opened before the first change, because it records the last change then."""
+        """The hybrid search, which is opened at its first use. It must be opened before the first change of the
+        records, because it remembers the last change at that moment."""
         with self._lock:
             if self._search is None:
                 folder, options = self._folder, self._options
@@ -69,24 +71,25 @@ class Indexes:
 
     @property
     def embedding(self) -> EmbeddingQueue:
-        """The embedding queue. The search is opened first."""
+        """The queue of entries that have no vectors yet. `search` is opened first, because the queue changes
+        records."""
         _ = self.search
         return self._embedding
 
     @property
     def searching(self) -> bool:
-        """True once `search` is open."""
+        """True if `search` is already open."""
         return self._search is not None
 
     def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding:
-        """Move the store to the space of `target`; see `MemoryBackend.reembed`."""
+        """Move the store to the embedding space of `target`; see `MemoryBackend.reembed`."""
         _ = self.search
         tokens = self._options.window_tokens
         migration = SpaceMigration(self._folder, self._database, self._embedder, target, window_tokens=tokens)
         return migration.run(queries, progress)
 
     def migration_lock(self) -> AbstractContextManager[None]:
-        """Return the lock of `reembed`. Entering it raises `Conflict` while another process holds it."""
+        """Return the lock that `reembed` holds. Entering the lock raises `Conflict` while another process holds it."""
         return migration_lock(self._folder)
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
@@ -94,12 +97,13 @@ class Indexes:
         return self._imported.store(vectors)
 
     def verify(self, *, repair: bool) -> Sequence[Check]:
-        """Compare records and indexes; see `MemoryBackend.verify`."""
+        """Compare the records with the indexes, and repair both on request; see `MemoryBackend.verify`."""
         with usable_index_folder(self._folder, writable=not self._database.read_only) as folder:
             return StoreVerifier(folder, self._database, self._embedder, self, repair=repair).run()
 
     def close(self) -> None:
-        """Drop imported vectors that no entry uses, and save the index snapshots. Raises `OSError`, `StoreError`."""
+        """Delete imported vectors that no entry uses, and save the vector index. Raises `OSError` or `StoreError` if
+        this fails."""
         self._imported.drop_unused()
         if self._search is None:
             return  # nothing was changed or searched
@@ -112,20 +116,24 @@ class Indexes:
         self._search.vectors.save()
 
     def discard_scratch(self) -> None:
-        """Delete the temporary folder of a store that cannot be written."""
+        """Delete the temporary index folder, which exists only if the store cannot be written."""
         if self._scratch is not None:
             self._scratch.close()
 
 
 class StoreVerifier:
-    """One run of `verify`. Each check has a separate transaction. The repair after a check runs before the next check,
-    so that the next check sees its result. Rows are repaired only if SQLite can read the complete file."""
+    """Verifies a store once. Each check reads the store in its own transaction. With `repair`, the damage that a check
+    finds is repaired before the next check, so that the next check sees the repaired store. Rows are repaired only if
+    SQLite can read the complete file."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, indexes: Indexes, *, repair: bool) -> None:
-        """`folder` contains the index files. Raises `StoreFull` if a repair is requested and the store cannot be
+        """`folder` contains the index files. Raises `StoreFull` if `repair` is requested and the store cannot be
         written."""
         if repair and database.read_only:
-            raise StoreFull(f"{database.path} cannot be written, so nothing in it can be repaired")
+            raise StoreFull(
+                f"{database.path} cannot be written, so nothing in it can be repaired; "
+                "check the permissions and the free disk space"
+            )
         self._folder = folder
         self._database = database
         self._embedder = embedder
@@ -134,7 +142,7 @@ class StoreVerifier:
         self._repair = repair
 
     def run(self) -> list[Check]:
-        """Return the result of each check."""
+        """Run all checks, and return one result for each check."""
         file = self._check_file()
         entries = self._check(checks.entries, repairs.entries)
         damaged = {row.num for row in entries.keys} if not entries.mended else set()
@@ -168,8 +176,8 @@ class StoreVerifier:
         return findings
 
     def _check_file(self) -> Findings:
-        """Run the integrity check of SQLite. A repair rebuilds the indexes of SQLite, and recovers a file that cannot
-        be read. If the file cannot be recovered, nothing else is repaired."""
+        """Run the integrity check of SQLite. With `repair`, indexes of SQLite are rebuilt, and a file that cannot be
+        read is replaced by a new file with all readable rows. If this fails, the later checks repair nothing."""
         findings = self._check(checks.database, None)
         if not self._repair or not findings.keys:
             return findings
@@ -204,7 +212,8 @@ class StoreVerifier:
         )
 
     def _active_embedder(self) -> tuple[Embedder | None, str]:
-        """Return the embedder of the active space, or the reason why this embedder is unavailable."""
+        """Return the embedder of the active embedding space and "". If this embedder is unavailable, return None and
+        the reason. If the store has no vectors, return None and ""."""
         try:
             with self._database.reading() as connection:
                 active = active_space(connection)
@@ -213,7 +222,9 @@ class StoreVerifier:
             return None, str(error)
 
     def _check_index_files(self, damaged: Collection[int], damaged_vectors: Collection[int]) -> list[Findings]:
-        """Check the index files. Entries and vectors that are damaged in the database are ignored."""
+        """Check the word index and the vector index, and delete a wrong index if `repair` is requested. Entries and
+        vectors that are damaged in the database are not compared; their numbers are in `damaged` and
+        `damaged_vectors`."""
         words = verify_words(self._folder, self._database, damaged)
         snapshot = verify_snapshot(self._folder, self._database, damaged, damaged_vectors)
         if self._repair and words.found:
@@ -225,14 +236,16 @@ class StoreVerifier:
     def _discard_index(self, findings: Findings, *, words: bool = False, vectors: bool = False) -> None:
         try:
             self._indexes.search.renew(words=words, vectors=vectors)
-            findings.mark_repaired(findings.found, "deleted; the next search rebuilds it")
+            findings.mark_repaired(findings.found, "the index is deleted, and the next search rebuilds it")
         except OSError as error:
-            findings.advice = f"it cannot be deleted: {error.strerror or error}"
+            findings.advice = (
+                f"the index cannot be deleted: {error.strerror or error}; check the permissions of the folder"
+            )
 
 
 def salvage_folder(folder: Path) -> Recovered | None:
-    """Replace a database that cannot be opened by a new database with all readable rows. Return None if there is no
-    database. Raises `StoreError`."""
+    """Replace a database that cannot be opened by a new database with all readable rows. Return a report, or None if
+    the folder has no database. Raises `StoreError` if the rows cannot be recovered."""
     path = folder / DATABASE_FILE
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""A backend of one human-readable JSON file per namespace."""
+"""A backend that stores each namespace in one JSON file, which people can read and edit."""
 
 from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 

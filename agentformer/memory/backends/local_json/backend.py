@@ -1,4 +1,4 @@
-"""The backend over a folder of JSON files."""
+"""The backend `local_json`, which stores entries in a folder of JSON files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ _NO_VECTORS = "local_json stores no vectors; search in the mode lexical or hybri
 
 
 class FolderSnapshot:
-    """A `MemorySnapshot` over contents that never change. Raises `StoreDamaged` for a file that cannot be read."""
+    """A `MemorySnapshot` over the contents of all files at one moment. Raises `StoreDamaged` if a needed file cannot be
+    read."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -64,18 +65,20 @@ class FolderSnapshot:
         return [_copied(state) for state in record.former] if record else []
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Return no vectors, because this backend stores none."""
+        """Return no vectors, because this backend stores no vectors."""
         return iter(())
 
 
 class LocalJsonMemoryBackend:
-    """`MemoryBackend` with one JSON file per namespace, so that people can read and edit the entries, for a few
-    thousand entries: each write replaces the files of the changed namespaces, and each search reads every entry of its
-    namespace. The search uses words only, so `pending` is always 0, and `progress` is never called.
+    """A `MemoryBackend` with one JSON file for each namespace, so that people can read and edit the entries. It is made
+    for up to a few thousand entries, because each write replaces the complete files of the changed namespaces, and each
+    search reads all entries of a namespace. The search compares words and uses no vectors. Therefore `pending` is
+    always 0, and `progress` is never called.
 
-    A person may edit a file while no process writes. The next call reads the new content. A damaged file is not
-    changed, and a copy of it is stored in the same folder. Every call that needs a damaged file raises `StoreDamaged`
-    with the position and the reason. Other namespaces still work. `namespaces` and `status` count the readable files.
+    A person may edit a file while no process writes, and the next call reads the new content. If a file is damaged, a
+    copy of the file is stored in the same folder, and the file itself is not changed. Every call that needs this file
+    raises `StoreDamaged` with the position and the reason. Calls for other namespaces still work. `namespaces` and
+    `status` include only the files that can be read.
     """
 
     def __init__(self, folder: Path, *, rrf_k: int = 60) -> None:
@@ -85,7 +88,8 @@ class LocalJsonMemoryBackend:
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> LocalJsonMemoryBackend:
-        """Open the backend of the settings. `embedder` is not used."""
+        """Open the backend in the folder `Settings.index_dir`. `embedder` is not used, because this backend stores no
+        vectors."""
         return cls(settings.index_dir, rrf_k=settings.rrf_k)
 
     def store(
@@ -97,7 +101,8 @@ class LocalJsonMemoryBackend:
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[MemoryEntry]:
-        """Store entries, and remove the entries in the scopes of `replacing`, in one transaction."""
+        """Store entries, and remove the other entries in the scopes of `replacing`, in one transaction; see
+        `MemoryBackend.store`."""
         entries = [checked(with_times(entry)) for entry in entries]
         past = check_histories(entries, former, unique=unique)
         with self._folder.writing() as (contents, records):
@@ -113,13 +118,13 @@ class LocalJsonMemoryBackend:
         return [_copied(records[entry_id].entry) for entry_id in stored]
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
-        """Return the entries of these ids, in this order."""
+        """Return the entries with these ids in the given order. Missing ids are left out."""
         contents = self._folder.read()
         contents.check_ids(ids)
         return [_copied(contents.records[entry_id].entry) for entry_id in ids if entry_id in contents.records]
 
     def search(self, query: Query) -> Hits:
-        """Return the entries of the scope that contain a word of the query, best first."""
+        """Return the entries in the scope of the query that contain a word of the query, best first."""
         records = self._folder.read().of(query.scope.namespace)
         if query.limit < 1 or not query.text.strip():
             return Hits()
@@ -140,7 +145,9 @@ class LocalJsonMemoryBackend:
         )
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        """Change fields of an entry, and add the former state to the history of the entry."""
+        """Change fields of an entry, and return the changed entry. The former version is added to the history of the
+        entry. Raises `NotFound`. Raises `Conflict` if `expected_version` is given and the stored entry has another
+        version."""
         check_settable(changes)
         with self._folder.writing() as (contents, records):
             contents.check_ids([entry_id])
@@ -156,14 +163,14 @@ class LocalJsonMemoryBackend:
         return _copied(changed)
 
     def touch(self, uses: Sequence[Use]) -> None:
-        """Count uses of entries."""
+        """Add to the use counts of entries. Do nothing if the folder is read-only."""
         if self._folder.read_only:
             return  # a search in a read-only folder succeeds, but its uses are not counted
         with self._folder.writing() as (_, records):
             operations.count_uses(records, uses)
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Delete entries with their parts and summaries. Return the number of deleted entries."""
+        """Delete entries together with their parts and summaries. Return the number of deleted entries."""
         with self._folder.writing() as (contents, records):
             if isinstance(what, Scope):
                 ids = _ids(contents, dataclasses.replace(what, include_archived=True))
@@ -206,7 +213,7 @@ class LocalJsonMemoryBackend:
         return _copied(summary)
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
-        """Undo `consolidate`: make the originals current again, and archive the summary."""
+        """Undo `consolidate`: make the originals live again, and archive the summary. Return the originals."""
         with self._folder.writing() as (contents, records):
             contents.check_ids([summary_id])
             originals = operations.restore(records, summary_id, now())
@@ -230,7 +237,7 @@ class LocalJsonMemoryBackend:
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
-        """Raise `InvalidInput`: there are no vectors."""
+        """Raise `InvalidInput`, because this backend stores no vectors."""
         raise InvalidInput("backend", "local_json stores no vectors, so there is nothing to embed")
 
     def abandon_reembedding(self) -> bool:
@@ -252,7 +259,8 @@ class LocalJsonMemoryBackend:
         return 0
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Check the files, histories, links and leases. `repair` removes invalid leases, and repairs nothing else."""
+        """Check the files, the former versions of entries, the links of summaries, and the leases. With `repair`,
+        invalid leases are removed; nothing else is repaired, because a person must edit the files."""
         files = Findings("files", "the files can be read", "")
         contents = Contents()
         with files.reading():
@@ -264,7 +272,8 @@ class LocalJsonMemoryBackend:
         return [findings.to_check() for findings in (files, history, links, self._leases.check(repair=repair))]
 
     def backup(self, folder: Path) -> None:
-        """Write a copy of all files into an empty folder."""
+        """Write a copy of all files into the empty folder `folder`. Raises `StoreFull` if the folder cannot be written,
+        and `StoreDamaged` if a file of this store cannot be read."""
         contents = self._folder.read()
         contents.check_whole()
         try:
@@ -273,10 +282,12 @@ class LocalJsonMemoryBackend:
                 write_atomically(folder / file_name(namespace), text.encode("utf-8"))
         except OSError as error:
             reason = error.strerror or error
-            raise StoreFull(f"{folder} cannot be written ({reason}); free space or choose another") from error
+            raise StoreFull(
+                f"{folder} cannot be written ({reason}); free some disk space or choose another folder"
+            ) from error
 
     def status(self) -> dict[str, Any]:
-        """Return counts, and the reason for each damaged file."""
+        """Return as JSON values the numbers of entries, and the reason for each file that cannot be read."""
         contents = self._folder.read()
         kinds = Counter(record.entry.kind for record in contents.records.values())
         return {
@@ -295,7 +306,8 @@ class LocalJsonMemoryBackend:
 
 
 def _in_scope(contents: Contents, scope: Scope) -> Iterator[MemoryEntry]:
-    """Return the entries of a scope, in order of id. Raises `StoreDamaged`."""
+    """Return the entries in a scope, in the order of their ids. Raises `StoreDamaged` if the file of the namespace
+    cannot be read."""
     records = contents.of(scope.namespace).values()
     return filter(scope_filter(scope), (record.entry for record in records))
 
@@ -305,5 +317,5 @@ def _ids(contents: Contents, scope: Scope) -> set[str]:
 
 
 def _copied(entry: MemoryEntry) -> MemoryEntry:
-    """Return a copy of an entry, so that a caller who changes its metadata does not change the stored entry."""
+    """Return a copy of the entry. A caller may change the metadata of the copy without changing the stored entry."""
     return dataclasses.replace(entry, metadata=copy.deepcopy(entry.metadata)) if entry.metadata else entry

@@ -1,4 +1,5 @@
-"""The file of a namespace: JSON that people can read and edit. Every value is checked when a file is read.
+"""The format of the JSON file of a namespace. People can read and edit the file. Every value is checked when the file
+is read.
 
     {
       "format": 1,
@@ -13,7 +14,7 @@
       ]
     }
 
-A field with its default value is not written. `history` contains the former states, oldest first.
+A field that has its default value is not written. `history` contains the former versions of the entry, oldest first.
 """
 
 from __future__ import annotations
@@ -32,35 +33,37 @@ from agentformer.records.files import safe_file_name
 from agentformer.types import MemoryEntry
 
 FORMAT = 1
-SHOWN = 80  # characters of a wrong value in a message
+SHOWN = 80  # at most this many characters of a wrong value are shown in a message
 
 
 class Record:
-    """An entry with its former states, oldest first. A record is immutable; a changed entry is a new record."""
+    """An entry with its former versions, oldest first. A record does not change: a change of the entry creates a new
+    record."""
 
     def __init__(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
         self.entry = entry
         self.former = former
 
     def replaced(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] | None = None) -> Record:
-        """Return a record with a changed entry, by default with the same history. Terms of equal text are reused."""
+        """Return a new record with `entry`. The former versions are `former`, or those of this record if `former` is
+        not given. The search terms are computed again only if the text of the entry has changed."""
         record = Record(entry, self.former if former is None else former)
         if "terms" in self.__dict__ and indexed_text(self.entry) == indexed_text(entry):
             record.__dict__["terms"] = self.terms
         return record
 
     def with_fields(self, **changes: Any) -> Record:
-        """Return a record with changed fields of the entry and the same history."""
+        """Return a new record in which these fields of the entry are changed. The former versions stay the same."""
         return self.replaced(dataclasses.replace(self.entry, **changes))
 
     @cached_property
     def terms(self) -> EntryTerms:
-        """The terms of the entry for the word search."""
+        """The search terms of the entry."""
         return analyze(self.entry)
 
     @cached_property
     def text(self) -> str:
-        """The JSON text of the record in the file of its namespace."""
+        """The JSON text that represents the record in the file."""
         namespace = self.entry.namespace
         values = {"id": self.entry.id, **entry_to_short_json(self.entry, namespace=namespace)}
         if self.former:
@@ -70,7 +73,8 @@ class Record:
 
 
 def checked(entry: MemoryEntry) -> MemoryEntry:
-    """Return the entry as it is read back from a file. Raises `InvalidInput` for a value that a file cannot hold."""
+    """Return the entry in the form in which it will be read back from a file. Raises `InvalidInput` if JSON cannot
+    represent a value."""
     fields.encodable("namespace", entry.namespace)
     try:
         values = json.loads(json.dumps(entry_to_short_json(entry, namespace=entry.namespace), allow_nan=False))
@@ -80,19 +84,20 @@ def checked(entry: MemoryEntry) -> MemoryEntry:
 
 
 def file_name(namespace: str) -> str:
-    """Return the file name of a namespace."""
+    """Return the name of the file for a namespace."""
     return f"memory-{safe_file_name(namespace)}.json"
 
 
 def file_text(namespace: str, records: Iterable[Record]) -> str:
-    """Return the text of a namespace's file."""
+    """Return the complete text of the file for a namespace with these records."""
     name = json.dumps(namespace, ensure_ascii=False)
     head = f'{{\n  "format": {FORMAT},\n  "namespace": {name},\n  "entries": [\n    '
     return head + ",\n    ".join(record.text for record in records) + "\n  ]\n}\n"
 
 
 def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
-    """Return the namespace and the records of a file, in order of id. Raises `StoreDamaged` with the position."""
+    """Parse the content of a file. Return the namespace, and the records by id, in the order of the ids. Raises
+    `StoreDamaged` with the position of the mistake."""
     content = _load_json(data)
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
         raise StoreDamaged('it must be an object with a list "entries"')
@@ -134,7 +139,7 @@ def _parse_record(values: Any, namespace: str) -> Record:
 
 def _load_json(data: bytes) -> Any:
     try:
-        text = data.decode("utf-8-sig")  # some editors write a byte order mark
+        text = data.decode("utf-8-sig")  # ignores a byte order mark, which some editors write
         return json.loads(text, object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
@@ -147,7 +152,7 @@ def _load_json(data: bytes) -> Any:
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
-    if len(values) < len(pairs):  # otherwise the next write would lose one of the values
+    if len(values) < len(pairs):  # refused, because the next write would lose one of the values
         names = [name for name, _ in pairs]
         duplicate = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"an object has the key {duplicate!r:.{SHOWN}} twice")

@@ -1,7 +1,8 @@
-"""A folder with one JSON file per namespace. One lock protects the folder against all threads and processes. Each call
-takes the lock and reads every changed file completely. A change of one namespace replaces its file. A change of several
-namespaces first writes the new files under temporary names, writes a journal with these names, and renames the files.
-If the process is killed, the next call finishes the change in the journal."""
+"""A folder with one JSON file for each namespace. A lock protects the folder, so that only one thread of one process
+uses it at a time. Each call takes the lock and reads every file that has changed. A change of one namespace replaces
+one file. A change of several namespaces first writes the new files under temporary names, then writes a journal with
+these names, and then renames the files. If the process is killed after the journal was written, the next call renames
+the files that remain."""
 
 from __future__ import annotations
 
@@ -27,14 +28,15 @@ JOURNAL_FILE = "memory.journal"
 _NEW = ".new"  # suffix of a new file that is not yet listed in a journal
 _LOCK_SECONDS = 60.0
 _POLL_SECONDS = 0.002
-_READ_ATTEMPTS = 500  # at a folder without its lock, until nothing changes meanwhile
+_READ_ATTEMPTS = 500  # attempts to read a folder without the lock, until no file changes during the read
 Version = tuple[int, int, int]  # inode, time of change in nanoseconds, size
 _UNREADABLE: Version = (0, 0, 0)
 
 
 @dataclass(frozen=True)
 class NamespaceFile:
-    """The content of a file: its records in the order of their ids, or the reason why the file cannot be read."""
+    """The content of the file of a namespace: `records` by id, in the order of the ids. If the file cannot be read,
+    `damage` is the reason."""
 
     version: Version
     namespace: str = ""
@@ -44,32 +46,34 @@ class NamespaceFile:
 
 @dataclass(frozen=True)
 class Contents:
-    """The content of all files at one moment. Contents never change."""
+    """The contents of all files at one moment. This object never changes."""
 
     files: Mapping[str, NamespaceFile] = field(default_factory=dict)  # by namespace, sorted
     records: Mapping[str, Record] = field(default_factory=dict)  # by id
     damaged: Mapping[str, str] = field(default_factory=dict)  # file name to reason
 
     def of(self, namespace: str) -> Mapping[str, Record]:
-        """Return the records of a namespace, in the order of their ids. Raises `StoreDamaged`."""
+        """Return the records of a namespace by id, in the order of the ids. Raises `StoreDamaged` if the file of the
+        namespace cannot be read."""
         if reason := self.damaged.get(file_name(namespace)):
             raise StoreDamaged(reason)
         file = self.files.get(namespace)
         return file.records if file else {}
 
     def check_whole(self) -> None:
-        """Raise `StoreDamaged` if any file cannot be read."""
+        """Raise `StoreDamaged` if at least one file cannot be read."""
         for reason in self.damaged.values():
             raise StoreDamaged(reason)
 
     def check_ids(self, ids: Iterable[str]) -> None:
-        """Raise `StoreDamaged` if an entry is missing and any file cannot be read, as the entry may be in that file."""
+        """Raise `StoreDamaged` if one of these entries is missing and a file cannot be read, because the missing entry
+        may be in this file."""
         if not self.records.keys() >= set(ids):
             self.check_whole()
 
 
 class Folder:
-    """All files of a store. Safe for threads and processes."""
+    """The files of a store. Several threads and processes can use the same folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,17 +90,18 @@ class Folder:
         self.read()
 
     def close(self) -> None:
-        """Refuse every later call."""
+        """Refuse all later calls."""
         with self._thread_lock:
             self._closed = True
 
     @property
     def read_only(self) -> bool:
-        """True if the folder exists and this process cannot write to it."""
+        """True if the folder exists and this process cannot write to the folder."""
         return self.path.is_dir() and not os.access(self.path, os.W_OK)
 
     def read(self) -> Contents:
-        """Return all committed changes. A read-only folder is read without the lock."""
+        """Return the contents with all completed changes. A read-only folder is read without the lock, because taking
+        the lock writes to the folder."""
         if self.read_only:
             with self._thread_lock:
                 self._check_open()
@@ -106,8 +111,9 @@ class Folder:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[tuple[Contents, dict[str, Record]]]:
-        """Run one transaction. Yield the contents, and a copy of all records that the caller may change. If the block
-        ends without an error, the changed records are on disk. After an error, nothing has changed."""
+        """Run a transaction. Yield the contents, and a copy of all records by id, which the caller may change. If the
+        `with` block ends without an error, the changed records are written to disk. After an error, nothing is
+        changed."""
         with self.locked():
             contents = self._refresh()
             records = dict(contents.records)
@@ -116,13 +122,16 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the folder, against all other threads and processes."""
+        """Hold the lock of the folder during the `with` block, so that no other thread or process uses the folder.
+        Raises `StoreError` if another process holds the lock too long."""
         with self._thread_lock:
             self._check_open()
             try:
                 self._file_lock.acquire(timeout=_LOCK_SECONDS, poll_interval=_POLL_SECONDS)
             except Timeout:
-                raise StoreError(f"{self.path / LOCK_FILE} is held by another process for too long") from None
+                raise StoreError(
+                    f"{self.path / LOCK_FILE} is held by another process for too long; try again, or end this process"
+                ) from None
             except OSError as error:
                 raise write_error(self.path, error) from error
             try:
@@ -131,7 +140,7 @@ class Folder:
                 self._file_lock.release()
 
     def drop_copies(self, namespace: str) -> None:
-        """Delete the copies of the damaged file of this namespace."""
+        """Delete the copies that were made of a damaged file of this namespace."""
         with self.locked():
             for copy in self.path.glob(f"{glob.escape(file_name(namespace))}.damaged-*"):
                 copy.unlink(missing_ok=True)
@@ -144,7 +153,8 @@ class Folder:
         return self._load_changed(self._versions())
 
     def _read_without_lock(self) -> Contents:
-        """Read all files again until no file changes during the read, so that the result is the state of one moment."""
+        """Return the contents of a read-only folder. The files are read again until no file changes during the read, so
+        that the result shows one moment. Raises `StoreError` after many attempts."""
         for _ in range(_READ_ATTEMPTS):
             versions = self._versions()
             if (self.path / JOURNAL_FILE).exists():  # another process is writing
@@ -167,7 +177,7 @@ class Folder:
             )
 
     def _unusable(self, error: OSError) -> StoreError:
-        return StoreError(f"{self.path} cannot be used: {error.strerror or error}; check permissions")
+        return StoreError(f"{self.path} cannot be used: {error.strerror or error}; check the permissions")
 
     def _versions(self) -> dict[str, Version]:
         try:
@@ -196,17 +206,20 @@ class Folder:
         try:
             namespace, records = parse_file(data)
             if file_name(namespace) != name:
-                place = file_name(namespace) if len(namespace) <= SHOWN else "another one"
-                raise StoreDamaged(f"the file contains the namespace {namespace!r:.{SHOWN}}, whose file is {place}")
+                place = file_name(namespace) if len(namespace) <= SHOWN else "of another name"
+                raise StoreDamaged(
+                    f"the file contains the namespace {namespace!r:.{SHOWN}}, which belongs in the file {place}"
+                )
         except StoreDamaged as error:
             return NamespaceFile(version, damage=f"{path} is damaged: {error}; {_keep_copy(path, data)}")
         for entry_id, record in (former.records if former else {}).items():
-            if entry_id in records:  # reuses the terms of an unchanged text
+            if entry_id in records:  # keeps the computed terms if the text is unchanged
                 records[entry_id] = record.replaced(records[entry_id].entry, records[entry_id].former)
         return NamespaceFile(version, namespace, records)
 
     def _adopt(self, files: dict[str, NamespaceFile]) -> None:
-        """Use these files as the newest state. If two files have the same id, the second file counts as damaged."""
+        """Set the newest contents from these files, which are given by file name. If two files contain an entry with
+        the same id, the second file counts as damaged."""
         damaged = {name: file.damage for name, file in files.items() if file.damage}
         sound: dict[str, NamespaceFile] = {}
         records: dict[str, Record] = {}
@@ -216,8 +229,8 @@ class Folder:
             if twice := sorted(records.keys() & file.records.keys()):
                 other = file_name(records[twice[0]].entry.namespace)
                 damaged[name] = (
-                    f"{self.path / name} is damaged: its entry {twice[0]} is in {other} too; "
-                    "remove one of them in an editor, or give it another id"
+                    f"{self.path / name} is damaged: the entry {twice[0]} is also in {other}; "
+                    "remove one of the two entries in an editor, or give one of them another id"
                 )
                 continue
             sound[file.namespace] = file
@@ -226,7 +239,8 @@ class Folder:
         self._contents = Contents(dict(sorted(sound.items())), records, damaged)
 
     def _commit(self, contents: Contents, records: Mapping[str, Record]) -> None:
-        """Write the changed namespaces, or none of them. Raises `StoreFull`."""
+        """Write the files of all namespaces whose records differ between `contents` and `records`. Either all of these
+        files are written or none. Raises `StoreFull`."""
         before = contents.records
         changed = {
             record.entry.namespace
@@ -256,7 +270,8 @@ class Folder:
         self._adopt(files)
 
     def _write(self, texts: Mapping[str, str | None]) -> None:
-        """Replace each file by its text. Remove each file that has no text."""
+        """Replace the files by these texts, which are given by file name. If the text of a file is None, the file is
+        deleted."""
         self._remove_unfinished()
         if len(texts) == 1:
             ((name, text),) = texts.items()
@@ -288,11 +303,11 @@ class Folder:
         try:
             names = json.loads(data)
             if not isinstance(names, dict) or not all(_is_namespace_file(name) for name in names):
-                raise ValueError("it must contain names of memory files")
+                raise ValueError("a journal must contain names of memory files")
         except ValueError as error:
             raise StoreDamaged(
-                f"{journal} is damaged ({error}); the files *{_NEW} next to it hold its change: "
-                "rename or remove them, and then the journal"
+                f"{journal} is damaged ({error}); the files *{_NEW} in the same folder contain the new data: "
+                "remove the ending {_NEW} from their names, or delete them, and then delete the journal"
             ) from None
         for name, has_text in names.items():
             path, new = self.path / name, self.path / (name + _NEW)
@@ -306,7 +321,8 @@ class Folder:
         sync_folder(self.path)
 
     def _remove_unfinished(self) -> None:
-        """Remove temporary files of killed processes. The caller holds the lock, so no process is writing."""
+        """Delete the temporary files of processes that were killed. The caller holds the lock, so no other process is
+        writing these files."""
         for pattern in (".memory[-.]*", f"memory-*{_NEW}"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
@@ -319,7 +335,7 @@ def _version_of(status: os.stat_result) -> Version:
 def _version(entry: os.DirEntry[str]) -> Version:
     try:
         return _version_of(entry.stat())
-    except OSError:  # a broken or circular link
+    except OSError:  # the entry is a broken or circular link
         return _UNREADABLE
 
 
@@ -332,7 +348,8 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def _set_unique_time(path: Path) -> None:
-    """Set the modification time of a new file from the clock, which is finer than the times of some file systems."""
+    """Set the modification time of a new file to the time of the clock. The clock is more exact than the times of some
+    file systems, so two versions of a file get different times."""
     moment = time.time_ns()
     with contextlib.suppress(OSError):
         os.utime(path, ns=(moment, moment))
@@ -343,7 +360,8 @@ def _is_namespace_file(name: str) -> bool:
 
 
 def _keep_copy(path: Path, data: bytes) -> str:
-    """Copy a damaged file in the same folder, once for each content. Return advice for the user."""
+    """Copy a damaged file to a new file in the same folder, unless a copy with the same content exists. Return advice
+    for the user."""
     copy = path.with_name(f"{path.name}.damaged-{hashlib.sha256(data).hexdigest()[:12]}")
     try:
         if not copy.exists():
@@ -351,9 +369,11 @@ def _keep_copy(path: Path, data: bytes) -> str:
     except OSError:
         return "correct the file in an editor, or move it to another folder to start with an empty namespace"
     advice = "correct the file in an editor, or remove it to start with an empty namespace"
-    return f"{advice}; a copy is kept as {copy.name}"
+    return f"{advice}; a copy of the damaged file is {copy.name}"
 
 
 def write_error(path: Path, error: OSError) -> StoreFull:
-    """Return the error for a file or folder that cannot be written."""
-    return StoreFull(f"{path} cannot be written ({error.strerror or error}); free space or check permissions")
+    """Return an error that says that `path` cannot be written, with the reason and advice."""
+    return StoreFull(
+        f"{path} cannot be written ({error.strerror or error}); free some disk space or check the permissions"
+    )

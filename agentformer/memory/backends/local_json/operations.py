@@ -1,5 +1,5 @@
-"""Functions that change and check the records of a store. The records are a dict from id to `Record`. They are a copy
-that is dropped after an error, so no function needs to undo a change."""
+"""Functions that change and check the records of a store. `records` maps ids to records. It is a copy that is thrown
+away after an error, so no function needs to undo its changes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
 
 
 def insert(records: Records, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
-    """Add an entry with its history. Raises `Conflict` if the id exists already."""
+    """Add an entry with its former versions. Raises `Conflict` if an entry with this id exists already."""
     if entry.id in records:
         raise Conflict(f"entry {entry.id} already exists; update it, or store the new entry with another id")
     records[entry.id] = Record(entry, former)
 
 
 def insert_unique(records: Records, entries: Sequence[MemoryEntry], ignored: Collection[str]) -> list[str]:
-    """Insert each entry that is not stored already. For a stored entry, increase its repeat count. Return the id of the
-    stored entry for each given entry. Ids in `ignored` will be deleted and do not count as stored."""
+    """Insert the entries that are not stored already, and increase the repeat count of those that are stored. For each
+    entry, return the id of the stored entry. `ignored` are the ids of entries that will be deleted, so they do not
+    count as stored."""
     by_content: dict[tuple[str, str], list[str]] = defaultdict(list)
     for record in records.values():
         if record.entry.id not in ignored:
@@ -72,7 +73,8 @@ def _add_counts(records: Records, entry_id: str, at: datetime | None, **counts: 
 
 
 def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
-    """Return these ids, and the ids of their parts and summaries. All of them must be deleted together."""
+    """Return these ids together with the ids of all entries that must be deleted with them: their parts, and summaries
+    that are made from them."""
     to_delete = _with_parts(records, ids)
     while summaries := _summaries_of(records, to_delete) - to_delete:
         to_delete |= _with_parts(records, summaries)
@@ -80,7 +82,8 @@ def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[st
 
 
 def _with_parts(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
-    """Return the ids that exist, and the ids of all entries below them by `parent_id` in the same namespace."""
+    """Return those of these ids that exist, together with the ids of all their parts. A part has the id of the
+    containing entry as `parent_id`; parts of parts are included."""
     parts: dict[tuple[str, str | None], list[str]] = defaultdict(list)
     for entry_id, record in records.items():
         parts[record.entry.namespace, record.entry.parent_id].append(entry_id)
@@ -95,14 +98,16 @@ def _with_parts(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
 
 
 def _summaries_of(records: Mapping[str, Record], ids: Collection[str]) -> set[str]:
-    """Return the live summaries of these entries, and the restored ones, which still quote the entries."""
+    """Return the ids of all summaries that were made from these entries. Archived summaries whose originals were
+    restored are included, because these summaries still contain text of the originals."""
     live = {by for i in ids if (by := records[i].entry.archived_by) and by in records}
     archived = (r.entry for r in records.values() if r.entry.kind == "summary" and r.entry.archived_at)
     return live | {entry.id for entry in archived if any(link.id in ids for link in entry.derived_from)}
 
 
 def delete(records: Records, ids: Collection[str]) -> None:
-    """Delete entries and their dependents; see `with_dependents`. Originals that remain become live again."""
+    """Delete the entries with these ids, which must include all ids of `with_dependents`. If a summary is deleted, its
+    originals that are not deleted become live again."""
     for entry_id, record in list(records.items()):
         if entry_id in ids:
             del records[entry_id]
@@ -113,7 +118,8 @@ def delete(records: Records, ids: Collection[str]) -> None:
 def consolidate(
     records: Records, summary: MemoryEntry, ids: Iterable[str], versions: Mapping[str, int], at: datetime
 ) -> None:
-    """Store a summary and archive its originals. Raises `Conflict`."""
+    """Store a summary, and archive its originals, which have these ids. Raises `Conflict` if an original has changed or
+    is not live. `versions` gives the expected version of an id."""
     summaries = {record.entry.archived_by for record in records.values()}
     for entry_id in ids:
         record = records.get(entry_id)
@@ -145,7 +151,8 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
 
 
 def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if a change of `archived_at` would break the link between a summary and its originals."""
+    """Raise `InvalidInput` if the entry is a live summary or an original of one. Its `archived_at` cannot be changed
+    separately, because either the summary or the originals must be live."""
     if entry.archived_by is not None:
         raise InvalidInput("archived_at", f"{entry.id} is replaced by a summary; restore {entry.archived_by} instead")
     if any(record.entry.archived_by == entry.id for record in records.values()):
@@ -153,8 +160,10 @@ def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
 
 
 def check_history(records: Mapping[str, Record]) -> Findings:
-    """Check that former versions belong to their entries and are older than the entries."""
-    findings = Findings("history", "former versions belong to their entries and are older", _EDIT, len(records))
+    """Check that the former versions of each entry have the right id and lower version numbers than the entry."""
+    findings = Findings(
+        "history", "former versions belong to their entries and have lower version numbers", _EDIT, len(records)
+    )
     for record in records.values():
         if problem := history_problem(record.entry.id, record.entry.version, record.former):
             findings.add(problem, record.entry.id)
@@ -162,8 +171,8 @@ def check_history(records: Mapping[str, Record]) -> Findings:
 
 
 def check_links(records: Mapping[str, Record]) -> Findings:
-    """Check that for each summary, either the summary or its originals are live."""
-    findings = Findings("links", "originals of a summary are archived, and the summary is live", _EDIT)
+    """Check that for each summary, either the summary is live or its originals are live, but not both."""
+    findings = Findings("links", "either a summary or its originals are live, and not both", _EDIT)
     for record in records.values():
         entry = record.entry
         if entry.archived_by is None:
@@ -172,7 +181,7 @@ def check_links(records: Mapping[str, Record]) -> Findings:
         summary = records.get(entry.archived_by)
         prefix = f"entry {entry.id} was archived for the summary {entry.archived_by}, which is"
         if summary is None or summary.entry.namespace != entry.namespace:
-            findings.add(f"{prefix} not there")
+            findings.add(f"{prefix} missing")
         elif summary.entry.archived_at is not None:
             findings.add(f"{prefix} archived too")
         elif entry.archived_at is None:
@@ -180,7 +189,7 @@ def check_links(records: Mapping[str, Record]) -> Findings:
     return findings
 
 
-_EDIT = "correct it in an editor"
+_EDIT = "correct the file in an editor"
 
 
 class _Lease(NamedTuple):
@@ -190,14 +199,16 @@ class _Lease(NamedTuple):
 
 
 class Leases:
-    """The leases of all processes that use the folder."""
+    """The leases of all processes that use the folder. A lease reserves a task, which has a name, for one holder for a
+    limited time."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._path = folder.path / "memory.leases"
 
     def take(self, name: str, holder: str, seconds: float) -> bool:
-        """Take or extend a lease. Return False if another holder has the lease."""
+        """Take the lease `name` for `seconds`, or extend it if `holder` has it already. Return False if another holder
+        has the lease."""
         with self._folder.locked():
             running = self._running()
             if name in running and running[name].holder != holder:
@@ -206,15 +217,16 @@ class Leases:
             return True
 
     def release(self, name: str, holder: str) -> None:
-        """Remove a lease if `holder` has it."""
+        """End the lease `name` if `holder` has it."""
         with self._folder.locked():
             running = self._running()
             if name in running and running.pop(name).holder == holder:
                 self._write(running)
 
     def check(self, *, repair: bool) -> Findings:
-        """Check that the file can be read, and that no lease ends later than its duration from now."""
-        findings = Findings("leases", "leases can be read, and no lease lasts longer than it was given for")
+        """Check that the file of the leases can be read, and that no lease has more time left than it was taken for.
+        With `repair`, invalid leases are removed."""
+        findings = Findings("leases", "leases can be read, and no lease has more time left than it was taken for")
         with findings.reading(), self._folder.locked():
             try:
                 leases = self._read()
@@ -232,14 +244,15 @@ class Leases:
         return findings
 
     def _running(self) -> dict[str, _Lease]:
-        """Return the leases that have not ended. If the file cannot be read, return none; leases are short."""
+        """Return the leases that have not ended, by name. If the file cannot be read, return no leases, because all of
+        them end soon."""
         try:
             leases = self._read()
         except _UNREADABLE as error:
-            log.warning("%s cannot be read and is replaced: %s", self._path, error)
+            log.warning("%s cannot be read and is replaced by a new file: %s", self._path, error)
             return {}
         now = time.time()
-        # If more time is left than the length of the lease, the clock was set back.
+        # A lease with more time left than its length is ignored, because the clock was set back.
         return {name: lease for name, lease in leases.items() if 0 < lease.ends_at - now <= lease.seconds}
 
     def _read(self) -> dict[str, _Lease]:

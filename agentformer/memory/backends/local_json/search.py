@@ -1,6 +1,6 @@
-"""Scope filter and word search over entries that are in memory. The search uses BM25 (Robertson and Zaragoza 2009) with
-the same formula, terms and weights as the word index of the embedded backend, so that both backends give the same
-scores."""
+"""Word search and scope filter over entries in memory. The search uses BM25 (Robertson and Zaragoza 2009) with the same
+formula, terms and weights as the word index of the embedded backend, so that the scores of the two backends are
+equal."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import Decay, MemoryEntry, Scope
 
-_K1 = 1.2  # saturation of repeated words
-_B = 0.75  # penalty of long texts
+_K1 = 1.2  # how soon further repetitions of a word stop to count
+_B = 0.75  # how much a long text lowers the score
 _EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
 
 
 @dataclass(frozen=True, slots=True)
 class EntryTerms:
-    """The terms of an entry with their frequencies, for each field of the word index, and the language of the entry."""
+    """The search terms of an entry. `counts` contains the frequency of each term, for each field of the word index.
+    `lengths` contains the number of all terms of each field. `language` is the language of the entry."""
 
     language: str
     counts: dict[str, Counter[str]]
@@ -33,12 +34,13 @@ class EntryTerms:
 
 
 def indexed_text(entry: MemoryEntry) -> tuple[str, str, str, str]:
-    """Return all values of an entry from which its terms are computed."""
+    """Return all values of an entry on which its search terms depend: content, title, context and language."""
     return entry.content, entry.title, entry.context, language_code(entry.metadata.get("language"))
 
 
 def analyze(entry: MemoryEntry) -> EntryTerms:
-    """Return the terms that the embedded backend would index. Terms of title and context are counted once."""
+    """Return the search terms that the embedded backend would index for this entry. A term in title and context counts
+    once, no matter how often it occurs there."""
     content, title, context, known_language = indexed_text(entry)
     language = detect_language(content, known_language)
     terms = text_terms(content, language)
@@ -52,7 +54,8 @@ def analyze(entry: MemoryEntry) -> EntryTerms:
 
 
 def bm25_scores(terms: Sequence[EntryTerms], text: str) -> dict[int, float]:
-    """Return the score of each entry that contains a word of `text`. The keys are positions in `terms`."""
+    """Return the BM25 scores of the entries that contain a word of `text`. `terms` are the search terms of all entries.
+    A key of the result is the index of an entry in `terms`."""
     query = query_terms(text, sorted({entry.language for entry in terms}))
     scores: dict[int, float] = defaultdict(float)
     for field, boost in BOOSTS.items():
@@ -63,7 +66,8 @@ def bm25_scores(terms: Sequence[EntryTerms], text: str) -> dict[int, float]:
 def _add_field(
     scores: dict[int, float], terms: Sequence[EntryTerms], field: str, query: Counter[str], boost: float
 ) -> None:
-    """Add the scores of one field term by term, in a fixed order, so that equal texts get equal sums."""
+    """Add the scores of one field of the word index to `scores`. `boost` is the weight of the field. The terms are
+    added in a fixed order, so that equal texts get exactly equal sums."""
     average = sum(entry.lengths[field] for entry in terms) / max(1, len(terms))
     postings: dict[str, list[tuple[int, int]]] = {term: [] for term in query}
     for number, entry in enumerate(terms):
@@ -78,7 +82,8 @@ def _add_field(
 
 
 def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
-    """Return a function that tests whether an entry is in the scope. All tests use the same moment for salience."""
+    """Return a function that tests whether an entry is in the scope. Decay of salience (importance) is computed for the
+    same moment in all tests."""
     optional = OWNERS if scope.or_nobody else ()
     equal = {
         name: (value, None) if name in optional else (value,)
@@ -113,7 +118,8 @@ def _in_time(scope: Scope, at: datetime | None) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Compare JSON values. Numbers are compared by value, but true is not 1. The order counts only in lists."""
+    """Return whether two JSON values are equal. Numbers are compared by value, and true is not equal to 1. The order of
+    values matters in lists and not in objects."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
