@@ -1,1 +1,1 @@
-"""Pure functions over text: normalise, split and analyze. This package does no input or output."""
+"""Functions that clean, split and analyze texts."""

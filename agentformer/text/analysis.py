@@ -1,9 +1,10 @@
 """Turn a text into the terms of the word index, and a query into the terms to look up.
 
-The words of a text are stemmed in its language, which can be detected reliably in a long text. Each stem includes its
-language: "fi~työkalu". The language of a query is often uncertain. So a query is stemmed in every language of the
-store, and a stem matches only texts of its own language. Numbers, codes, identifiers, surface forms and characters of
-scripts without spaces have no language and match everywhere. Surface forms have a lower weight.
+The words of a text are reduced to stems by the rules of its language, and each stem is stored with this language:
+"fi~työkalu". The language of a query is often uncertain, because a query is short. So a query is stemmed in every
+language of the store, and each of these stems matches only texts of the same language. Other terms have no language and
+match all texts: numbers, codes, identifiers, surface forms (words as they are written), and characters of scripts
+without spaces. A match of a surface form has a lower weight.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ _STROKES = str.maketrans({"ø": "o", "æ": "ae", "œ": "oe", "đ": "d", "ð": "d
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms for three fields of the word index, ranked by BM25 with term frequencies. A term contains no white space.
+    """The terms of a text or a query, for the three fields of the word index. A term is repeated as often as its word,
+    because the ranking (BM25) counts terms. A term contains no white space.
 
-    `stems`: the strongest evidence. `surface`: the casefolded words and, if different, their forms without diacritics,
-    their forms with two letters for a vowel ("muenchen"), and their stems without diacritics ("jyvaskylassa" has such a
-    stem). `parts`: stems of the words inside an identifier, ideographs, character pairs with hiragana, and in languages
-    with compounds pieces of stems without diacritics. A text has all pieces of a stem, and a query has every second
-    piece.
+    `stems`: stems and codes, which are the strongest evidence of a match. `surface`: the casefolded words. For a word
+    with diacritics, these are also the word without diacritics, the word with two letters for a vowel ("muenchen"), and
+    its stem without diacritics, so that "jyvaskylassa" finds "Jyväskylä". `parts`: stems of the words inside an
+    identifier, single ideographs, pairs of characters with hiragana, and, in languages with compound words, pieces of
+    stems without diacritics. A text has all pieces of a stem, and a query has every second piece.
     """
 
     stems: tuple[str, ...]
@@ -49,12 +51,13 @@ class Terms:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The surface forms that are not stems."""
+        """The terms of `surface` that are not stems."""
         return tuple(form for form in self.surface if "~" not in form)
 
 
 def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str:
-    """Return `detect_language` or, if it returns "", the language of which the optional detector is certain."""
+    """Return the language of the text, or "" if it is unknown. If `detect_language` finds no language and there is no
+    `prior`, the optional detector of `analyzers` is used if it is certain enough."""
     detected = detect_language(text, prior)
     if detected or prior or analyzers.detector is None:
         return detected
@@ -95,9 +98,10 @@ def _terms(tokens: Iterable[Lexeme], language: str, analyzers: Analyzers = PLAIN
 
 @dataclass(frozen=True, slots=True)
 class QueryTerms:
-    """The analysis of one query: its language, its tokens, and its terms for each set of languages.
+    """The analysis of one query: its language, its tokens and its terms. Thread-safe.
 
-    The terms for a set of languages are computed once, from the same tokens. Thread-safe.
+    The terms depend on the languages of the searched texts. For each set of languages, the terms are computed once and
+    then cached.
     """
 
     text: str  # at most `MAX_QUERY` code points
@@ -106,7 +110,7 @@ class QueryTerms:
 
     @classmethod
     def of(cls, text: str) -> QueryTerms:
-        """Analyze a query. Characters after the first `MAX_QUERY` are ignored."""
+        """Split a query into tokens, and return its analysis. Characters after the first `MAX_QUERY` are ignored."""
         text = text[:MAX_QUERY]
         shouted = text.isupper()
         tokens = (
@@ -125,8 +129,8 @@ class QueryTerms:
     def terms(self, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
         """Return the terms to look up in texts of these `languages`. "" means texts of unknown language.
 
-        Function words are left out, unless the query has no other words. A word with a capital letter inside the
-        sentence does not count as a function word: "IT", "US", "May".
+        Function words, such as articles, are omitted, unless the query has no other words. A word with a capital letter
+        inside the sentence is not omitted, because it may be a name: "IT", "US", "May".
         """
         key = tuple(sorted(languages)), analyzers
         if (terms := self._derived.get(key)) is None:
@@ -134,7 +138,7 @@ class QueryTerms:
         return terms
 
     def as_text(self, language: str) -> Terms:
-        """Return the terms that a stored text with these words would have in `language`."""
+        """Return the terms of a stored text in `language` that consists of the words of this query."""
         if (terms := self._derived.get(key := (language,))) is None:
             terms = self._derived[key] = _terms(self.tokens, language)
         return terms
@@ -165,17 +169,18 @@ class QueryTerms:
 
 @lru_cache(maxsize=512)
 def analyze_query(text: str) -> QueryTerms:
-    """Return the analysis of a query. Recent analyses are cached, so all stages of a search use the same object."""
+    """Return the analysis of a query. Recent results are cached, so that all stages of a search share one object."""
     return QueryTerms.of(text)
 
 
 def query_terms(text: str, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
-    """Return the terms of a query for texts in `languages`; see `QueryTerms.terms`."""
+    """Return the terms of a query to look up in texts of these `languages`; see `QueryTerms.terms`."""
     return QueryTerms.of(text).terms(languages, analyzers)
 
 
 def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> Iterator[str]:
-    """Yield the stems of the words inside compounds, or inside text without spaces."""
+    """Yield the stems of the words that the splitters find inside a compound word, or inside text without spaces.
+    Function words are skipped."""
     ignored = FUNCTION_WORDS.get(language, _NONE)
     for written in (lexeme.run,) if lexeme.run else lexeme.words:
         if written not in ignored:
@@ -184,7 +189,8 @@ def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> I
 
 
 def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
-    """Return the lexemes that are not function words of `language`. If there are no others, return all lexemes."""
+    """Return the lexemes that are not function words of `language`. If all lexemes are function words, return all
+    lexemes."""
     ignored = FUNCTION_WORDS.get(language, _NONE)
 
     def empty(token: Lexeme) -> bool:
@@ -196,7 +202,8 @@ def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
 
 
 def _surface(word: str, spelt: bool) -> tuple[str, ...]:
-    """Return the word, its form without diacritics and, with `spelt`, its form with "ae" for "ä"."""
+    """Return the word, the word without diacritics, and the word with two letters for a vowel, such as "aa" for "å".
+    With `spelt`, "ae" also replaces "ä"."""
     return (word,) if word.isascii() else _surfaces(word, spelt)
 
 
@@ -207,7 +214,7 @@ def _surfaces(word: str, spelt: bool) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def _fold(word: str) -> str:
-    """Remove diacritics and strokes: "jyväskylä" becomes "jyvaskyla", and "søre" becomes "sore"."""
+    """Return the word without diacritics and strokes: "jyvaskyla" for "jyväskylä", and "sore" for "søre"."""
     if word.isascii():
         return word
     bare = "".join(mark for mark in unicodedata.normalize("NFD", word) if not "\u0300" <= mark <= "\u036f")
@@ -215,13 +222,14 @@ def _fold(word: str) -> str:
 
 
 def _term(word: str, language: str) -> str:
-    """Return the stem with its language as a prefix: "fi~talo"."""
+    """Return the stem of the word, with the language as a prefix: "fi~talo"."""
     return f"{language}~{stem(word, language)}"
 
 
 @lru_cache(maxsize=65536)
 def _pieces_of_stem(term: str) -> tuple[str, ...]:
-    """Return overlapping pieces of the stem. The two ends of the stem are marked with "_"."""
+    """Return the overlapping pieces of `_PART` letters of a stem, without diacritics. "_" marks the two ends of the
+    stem."""
     word = _fold(term.partition("~")[2])
     if len(word) < _PART - 1:
         return ()

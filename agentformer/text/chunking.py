@@ -1,9 +1,10 @@
-"""Split text by tokens into chunks for readers and citations, or into windows for models.
+"""Split a text into pieces with a limited number of tokens: chunks, which readers see and citations name, or windows,
+which models read.
 
-Both uses share one algorithm. Token offsets are computed once for the whole text. Every border between two tokens has a
-strength (paragraph, sentence, clause, word). The text is split from its start. Each piece ends at the strongest border
-that leaves the piece large enough; of several such borders, the last one is used. Offsets are exact, no piece exceeds
-its limit, and time is linear in the text.
+Chunks and windows are made by the same algorithm. Every border between two tokens has a strength: paragraph, sentence,
+clause or word. The text is split from its start. A piece ends at the strongest border at which it is large enough; if
+there are several such borders, it ends at the last of them. Offsets are exact, no piece exceeds its limit, and the time
+is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -41,11 +42,13 @@ Tokens = Sequence[Span]
 
 
 def split(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Sequence[int] = ()) -> list[Span]:
-    """Return the spans of pieces of `text` in order. A piece has at most `limit` of the `tokens`; no token is left out.
+    """Return the spans of the pieces into which `text` is split, in order. A piece has at most `limit` of the given
+    `tokens`. Every token is in a piece.
 
     Neighbouring pieces share at most `overlap` tokens. If possible, the shared text begins with a sentence. `breaks`
-    are offsets that count as paragraph borders, such as headings. Spans begin and end at tokens. A word is split only
-    if it has more than `limit` tokens. Raises `ValueError` if `limit` is below 1, or if `overlap` is not below `limit`.
+    are offsets at which a paragraph begins, such as the offsets of headings. A piece begins and ends at the borders of
+    tokens. A word is split only if it has more than `limit` tokens. Raises `ValueError` if `limit` is below 1, or if
+    `overlap` is not below `limit`.
     """
     if limit < 1 or not 0 <= overlap < limit:
         raise ValueError(f"limit must be at least 1, and overlap must be below limit, got {limit} and {overlap}")
@@ -53,7 +56,8 @@ def split(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Seque
 
 
 class _Piece(NamedTuple):
-    """A span, the number of its tokens inside the whole text, and whether it begins and ends next to white space."""
+    """A piece of a text: its span, the number of its tokens, and whether white space or an end of the text is on both
+    sides of the piece."""
 
     span: Span
     tokens: int
@@ -78,16 +82,17 @@ def _pieces(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Seq
 
 
 def _at_space(text: str, position: int) -> bool:
-    """Return whether `position` is white space or outside of the text."""
+    """Return whether the character at `position` is white space. Return True if `position` is outside of the text."""
     return not 0 <= position < len(text) or text[position].isspace()
 
 
 def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[Span]:
-    """Return spans of `text` for a model of `limit` tokens, with similar sizes, without overlap, with every token.
+    """Split `text` into windows for a model that reads at most `limit` tokens, and return their spans. The windows have
+    similar sizes, do not overlap, and contain every token.
 
-    `count` returns the token spans of a text. A model may tokenise the start of a text in a different way. So if a
-    piece is split inside a run of characters, or is close to the limit, its tokens are counted again, and the piece is
-    split again if it is too long.
+    `count` returns the spans of the tokens of a text. A model may split the first word of a text into other tokens than
+    the same word inside a text. So the tokens of a window are counted again if the window begins or ends inside a run
+    of characters, or if its size is close to the limit. If this count exceeds the limit, the window is split again.
     """
     tokens = count(text)
     if not tokens:
@@ -109,7 +114,8 @@ def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[S
 
 
 def _with_marks(text: str, tokens: Tokens) -> Tokens:
-    """Extend tokens by the combining characters that follow them. BERT's tokenizer drops these characters."""
+    """Extend each token by the combining characters that follow the token, because the tokenizer of BERT omits these
+    characters."""
     if text.isascii() or not any(unicodedata.category(ch) in _MARKS for ch in set(text)):
         return tokens
     borders = chain((token.start for token in islice(tokens, 1, None)), [len(text)])
@@ -123,7 +129,8 @@ def _past_marks(text: str, end: int, border: int) -> int:
 
 
 def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
-    """Return the token index at which the piece that begins at `first` ends (exclusive)."""
+    """Return the index of the token after the piece that begins at token `first`. `strengths` has the strength of the
+    border before each token, and `total` is the number of tokens."""
     furthest = first + limit
     if furthest >= total:
         return total
@@ -136,7 +143,9 @@ def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
 
 
 def _resume(strengths: Sequence[int], first: int, last: int, overlap: int) -> int:
-    """Return the first token of the next piece: up to `overlap` tokens before `last`, at a sentence or a word."""
+    """Return the index of the first token of the next piece, if the former piece has the tokens from `first` up to
+    `last` (exclusive). The next piece begins up to `overlap` tokens before `last`, at a sentence or, if no sentence
+    begins there, at a word."""
     earliest = max(first + 1, last - overlap)
     for strength in (_SENTENCE, _WORD):
         for start in range(earliest, last):
@@ -146,7 +155,8 @@ def _resume(strengths: Sequence[int], first: int, last: int, overlap: int) -> in
 
 
 def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
-    """Return the strength of the border before each token."""
+    """Return for each token the strength of the border before this token. `breaks` are offsets at which a paragraph
+    begins."""
     out = [_PARAGRAPH]
     end = tokens[0].end
     for start, following in islice(tokens, 1, None):  # the hot loop: the two usual borders need no call
@@ -169,7 +179,8 @@ def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
 
 
 def _between(text: str, before: int, after: int) -> int:
-    """Return the strength of the border between a token that ends at `before` and a token that begins at `after`."""
+    """Return the strength of the border between two neighbouring tokens. The first token ends at the offset `before`,
+    and the second token begins at the offset `after`."""
     if gap := text[before:after]:
         if "\n" in gap and _BLANK_LINE.search(gap):
             return _PARAGRAPH

@@ -1,8 +1,9 @@
-"""Detect the language of a text, stem its words, and list the function words, negations and number words of a language.
+"""Detect the language of a text, and reduce words to their stems. The module also lists the function words, negations
+and number words of each language.
 
-The detected language decides which stemmer is used. Detection uses evidence that is cheap and reliable: first the
-script, then function words (articles, pronouns, prepositions, auxiliaries), letters and endings. It needs no model,
-only a word list of a few kilobytes.
+The detected language decides which stemmer is used. Detection uses the script of the text, its function words
+(articles, pronouns, prepositions, auxiliaries), its letters, and the endings of its words. It needs no model, but only
+a word list of a few kilobytes.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _folded(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _word_lines() -> list[list[str]]:
-    """Return language, kind and items of each line of `function_words.txt`."""
+    """Return the lines of `function_words.txt`. Each line is a list: a language, a kind of words, and the words."""
     text = Path(__file__).with_name("function_words.txt").read_text("utf-8")
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
@@ -80,12 +81,13 @@ def _items(kind: str) -> dict[str, list[str]]:
 
 
 def word_list(kind: str) -> dict[str, frozenset[str]]:
-    """Return language -> folded items of this kind in `function_words.txt`, which lists the kinds."""
+    """Return the folded words of this kind for each language. `function_words.txt` lists the kinds."""
     return {language: frozenset(map(_folded, items)) for language, items in _items(kind).items()}
 
 
 def _shared(vote: float, *lists: Mapping[str, Iterable[str]]) -> dict[str, tuple[tuple[str, float], ...]]:
-    """Return item -> (language, votes). If n languages share an item, each of them gets `vote` / n."""
+    """Return for each item (a word, an ending or a letter) its languages and the votes that it gives to each of them.
+    If n languages have the same item, each language gets `vote` / n."""
     owners: dict[str, dict[str, None]] = {}
     for items_of in lists:
         for language, items in items_of.items():
@@ -119,7 +121,8 @@ def _script_of(letter: str) -> str:
 
 
 def _script(sample: str) -> str:
-    """Return the main script of the sample, or "" if it has no letters. A text with kana is Japanese."""
+    """Return the name of the main script of the sample, or "" if the sample has no letters. The script of a text with
+    ideographs and some kana is "kana", because such a text is Japanese."""
     if not _NOT_LATIN.search(sample):  # a fast path for most texts
         return "latin" if _LETTER.search(sample) else ""
     counts: Counter[str] = Counter()
@@ -133,7 +136,8 @@ def _script(sample: str) -> str:
 
 
 def _votes(sample: str, candidates: tuple[str, ...]) -> dict[str, float]:
-    """Return the votes of the words, endings and letters in `sample` for each candidate language."""
+    """Return the votes for each candidate language. The words of `sample`, their endings and their letters give
+    votes."""
     votes = dict.fromkeys(candidates, 0.0)
     for word, weight in _weighted_words(sample).items():
         for language, vote in _word_votes(word) if len(word) <= _CACHED_LENGTH else _word_votes.__wrapped__(word):
@@ -144,7 +148,8 @@ def _votes(sample: str, candidates: tuple[str, ...]) -> dict[str, float]:
 
 @lru_cache(maxsize=_CACHED_WORDS)
 def _word_votes(word: str) -> tuple[tuple[str, float], ...]:
-    """Return the votes of a lower-case word, its ending and its letters."""
+    """Return languages with the votes that a lower-case word gives to them. The ending of the word gives votes only if
+    the word itself gives none. Rare letters give votes too."""
     votes = [*_WORD_VOTES.get(_folded(word), ())]
     if not votes:
         sizes = range(min(_LONGEST_ENDING, len(word) - 2), 1, -1)
@@ -155,8 +160,9 @@ def _word_votes(word: str) -> tuple[tuple[str, float], ...]:
 
 
 def _weighted_words(sample: str) -> dict[str, float]:
-    """Return the words of the sample in lower case with their weights. A word counts at most `_REPEATS` times. A
-    capitalised word after the first word is usually a name, and names do not show the language ("Los Angeles")."""
+    """Return the words of the sample in lower case with their weights. The weight is the number of occurrences, but at
+    most `_REPEATS`. A capitalised word after the first word has a lower weight, because it is usually a name, and a
+    name such as "Los Angeles" does not show the language."""
     if sample.isupper():
         sample = sample.lower()
     weights: dict[str, float] = {}
@@ -169,7 +175,8 @@ def _weighted_words(sample: str) -> dict[str, float]:
 
 @lru_cache(maxsize=_CACHED_WORDS)
 def _small(word: str) -> str:
-    """Return the word in lower case. If an apostrophe joins two words, return the word that has votes."""
+    """Return the word in lower case. For a word with an apostrophe, return the form that is in the word list, such as
+    "dont" or "'s". If no form is in the list, return the part before the apostrophe, such as "l'"."""
     small = word.lower().replace("’", "'")
     head, _, tail = small.partition("'")
     if not tail:
@@ -178,10 +185,11 @@ def _small(word: str) -> str:
 
 
 def detect_language(text: str, prior: str = "") -> str:
-    """Return the ISO 639-1 code of the text's language. If there is not enough evidence, return `prior`.
+    """Return the ISO 639-1 code of the language of the text. If there is not enough evidence, return `prior`.
 
-    `prior` is the language of the document that contains the text. `prior` also wins if two languages are nearly equal,
-    so that a chunk of names and numbers is analysed like its neighbours. Only the start of a text is read.
+    `prior` is the language of the document that contains the text. If two languages are almost equally probable,
+    `prior` is preferred, so that a chunk of names and numbers gets the same language as its neighbours. Only the start
+    of a long text is read.
     """
     sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
     script = _script(sample)
@@ -205,16 +213,19 @@ _KNOWN = _OWN_SCRIPT | FUNCTION_WORDS.keys()
 
 
 def language_code(value: object) -> str:
-    """Return the code of `detect_language` for a caller's "fi", "FI" or "sv-SE", or "" for an unknown language."""
+    """Return the code that `detect_language` returns for a language. `value` is the language as a caller writes it,
+    such as "fi", "FI" or "sv-SE". Return "" for an unknown language."""
     code = re.split(r"[-_]", value.strip().lower(), maxsplit=1)[0] if isinstance(value, str) else ""
     code = _WRITTEN_FORMS.get(code, code)
     return code if code in _KNOWN else ""
 
 
 def likelier_of_alike(text: str) -> str:
-    """If the text is certainly Danish, Norwegian or Swedish, return the most probable of the three, else "".
+    """Return the most probable of Danish, Norwegian and Swedish, if the text is certainly in one of these three
+    languages. Otherwise return "".
 
-    Use it where a wrong choice does little harm. For such a text, `detect_language` may return no language.
+    `detect_language` may return no language for such a text, because the three languages are similar. Use this function
+    where a wrong choice does little harm.
     """
     sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
     if _script(sample) != "latin":
@@ -229,7 +240,8 @@ def likelier_of_alike(text: str) -> str:
 
 @lru_cache(maxsize=131072)
 def stem(word: str, language: str) -> str:
-    """Return the Snowball stem of a folded word. If the language has no stemmer, return the word itself."""
+    """Return the stem of a folded word, as the Snowball stemmer of the language computes it. If the language has no
+    stemmer, return the word."""
     return str(_stemmer(language).stemWord(word)) if language in STEMMERS else word
 
 

@@ -1,13 +1,13 @@
-"""Normalise extracted text before it is stored, shown and searched.
+"""Normalise text that was extracted from a file, before the text is stored, shown and searched.
 
 `clean` changes a single text. `normalize_pages` changes all pages of a document, and joins words that were hyphenated
-at line ends. The spelling in other places of the document decides how such a word is joined. No dictionary is used. The
-order of the steps matters.
+at line ends. The spelling of such a word in other places of the document decides whether the hyphen stays. No
+dictionary is used.
 
-Detached accents are joined with their letters. LaTeX's OT1 fonts draw accents as separate characters. PDF extractors
-return such an accent before its letter ("ty¨okalu", "p˚a"). Some producers write the accent after its letter
-("tyo¨kalu"). The accent of a capital may move to the end of the line ("Oversikt ¨"). An accent without a letter stays
-("20 ˚C", "the sign ¨").
+An accent that is a separate character is joined with its letter. PDF files that LaTeX wrote with OT1 fonts have the
+accent before its letter ("ty¨okalu", "p˚a"). Other programs write the accent after its letter ("tyo¨kalu"). The accent
+of a capital letter may be at the end of the line ("Oversikt ¨"). An accent that belongs to no letter stays ("20 ˚C",
+"the sign ¨").
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ MIN_EVIDENCE = 2  # attached accents needed in a document before stray and space
 
 
 def accent_style(texts: Sequence[str]) -> Style:
-    """Return the side of the letter on which a document has its accents, or "" if too few accents touch a letter."""
+    """Return the side on which the separate accents of a document are: "before" or "after" their letters. Return "" if
+    too few accents touch a letter."""
     before = after = 0
     for text in texts:
         for match in _ATTACHED.finditer(text):
@@ -63,7 +64,8 @@ def accent_style(texts: Sequence[str]) -> Style:
 
 
 def repair_accents(text: str, style: str = "") -> str:
-    """Join accents with their letters. Without the `accent_style` of the document, only touching accents are moved."""
+    """Join separate accents with their letters. `style` is the result of `accent_style` for the document. If the style
+    is unknown, only accents that touch a letter are joined."""
     if not _ANY.search(text):
         return text
     style = style or accent_style([text])
@@ -114,7 +116,8 @@ def _attach_spaced(match: re.Match[str]) -> str:
 
 
 def _place_stray(lines: list[str], number: int) -> None:
-    """Move an accent that touches no letter to the only fitting capital of its line, or of the line before or after."""
+    """Join an accent that touches no letter with the capital letter to which it belongs. This is the only fitting
+    capital of the line or, if the line has only accents, of the line after or before it."""
     match = _STRAY.search(lines[number])
     if match is None:
         return
@@ -164,10 +167,11 @@ _ENGLISH_SHARE = 0.12  # share of all words: English prose about .2, other langu
 
 
 def clean(text: str, *, accents: str = "") -> str:
-    """Remove control characters, special spaces, ligatures and detached accents from a text. Idempotent.
+    """Return the text without control characters. Special spaces, ligatures and separate accents are replaced by common
+    characters. A second call changes nothing.
 
-    Line ends become LF, and several blank lines become one. Hyphens at line ends stay, because `join_hyphens` needs the
-    whole document. `accents` is the `accent_style` of the document.
+    Every line ends with LF, and several blank lines become one. Hyphens at line ends stay, because only `join_hyphens`
+    knows the spelling in the whole document. `accents` is the `accent_style` of the document.
     """
     text = _LINE_ENDS.sub("\n", text).replace("\u2029", "\n\n")
     text = re.sub(r"(?<=[^\W_])[ ]*\ufffe", "-\ufffe", text).replace("-\ufffe", "-\n").replace(LINE_HYPHEN, "")
@@ -179,12 +183,13 @@ def clean(text: str, *, accents: str = "") -> str:
 
 
 def from_symbol_area(text: str) -> str:
-    """Replace characters of symbol fonts by Latin-1 characters. Such fonts use the code points from U+F000."""
+    """Replace the characters of symbol fonts by Latin-1 characters. Symbol fonts use the code points from U+F020 to
+    U+F0FF."""
     return _SYMBOL_AREA.sub(lambda m: chr(ord(m.group()) - 0xF000), text)
 
 
 def _compatible(text: str) -> str:
-    """Apply NFKC, except to characters with a meaning that NFKC would change."""
+    """Apply the Unicode form NFKC, except to characters such as "²", because NFKC would change their meaning."""
     if text.isascii():
         return text
     parts = _COMPATIBLE.split(text)  # excluded characters are at odd indexes
@@ -194,10 +199,12 @@ def _compatible(text: str) -> str:
 
 
 def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> list[str]:
-    """Clean every page and join hyphenated words. The spelling of the whole document is used.
+    """Clean every page, and join words that were hyphenated at line ends. The spelling of a word in the whole document
+    decides whether its hyphen stays.
 
-    `running` returns for each page the span without running header and footer, or None for the whole page. If the last
-    word of a page's span is hyphenated, its second half is on the next page and not in the footer.
+    `running` returns for each page the span of the text without running header and footer, or None for the whole page.
+    Words are joined only inside this span. The last word of the span is not joined with the footer, because the second
+    half of this word is on the next page.
     """
     style = accent_style(texts)
     pages = [clean(text, accents=style) for text in texts]
@@ -214,22 +221,24 @@ def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> 
 
 
 def vocabulary(texts: Sequence[str]) -> Counter[str]:
-    """Count each casefolded word, with or without hyphens, that is inside a line."""
+    """Count the casefolded words of the texts, with and without hyphens. Words that a line end divides are not
+    counted."""
     return Counter(word.casefold() for text in texts for word in _IN_LINE_WORD.findall(_TORN_WORD.sub("\n", text)))
 
 
 def looks_english(texts: Sequence[str]) -> bool:
-    """Return whether the text is English. English hyphenates many compounds that Nordic languages and German write as
-    one word."""
+    """Return whether the text is English. In English, many compound words have a hyphen, while German and the Nordic
+    languages write them as one word."""
     sample = " ".join(text[:2000] for text in texts[:40])
     return len(_ENGLISH_WORDS.findall(sample)) > _ENGLISH_SHARE * max(1, len(sample.split()))
 
 
 def join_hyphens(text: str, words: Mapping[str, int] | None = None, *, english: bool = False) -> str:
-    """Join words that were hyphenated at a line end.
+    """Join words that were hyphenated at a line end. `words` has the number of occurrences of each word in the
+    document, and `english` says whether the document is in English.
 
-    If a hyphen belongs to the word, the hyphen stays and the line end is removed ("HLR-flödet"). If a hyphen replaces
-    an omitted part ("korkea- ja matalapaine"), hyphen and line end stay.
+    If the hyphen belongs to the word, only the line end is removed ("HLR-flödet"). If the hyphen marks an omitted part
+    of a word ("korkea- ja matalapaine"), the hyphen and the line end stay.
     """
     counts = words if words is not None else vocabulary([text])
 
@@ -269,8 +278,9 @@ def _keeps_hyphen(before: str, after: str, counts: Mapping[str, int], english: b
 
 
 def clean_plain(text: str) -> str:
-    """Clean the content of a text file: NFC, LF, no invisible characters. Indentation, hyphens at line ends and
-    compatibility characters stay, because they have a meaning in code, tables and logs."""
+    """Return the content of a text file in the Unicode form NFC, with LF as line end, and without invisible characters.
+    Indentation, hyphens at line ends and special characters stay, because they have a meaning in code, tables and
+    logs."""
     text = _LINE_ENDS.sub("\n", text).replace("\u2029", "\n\n")
     text = _DROPPED.sub("", text.replace("\u00ad", "").replace("\u00a0", " "))
     return unicodedata.normalize("NFC", text).strip("\n")

@@ -1,9 +1,9 @@
-"""Escape stored text for a prompt. Escaped text cannot close a tag, imitate a token of a chat template, or hide
-characters.
+"""Escape stored text before it becomes part of a prompt. Escaped text cannot close a tag of the prompt, cannot contain
+a token of a chat template, and has no hidden characters.
 
-Only the prompt is changed. Stored, quoted and cited text stays the same. Prompts put data between tags of angle
-brackets, so escaped text has no angle brackets: `‹` replaces them. In text that looks like a tag or a token, `⟦`
-replaces the bracket. The time of each function is linear in the text.
+Only the text in the prompt is changed. Stored text and cited text stay the same. In a prompt, data is between tags with
+angle brackets. So in the data, `‹` and `›` replace angle brackets. In text that looks like a tag or a token, `⟦`
+replaces the opening bracket. The time of each function is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _QUOTED_SQUARE = re.compile(
 
 
 def escape_text(text: str) -> str:
-    """Escape text that is put between tags."""
+    """Escape a text that is put between the tags of a prompt."""
     text = strip_hidden(_BREAK.sub("\n", text))
     text = _ENTITY.sub(lambda entity: "‹" if entity["opens"] else "›", text)
     text = _TAG.sub(lambda tag: "⟦" if _is_frame(tag["name"]) else tag[0], text).translate(_ANGLES)
@@ -74,17 +74,19 @@ def escape_text(text: str) -> str:
 
 
 def strip_hidden(text: str) -> str:
-    """Remove invisible characters."""
+    """Return the text without invisible characters."""
     return _STRAY.sub("", _JOINERS.sub(r"\1", _HIDDEN.sub("", text)))
 
 
 def escape_line(text: str) -> str:
-    """Escape text for a quoted attribute of a tag. The result is one line without double quotes."""
+    """Escape a text that is put between the double quotes of an attribute. The result is one line without double
+    quotes."""
     return " ".join(escape_text(text).replace('"', "'").split())
 
 
 def escape_json(text: str) -> str:
-    """Escape JSON text with the escape codes of JSON, so that the parsed value stays the same."""
+    """Escape tags, tokens and hidden characters in JSON text with the escape codes of JSON, so that the parsed value
+    stays the same."""
     for pattern in (_HIDDEN, _JOINERS, _STRAY, _BREAK, _SQUARE):
         text = pattern.sub(_coded, text)
     text = _ENTITY.sub(lambda entity: f"\\u0026{entity[0][1:]}", text)
@@ -92,32 +94,34 @@ def escape_json(text: str) -> str:
 
 
 def strip_template_tokens(text: str) -> str:
-    """Break the tokens of chat templates in a message of a person or a model. Other text stays the same."""
+    """Change the tokens of chat templates in a message of a person or a model, so that no model reads them as tokens.
+    The rest of the message stays the same."""
     return _SQUARE_KNOWN.sub(_broken, _ANGLED.sub("‹", text))
 
 
 class MarkerRestorer:
-    """Restores the brackets in a model's answer that were escaped in its prompt. A replacement character stays if the
-    stored texts contain it."""
+    """Restores the original brackets in the answer of a model, because the model copies escaped text from its prompt. A
+    sign such as `‹` is not replaced if one of the stored texts contains this sign."""
 
     def __init__(self, stored: Iterable[str]) -> None:
         signs = {sign for text in stored for sign in "‹›⟦⟧" if sign in text}
         self._angles, self._squares = not signs & set("‹›"), not signs & set("⟦⟧")
 
     def restore(self, text: str) -> str:
-        """Return `text` with its original brackets."""
+        """Return the answer `text` with the original brackets."""
         if self._angles:
             text = _QUOTED_ANGLE.sub(lambda sign: sign["frame"] or ("<" if sign["open"] else ">"), text)
         return _QUOTED_SQUARE.sub(_whole, text) if self._squares else text
 
 
 def wrap_in_tag(tag: str, text: str) -> str:
-    """Return the escaped text between an opening and a closing `tag`."""
+    """Return the escaped text between the opening and the closing tag of the name `tag`."""
     return f"<{tag}>\n{escape_text(text)}\n</{tag}>"
 
 
 def _is_frame(name: str) -> bool:
-    """Return whether a name looks like the name of a tag that frames data. The letters may be of any script."""
+    """Return whether `name` looks like the name of a tag that surrounds data in a prompt. Letters of other scripts
+    count as the Latin letters that look the same."""
     plain = unicodedata.normalize("NFKC", name).casefold().translate(_LIKE_LATIN)
     return "".join(ch for ch in plain if ch.isalpha() or ch == "-").strip("-") in _FRAMES
 
@@ -129,7 +133,8 @@ def _broken(token: re.Match[str]) -> str:
 
 
 def _whole(quoted: re.Match[str]) -> str:
-    """Restore a text that `_broken` changed, or a role that was escaped."""
+    """Return the original text of a token that `_broken` changed, or of the name of a role that `escape_text`
+    changed."""
     if quoted["role"]:
         return quoted["role"] if _ROLE.match(f"{quoted['role']}:") else quoted[0]
     if not quoted["token"]:
@@ -139,15 +144,15 @@ def _whole(quoted: re.Match[str]) -> str:
 
 
 def _coded(match: re.Match[str]) -> str:
-    """Return JSON escape codes for a match. If the match is a token, only its brackets are replaced."""
+    """Return the match as escape codes of JSON. If the match is a token, only its two brackets become escape codes."""
     if match.re is not _SQUARE or match["token"] is None:
         return _codes(match[0])
     return f"{_codes('[')}{match['token']}{_codes(']')}"
 
 
 def _coded_tag(tag: re.Match[str]) -> str:
-    """Escape the opening bracket of text that looks like a tag. After a backslash, which already begins a JSON code,
-    escape the next character."""
+    """Return the match with its bracket as an escape code of JSON. If the bracket is already written as an escape code,
+    which begins with a backslash, the character after the backslash is escaped."""
     if not _is_frame(tag["name"]):
         return tag[0]
     at = 1 if tag[0][0] == "\\" else 0

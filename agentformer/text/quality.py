@@ -1,9 +1,9 @@
-"""Estimate the quality of text that was extracted from a page. The estimate uses statistics, but no dictionary and no
-model.
+"""Estimate whether the text that was extracted from a page is readable. The estimate uses statistics of the characters,
+but no dictionary and no model.
 
-Garbled text in the index makes every search worse. But a good page that is classified as garbled is lost. So each
-threshold is far from the values of real prose, tables, code and all scripts. A short text is judged only by signs that
-need no statistics.
+Garbled text in the index makes every search worse. But if a good page is classified as garbled, searches cannot find
+this page. So each limit is far from the values of real prose, tables and code in every script. A short text has too few
+letters for statistics, so it is classified only by other signs, such as characters without meaning.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _SHARED = {"MATHEMATICAL", "SUPERSCRIPT", "SUBSCRIPT", "MODIFIER", "FEMININE", "
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """The quality of a page's text. `score` is in 0..1, and higher is better. Scores of two extractions of the same
-    page can be compared."""
+    """The quality of the text of a page. `score` is from 0 to 1, and higher is better. `reason` names the main flaw.
+    The scores of two extractions of the same page can be compared."""
 
     score: float
     letters: int  # letters and digits
@@ -65,10 +65,11 @@ class Quality:
 
 
 def assess(text: str, *, unmapped: float = 0.0) -> Quality:
-    """Return the quality of a page's raw text, before the text is normalised.
+    """Return the quality of the text of a page, before this text is normalised.
 
-    `unmapped` is the share of characters, 0..1, that the font does not map to Unicode. Such text may still be correct,
-    because many fonts use ASCII codes. So `unmapped` only makes the statistical limits stricter.
+    `unmapped` is the share of the characters, from 0 to 1, for which the font gives no Unicode value. Their text may
+    still be correct, because many such fonts use ASCII codes. So a high share only makes the limits of the statistics
+    stricter.
     """
     counts = Counter(text)
     visible = sum(n for c, n in counts.items() if c not in _LAYOUT and not c.isspace())
@@ -104,7 +105,8 @@ def _meaningless(char: str) -> bool:
 
 
 def _mojibake(text: str, letters: int) -> float:
-    """Return the penalty for text in a wrong encoding: unusual pairs, and capitals or symbols inside words."""
+    """Return the penalty for text that was decoded with a wrong encoding. Such text has unusual pairs of letters, and
+    capitals or symbols inside words. `letters` is the number of letters and digits."""
     if letters < 8:
         return 0.0
     pairs = sum(2 for _ in _MOJIBAKE.finditer(text))
@@ -138,7 +140,8 @@ def _script(char: str) -> str:
 
 
 def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
-    """Return the penalty for letters with frequencies of no language, as from a font without a Unicode map."""
+    """Return the penalty for text in which other letters replace the true letters, because the font has no Unicode map.
+    The letters of such text have the frequencies of no language."""
     # Each word once: repetitions say nothing about the language.
     likeness, letters = _letter_likeness(Counter("".join(set(_WORD.findall(text.lower())))))
     digits = sum(n for c, n in counts.items() if c.isdecimal())
@@ -153,7 +156,8 @@ def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
 
 
 def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
-    """Return the highest cosine between the frequencies of the text and of a language, and the number of letters."""
+    """Compare the frequencies of the letters with the frequencies in each known language. Return the cosine for the
+    most similar language, and the number of letters."""
     folded: Counter[str] = Counter()
     for char, n in counts.items():
         if char.isalpha() and char < "\u1f00":
@@ -170,7 +174,8 @@ def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
 
 
 def _lost_spaces(text: str) -> float:
-    """Return the penalty for runs of letters that are too long for words. Compounds rarely exceed 24 letters."""
+    """Return the penalty for lost spaces. Runs of more than 24 letters are a sign of lost spaces, because compound
+    words are rarely so long."""
     runs = _LATIN_RUN.findall(text)
     total = sum(map(len, runs))
     if total < 40:
@@ -180,6 +185,7 @@ def _lost_spaces(text: str) -> float:
 
 
 def _turned_ligatures(text: str) -> float:
-    """Return the penalty for Arabic lam-alef ligatures in visual order. No word begins with alef and hamza-alef."""
+    """Return the penalty for Arabic text in which the letters of the ligature lam-alef are in the wrong order. A sign
+    is a word that begins with alef and hamza-alef, because no Arabic word begins with these letters."""
     turned = len(_LAM_ALEF_TURNED.findall(text))
     return min(0.3, 0.08 + 0.01 * turned) if turned else 0.0

@@ -1,7 +1,8 @@
-"""Split text of any language into sentences. The rules use only a few characters before and after a full stop.
+"""Split text of any language into sentences. The rules read only a few characters before and after a full stop.
 
-A wrong border is worse than a missing border: a quote that ends after "esim." misleads a reader, but two sentences in
-one quote do no harm. So a full stop ends a sentence only if no rule contradicts.
+A wrong border is worse than a missing border: a quote that ends after the abbreviation "esim." misleads a reader, but
+two sentences in one quote do no harm. So a full stop does not end a sentence if it may belong to an abbreviation or a
+number.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ABBREVIATIONS, _CLOSING_ABBREVIATIONS, _ORDINAL_NOUNS = (
 
 
 def sentence_spans(text: str) -> list[Span]:
-    """Return the spans of the sentences in order, without overlap. Only white space is outside of the spans.
+    """Return the spans of the sentences in order, without overlap. Outside of the spans, there is only white space.
 
     A blank line always ends a sentence. A single line break ends a sentence only before a list item or after a heading.
     """
@@ -59,7 +60,8 @@ def sentence_spans(text: str) -> list[Span]:
 
 
 def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yield the range without surrounding white space, unless the result is empty."""
+    """Yield the span of `text[start:end]` without white space at its start and end. Yield nothing if there is only
+    white space."""
     piece = text[start:end]
     if bare := piece.strip():
         start += len(piece) - len(piece.lstrip())
@@ -67,7 +69,8 @@ def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
-    """Return whether a full stop ends its sentence. White space or the end of the text follows the full stop."""
+    """Return whether the matched mark (a full stop, question mark, ...) ends a sentence. White space or the end of the
+    text follows the mark. `caseless` means that sentences of this text begin with small letters."""
     mark = match[0].rstrip(_CLOSERS.replace("\\", ""))
     following = text[match.end() : match.end() + _LOOKBACK].lstrip(_OPENERS + "\r")
     if not following:
@@ -87,7 +90,8 @@ def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
 
 
 def _abbreviated(word: str, following: str, first: bool) -> bool:
-    """Return whether `word`, which precedes a full stop, is an abbreviation, an initial or an ordinal number."""
+    """Return whether `word`, which precedes a full stop, is an abbreviation, an initial or an ordinal number.
+    `following` is the text after the full stop, and `first` means that `word` begins its line."""
     folded = word.casefold()
     capital = following[0].isupper()
     if folded in _CLOSING_ABBREVIATIONS:
@@ -105,13 +109,15 @@ def _abbreviated(word: str, following: str, first: bool) -> bool:
 
 
 def _starts_line(text: str, position: int) -> bool:
-    """Return whether only white space precedes `position` in its line. Then "1." is the number of a list item."""
+    """Return whether only white space precedes `position` in its line. In this case, a number such as "1." is the
+    number of a list item."""
     before = text[max(0, position - 8) : position].rstrip(" \t")
     return not before or before[-1] in "\r\n"
 
 
 def _line_ends(text: str, start: int, paragraph: int, match: re.Match[str]) -> bool:
-    """Return whether a single line break ends a sentence: before a list item or after a heading."""
+    """Return whether the matched line break ends a sentence, because a list item follows or a heading precedes. The
+    sentence begins at the offset `start`, and its paragraph begins at the offset `paragraph`."""
     if _LIST_ITEM.match(text, match.end()):
         return True
     line_start = text.rfind("\n", max(start, match.start() - 2 * _HEADING), match.start()) + 1

@@ -1,6 +1,7 @@
-"""Split text into lexemes: words, numbers, codes and names. A lexeme has all forms that a query may use.
+"""Split text into lexemes: words, numbers, codes and names. A lexeme has all forms of the word or number that a query
+may contain.
 
-Texts and queries use the same tokenizer, which does not depend on the language.
+The same rules split texts and queries in every language.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ _COLON_TAIL = frozenset().union(*word_list("colon").values())
 
 @dataclass(frozen=True, slots=True)
 class Lexeme:
-    """The forms of one token."""
+    """The forms of one token (a word, number, code or name) that are indexed and searched."""
 
     words: tuple[str, ...] = ()  # words to stem
     inner: tuple[str, ...] = ()  # words inside an identifier, which are also stemmed
@@ -89,7 +90,8 @@ class Lexeme:
 
 
 def lexemes(text: str) -> Iterator[Lexeme]:
-    """Yield the lexemes of `text`. If a text has no words, yield its symbols, so that search can find the text."""
+    """Yield the lexemes of `text`. If the text contains no words, yield its symbols, so that a search can find the
+    text."""
     text = text.translate(_INVISIBLE)
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _VULGAR.sub(lambda match: _QUARTERS[match[0]], text))
@@ -117,8 +119,9 @@ def _pieces(token: str) -> Iterator[str]:
 
 
 def _unspaced(run: str) -> Lexeme:
-    """Return the character pairs of a text without spaces. Pairs with hiragana (mostly endings), single ideographs, and
-    sequences of ideographs (mostly one word) are in `parts`."""
+    """Return the lexeme of a run of characters in a script without spaces. `codes` has pairs of characters without
+    hiragana. `parts` has pairs with hiragana (mostly endings), single ideographs, and sequences of ideographs (mostly
+    one word)."""
     codes = _PAIRS.findall(run) if len(run) > 1 or _HIRAGANA.match(run) else [run]
     together = (piece for word in _IDEOGRAPHS.findall(run) for piece in _pieces(word))
     loose = _LOOSE_PAIRS.findall(run) if len(run) > 1 else _HIRAGANA.findall(run)
@@ -126,15 +129,17 @@ def _unspaced(run: str) -> Lexeme:
 
 
 def _long(token: str) -> Lexeme:
-    """Return the parts of a token that is longer than `MAX_TERM`, in pieces of at most `MAX_TERM`."""
+    """Return the lexeme of a token that is longer than `MAX_TERM`. The words of the lexeme are pieces of at most
+    `MAX_TERM` characters."""
     return Lexeme(words=tuple(piece for part in _MARKS_BETWEEN.split(token.casefold()) for piece in _pieces(part)))
 
 
 def _grouped(kind: str | None, token: str) -> Iterator[str]:
-    """Yield the terms of groups of digits or capitals: the whole without spaces, and the groups.
+    """Yield the terms of digits or capitals that are written in groups, such as a telephone number: all groups without
+    spaces, and each group.
 
-    For a text such as "12 500,50", also yield 12500. For a telephone number, also yield its last seven digits, which
-    every spelling of the number has.
+    For a number such as "12 500,50", also yield 12500. For a telephone number, also yield its last seven digits,
+    because every spelling of the number contains these digits.
     """
     if kind == "spaced":
         yield token.replace(" ", "").replace(",", ".")
@@ -150,7 +155,8 @@ def _grouped(kind: str | None, token: str) -> Iterator[str]:
 
 
 def _slashed(token: str) -> Lexeme:
-    """Return the lexeme of "A/B", "TCP/IP", "km/h" or "24/7": the whole as one code, and its words."""
+    """Return the lexeme of a token with slashes, such as "TCP/IP", "km/h" or "24/7". The whole token is a code, and its
+    parts are words or codes."""
     folded = token.casefold()
     parts = folded.split("/")
     codes = (folded, *(part for part in parts if not part.isalpha()))
@@ -173,7 +179,8 @@ def _word(token: str) -> Lexeme:
 
 
 def _compound(token: str, folded: str, capital: bool) -> Lexeme:
-    """Return the lexeme of words that marks join, or of an identifier, with the words inside it as `inner`."""
+    """Return the lexeme of an identifier, or of words that are joined by marks, such as "e-mail". `inner` has the words
+    inside an identifier."""
     words: list[str] = []
     inner: list[str] = []
     numbers: list[str] = []
@@ -198,7 +205,8 @@ def _compound(token: str, folded: str, capital: bool) -> Lexeme:
 
 
 def _humps(part: str) -> tuple[str, ...]:
-    """Split an identifier: `getUserName` into get, user and name; `PDFReader` into pdf and reader."""
+    """Split an identifier into its words in lower case: `getUserName` into "get", "user" and "name"; `PDFReader` into
+    "pdf" and "reader"."""
     runs: list[str] = []
     for run in _RUNS.findall(part):
         start = 0
@@ -213,7 +221,8 @@ def _humps(part: str) -> tuple[str, ...]:
 
 
 def _without_ending(token: str) -> str:
-    """Remove a Nordic case ending after a colon, an English possessive ending, or a contracted English verb."""
+    """Return the token without a Nordic case ending after a colon ("EU:n"), an English possessive ending ("Anna's"), or
+    a contracted English verb ("we're")."""
     head, colon, tail = token.rpartition(":")
     if colon and tail in _COLON_TAIL:
         return head
@@ -222,14 +231,15 @@ def _without_ending(token: str) -> str:
 
 
 def _apostrophe(folded: str) -> tuple[str, ...]:
-    """Return the forms of a word with an apostrophe: leau and eau for "l'eau", dont for "don't"."""
+    """Return the forms of a word with an apostrophe: "leau" and "eau" for "l'eau", "dont" for "don't"."""
     parts = folded.split("'")
     joined = "".join(parts)
     return (joined,) if parts[-1] == "t" else (joined, *(part for part in parts if len(part) > 2))
 
 
 def _number(number: str) -> Iterator[str]:
-    """Yield a number as it is written, the number without thousands separators, and the parts of a date or version."""
+    """Yield a number as it is written, the number without thousands separators, and the parts of a date or of a
+    version."""
     yield number
     if (day := _DAY_FIRST.fullmatch(number)) or (day := _YEAR_FIRST.fullmatch(number)):
         year, month, date = reversed(day.groups()) if "." in number else day.groups()

@@ -1,4 +1,5 @@
-"""Estimate token offsets without a model. The estimate is usually higher than the true number of tokens."""
+"""Estimates the tokens of a text without a model. The estimated number of tokens is usually higher than the true
+number."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ _PIECE = re.compile(r"\w{1,3}|[^\w\s]")
 
 
 def estimated_spans(text: str) -> list[Span]:
-    """Return pieces that a subword tokenizer would rarely split further. So a text that has at most n pieces rarely has
-    more than n tokens."""
+    """Return the spans of estimated tokens: one to three letters or digits, or one other character. The true tokens of
+    a text are rarely more than these spans."""
     return [Span(match.start(), match.end()) for match in _PIECE.finditer(text)]
 
 
 def token_counter(embedder: Embedder) -> Callable[[str], int]:
-    """Return a function that counts the tokens of a text. The embedder's model counts them, or they are estimated if
-    the model is not loaded."""
+    """Return a function that counts the tokens of a text with the model of the embedder. If the embedder cannot be
+    used, the function returns an estimate."""
 
     def count(text: str) -> int:
         try:

@@ -1,4 +1,4 @@
-"""Names of months and weekdays in many languages, and the formats of dates in running text."""
+"""The names of months and weekdays in many languages, and functions that write dates in these languages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WRITTEN = {kind.removeprefix("day "): items.split(":") for kind, items in _LINE
 
 
 class _Bare(dict[int, str | int]):
-    """A cache of letters without accents, by code point."""
+    """A mapping from a code point to its letter without accents. A letter is computed when it is first requested."""
 
     def __missing__(self, point: int) -> str | int:
         # Hangul would be decomposed into sounds; Indic signs and "й" are letters of their own.
@@ -31,12 +31,13 @@ _BARE = _Bare()
 
 
 def strip_accents(text: str) -> str:
-    """Remove accents without changing the number of letters, so that offsets stay valid."""
+    """Return the text without accents. The number of characters stays the same, so that offsets stay valid."""
     return text if text.isascii() else text.translate(_BARE)
 
 
 def _table(kind: str) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
-    """Return whole words, and beginnings of words, with their positions (from 1) in the lines of this kind."""
+    """Return the names of months or weekdays (`kind`) with their numbers; January and Monday are 1. The first mapping
+    has whole words, and the second mapping has beginnings of words."""
     whole: dict[str, set[int]] = {}
     beginnings: dict[str, set[int]] = {}
     for row in (items for of_kind, items in _LINES if of_kind == kind):
@@ -61,23 +62,26 @@ def _numbers(word: str, table: tuple[dict[str, set[int]], dict[str, set[int]]]) 
 
 @lru_cache(maxsize=65536)
 def months(word: str) -> frozenset[int]:
-    """Return the months, 1..12, that the word may name. It may have different meanings in different languages."""
+    """Return the numbers (1 to 12) of the months that the word can mean. In different languages, a word can mean
+    different months."""
     return _numbers(word, _MONTH_TABLE)
 
 
 @lru_cache(maxsize=65536)
 def weekdays(word: str) -> frozenset[int]:
-    """Return the weekdays that the word may name; Monday is 1 (ISO 8601)."""
+    """Return the numbers of the weekdays that the word can mean. Monday is 1 (ISO 8601)."""
     return _numbers(word, _WEEKDAY_TABLE)
 
 
 def format_day(moment: datetime, language: str) -> str:
-    """Return the day in the format of `language`. If the format is unknown, return "2023-05-08"."""
+    """Return the date of `moment` as it is written in `language`. If the format of the language is unknown, return a
+    date such as "2023-05-08"."""
     form, names = _WRITTEN.get(language, ("{year:04}-{number:02}-{day:02}", ""))
     month = names.split()[moment.month - 1] if names else ""
     return form.format(day=moment.day, month=month, year=moment.year, number=moment.month)
 
 
 def format_range(first: datetime, last: datetime, language: str) -> str:
-    """Return "8 May 2023 – 9 May 2023", or a single day if both days are equal."""
+    """Return a range of dates as it is written in `language`, such as "8 May 2023 – 9 May 2023". If both dates are the
+    same day, return one date."""
     return " – ".join(dict.fromkeys((format_day(first, language), format_day(last, language))))

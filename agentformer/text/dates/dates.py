@@ -1,4 +1,4 @@
-"""Find the dates in a text. Dates may be in any notation and many languages."""
+"""Find the dates in a text. The dates may be in many notations and languages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentformer.text.languages import FUNCTION_WORDS
 
 
 class Day(NamedTuple):
-    """A date or a part of a date. A field is 0 if the text does not give it. `weekday` counts from Monday, 1."""
+    """A date, or a part of a date. A field is 0 if it is unknown. `weekday` is from 1 (Monday) to 7."""
 
     year: int = 0
     month: int = 0
@@ -23,7 +23,8 @@ class Day(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A date at `[start, end)` of a text. `sure` is False if the text may be a plain number, such as "8.5."."""
+    """A date at the characters `[start, end)` of a text. `readings` are the dates that it can mean. `sure` is False if
+    the text may be a number and not a date, such as "8.5."."""
 
     start: int
     end: int
@@ -66,7 +67,8 @@ _SURE_ALONE = 6  # letters of a month's name that counts as a date without a num
 
 
 def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> list[Mention]:
-    """Return the dates of `text` in order, without overlap. If `loose` is true, "8/5" counts as a date."""
+    """Return the dates in `text` in order, without overlap. With `loose`, "8/5" counts as a date. With `days_of_week`,
+    the name of a weekday counts as a date."""
     plain = strip_accents(text)
     candidates = [*_numeric(plain, loose), *_named(text, plain), *(_days_of_week(plain) if days_of_week else ())]
     mentions: list[Mention] = []
@@ -77,12 +79,13 @@ def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> 
 
 
 def day_of_moment(moment: datetime) -> Day:
-    """Return the day of a moment in the time zone of the moment."""
+    """Return the day of a moment, in the time zone of this moment."""
     return Day(moment.year, moment.month, moment.day, moment.isoweekday())
 
 
 def is_given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
-    """Return whether a `known` date has all parts of `claim`. A known date without a year fits all `years`."""
+    """Return whether one of the `known` dates agrees with all parts of the date `claim`. A known date without a year
+    agrees with every year in `years`."""
     return any(_covers(claim, day, years) for day in known)
 
 
@@ -104,7 +107,8 @@ def _weekday(day: Day) -> int:
 
 
 def _days(*readings: tuple[int, int, int]) -> tuple[Day, ...]:
-    """Return the possible dates that exist in a calendar, without repetition."""
+    """Return the dates of these readings (year, month, day), without repetition. Readings that cannot be dates, such as
+    month 13, are omitted."""
     return tuple(dict.fromkeys(Day(*ymd) for ymd in readings if (1 <= ymd[1] <= 12) and ymd[2] <= 31 and any(ymd[1:])))
 
 
@@ -130,7 +134,8 @@ def _numeric(text: str, loose: bool) -> Iterator[Mention]:
 
 
 def _eastern_year(era: str | None, year: str | None) -> int | None:
-    """Return the year of a date with 年. Return 0 if the date has no year, and None if the year is ambiguous."""
+    """Return the year of a Japanese, Chinese or Korean date. `era` is the Japanese era, and `year` is the year in this
+    era or in our calendar. Return 0 if the date has no year, and None if the year is ambiguous."""
     if year is None:
         return 0
     number = 1 if year == "元" else int(year)
@@ -149,7 +154,7 @@ def _days_of_week(plain: str) -> Iterator[Mention]:
 
 
 def _named(text: str, plain: str) -> Iterator[Mention]:
-    """Yield dates with a month's name."""
+    """Yield the dates that contain the name of a month. `plain` is `text` without accents."""
     if named := {word: months(word) for word in {*_WORD.findall(plain)} if months(word)}:  # mostly empty
         for match in _WORD.finditer(plain):
             if match[0] in named:
@@ -157,7 +162,8 @@ def _named(text: str, plain: str) -> Iterator[Mention]:
 
 
 def _asks(plain: str, match: re.Match[str], end: int) -> bool:
-    """Return whether the word is a verb in a question, as in "May 20 people come?"."""
+    """Return whether the matched word "may" is a verb at the start of a question and not a month, as in "May 20 people
+    come?". `end` is the offset after the number."""
     if match[0].casefold() != "may" or not _BEGINS.search(plain[max(0, match.start() - _REACH) : match.start()]):
         return False
     following = _NOUN.match(plain, end)

@@ -1,8 +1,8 @@
 """Find the date ranges that a text names: "7 May 2023", "toukokuussa 2023", "two weeks ago", "先週". The word index
-contains terms for them, which do not depend on the notation.
+contains terms for these days, which are the same for every notation and language.
 
-Relative expressions such as "two weeks ago" are computed from a given day. Precision is more important than recall:
-ambiguous numbers, names that are also months, and words such as "soon" or "recently" give no range. Weeks begin on
+Relative expressions such as "two weeks ago" are computed from a given day. A wrong date is worse than a missing date.
+So ambiguous numbers, names that are also months, and words such as "soon" or "recently" give no range. A week begins on
 Monday (ISO 8601).
 """
 
@@ -41,7 +41,7 @@ _GOES_ON = re.compile(r"\.?\d")
 
 
 class Period(NamedTuple):
-    """The time range `[start, end)` of whole days. `start` and `end` are in UTC and have a time zone."""
+    """A period of whole days, from `start` up to `end` (exclusive). Both moments are in UTC and have a time zone."""
 
     start: datetime
     end: datetime
@@ -54,7 +54,8 @@ class _Token(NamedTuple):
 
 
 class _Line:
-    """A text with its folded form, its tokens, and the border words and articles of its possible languages."""
+    """A text and its tokens. `plain` is the text without case and accents. `borders` and `articles` are the words of
+    the possible languages that may precede a date, such as "before" and "the"."""
 
     def __init__(self, text: str, plain: str, tokens: Sequence[_Token], languages: Sequence[Words]) -> None:
         self.text = text
@@ -64,19 +65,21 @@ class _Line:
         self.articles = frozenset[str]().union(*(words.articles for words in languages))
 
     def counts_something(self, at: int, language: str) -> bool:
-        """Return whether a noun follows the token: true for "in 2000 words", false for "in 2000 we"."""
+        """Return whether the number at token `at` is followed by a noun, so that it is no year: True for "in 2000
+        words", False for "in 2000 we"."""
         if at + 1 >= len(self.tokens) or not self.joined(at):
             return False
         start, _, word = self.tokens[at + 1]
         return bool(word) and not self.text[start].isupper() and word not in _function_words(language)
 
     def joined(self, n: int) -> bool:
-        """Return whether token `n` and the next token are separated by only a few spaces."""
+        """Return whether at most a few spaces are between token `n` and the next token."""
         between = self.plain[self.tokens[n].end : self.tokens[n + 1].start]
         return len(between) <= _MOST_BETWEEN and all(mark in _BETWEEN for mark in between)
 
     def behind_border(self, at: int) -> bool:
-        """Return whether a word such as "before" precedes the token. An article may stand between the two words."""
+        """Return whether a border word such as "before" precedes token `at`. An article may be between the two
+        words."""
         for n in range(at - 1, max(-1, at - 3), -1):
             if not self.joined(n):
                 return False
@@ -88,7 +91,8 @@ class _Line:
 
 
 class _PhraseMatch(NamedTuple):
-    """A phrase that begins at token `at`. `behind` is the first token after the phrase."""
+    """A time phrase that was found in a text. It begins at token `at`, and `behind` is the index of the first token
+    after it. `slots` are the values of its variable words."""
 
     at: int
     phrase: Phrase
@@ -97,17 +101,19 @@ class _PhraseMatch(NamedTuple):
 
 
 def periods(text: str, at: datetime, language: str = "") -> list[Period]:
-    """Return the periods that `text` names, in order and without repetition. `language` is an ISO 639-1 code or "".
+    """Return the periods that `text` names, in order and without repetition. `language` is an ISO 639-1 code, or "" if
+    it is unknown.
 
-    Relative expressions are computed from the moment `at`. Its time zone defines where days begin. For a date without a
-    year, the last such date that has begun by `at` is used. A date after "before", "since" or a similar word gives no
-    period.
+    Relative expressions such as "yesterday" are computed from the moment `at`, and days begin at midnight in the time
+    zone of this moment. A date without a year means the last such date that is not after `at`. A date that follows
+    "before", "since" or a similar word gives no period.
     """
     return list(dict.fromkeys(period_of(days, at.tzinfo) for days in query_date_ranges(text, at.date(), language)))
 
 
 def query_date_ranges(text: str, on: date, language: str = "") -> list[DateRange]:
-    """Return the date ranges that a question names, without those that only limit a period, as after "since"."""
+    """Return the date ranges that a question names. A date that only limits a period, as in "since 2023", is omitted.
+    Relative expressions are computed from the day `on`."""
     return [
         days
         for days in find_date_ranges(text, on, language, past=True)
@@ -116,7 +122,8 @@ def query_date_ranges(text: str, on: date, language: str = "") -> list[DateRange
 
 
 def period_of(days: DateRange, zone: tzinfo | None) -> Period:
-    """Return the period from midnight before the first day to midnight after the last day, in `zone`."""
+    """Return the period of these days in the time zone `zone`: from midnight before the first day to midnight after the
+    last day."""
     start, end = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (days.first, days.last + ONE_DAY))
     return Period(start, end)
 
@@ -124,11 +131,12 @@ def period_of(days: DateRange, zone: tzinfo | None) -> Period:
 def find_date_ranges(
     text: str, on: date | None, language: str = "", *, past: bool = False, years: bool = True
 ) -> list[DateRange]:
-    """Return the date ranges that `text` names, in order. Only several meanings of one date overlap ("7/5/2023").
+    """Return the date ranges that `text` names, in order. Two ranges overlap only if they are meanings of the same date
+    ("7/5/2023").
 
-    Relative expressions are computed from the day `on`. Without `on` they are skipped. For a date without a year, the
-    date nearest to `on` is used, or with `past` the last such date that has begun. If `years` is false, written years
-    and border words are skipped, because the word index does not need them.
+    Relative expressions are computed from the day `on`. If `on` is None, they are skipped. A date without a year means
+    the date that is nearest to `on`; with `past`, it means the last such date that is not after `on`. If `years` is
+    False, written years and words such as "before" are ignored, because the word index does not need them.
     """
     text = text[:MAX_TEXT]
     ranges = [*_mentioned(text, on, past)] if _DIGIT.search(text) else []
@@ -142,7 +150,8 @@ def find_date_ranges(
 def _with_phrases(
     text: str, on: date | None, language: str, past: bool, years: bool, dates: list[DateRange]
 ) -> list[DateRange]:
-    """Return the dates, extended by the words before them, and the time expressions that consist of words."""
+    """Return `dates` with the ranges of the time expressions that consist of words. Such an expression can refer to one
+    of the dates, as in "two weeks before 7 May"."""
     plain = time_words.fold(text)
     text_words = {*_LETTERS.findall(plain)}
     for names in _candidate_languages(language, text_words):
@@ -164,7 +173,8 @@ def _with_phrases(
 
 
 def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
-    """Sort the ranges. If some ranges overlap, keep only the longest of them with all its meanings."""
+    """Return the ranges in the order of the text. If the texts of several ranges overlap, keep the longest text with
+    all its meanings."""
     result: list[DateRange] = []
     for days in sorted(dict.fromkeys(ranges), key=lambda days: (days.start, -days.end)):
         while result and days.start < result[-1].end and days.end - days.start > result[-1].end - result[-1].start:
@@ -175,7 +185,8 @@ def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
 
 
 def _candidate_languages(language: str, text_words: set[str]) -> Iterator[list[str]]:
-    """Yield `language` first. If the text has no function word of `language`, then yield all other languages."""
+    """Yield lists of languages in which time expressions are searched, the most probable list first. If the text has a
+    function word of `language`, only this language (with similar languages) is searched."""
     languages = [name for name in time_words.phrase_tables() if name != time_words.UNSPACED]
     own = [name for name in languages if name == language or (language in _ALIKE and name in _ALIKE)]
     if own:
@@ -190,7 +201,7 @@ def _function_words(language: str) -> frozenset[str]:
 
 
 def _mentioned(text: str, on: date | None, past: bool) -> Iterator[DateRange]:
-    """Yield the dates that are written in figures or with the name of a month."""
+    """Yield the ranges of the dates that are written in figures or with the name of a month."""
     for mention in find_dates(text, days_of_week=False):
         if not mention.sure or _part_of_more(text, mention):
             continue
@@ -205,7 +216,8 @@ def _part_of_more(text: str, mention: Mention) -> bool:
 
 
 def _one_order(text: str, mention: Mention) -> bool:
-    """Return whether the notation allows only one order of day and month. "7/5/2023" allows two."""
+    """Return whether the notation of the date allows only one order of day and month. The notation "7/5/2023" allows
+    two orders."""
     return "/" not in text[mention.start : mention.end] or text[mention.start : mention.start + 4].isdigit()
 
 
@@ -218,7 +230,8 @@ def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past
 
 
 def _possible(words: Words, text_words: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
-    """Return first word -> phrases, for the phrases of which all words occur in the text. Most texts have none."""
+    """Return the phrases of which all fixed words occur in the text, by their first word. Most texts have no such
+    phrase."""
     slots = {
         "{unit}": not words.units.keys().isdisjoint(text_words),
         "{month}": not words.months.keys().isdisjoint(text_words),
@@ -233,7 +246,7 @@ def _possible(words: Words, text_words: set[str], plain: str, on: date | None, y
 
 
 def _resolved(line: _Line, matches: Sequence[_PhraseMatch], on: date | None, past: bool) -> Iterator[DateRange]:
-    """Yield the date ranges of matched phrases."""
+    """Yield the date ranges that the matched phrases mean on the day `on`."""
     for at, phrase, slots, behind in matches:
         if phrase.kind == "in-year" and phrase.number and line.counts_something(behind - 1, phrase.language):
             continue
@@ -243,7 +256,7 @@ def _resolved(line: _Line, matches: Sequence[_PhraseMatch], on: date | None, pas
 
 
 def _matches(line: _Line, words: Words, phrases: Mapping[str, list[Phrase]]) -> Iterator[_PhraseMatch]:
-    """Yield the longest phrase at each token."""
+    """Yield for each token the longest phrase that begins at this token, if such a phrase exists."""
     for at, token in enumerate(line.tokens if phrases else ()):
         starting = [*phrases.get(token.word, ())]
         for slot in SLOTS:
@@ -256,7 +269,8 @@ def _matches(line: _Line, words: Words, phrases: Mapping[str, list[Phrase]]) -> 
 
 
 def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
-    """If the phrase is at token `at`, return the values of its slots, else None."""
+    """If the phrase occurs at token `at`, return the values of its slots (variable words such as "{unit}"). Otherwise
+    return None."""
     slots: dict[str, int] = {}
     if at + len(phrase.words) > len(line.tokens):
         return None
@@ -284,7 +298,8 @@ _SLOT: Mapping[str, Callable[[str, Words], int]] = {
 
 
 def _extended(line: _Line, matches: Sequence[_PhraseMatch], dates: Sequence[DateRange]) -> list[DateRange]:
-    """Return the dates and the ranges that phrases before them name: "two weeks before 7 May 2023"."""
+    """Return the dates, and the ranges of phrases that refer to the date after them, such as "two weeks before 7 May
+    2023". Dates that only limit a period are marked as borders."""
     if not dates:
         return []
     before_date: dict[int, tuple[_PhraseMatch, int]] = {}
@@ -317,21 +332,22 @@ def _at_distance(sign: int, slots: Slots, at: date) -> DaySpan | None:
 
 
 def date_terms(text: str, on: date | None, language: str = "") -> tuple[str, ...]:
-    """Return the terms of the days that `text` names, without repetition; see `find_date_ranges` for the arguments.
+    """Return the terms of the word index for the days that `text` names, without repetition. `find_date_ranges`
+    describes the arguments.
 
     A day gives the terms "2023-05-07" and "2023-05", a week gives "2023-W18", and a month gives "2023-05". A written
-    year is already a term of the text. So only a relative year ("last year") gives the term "2022".
+    year is already a word of the text. So only a relative year, such as "last year", gives a term such as "2022".
     """
     return range_terms(find_date_ranges(text, on, language, years=False))
 
 
 def range_terms(named: Iterable[DateRange]) -> tuple[str, ...]:
-    """Return the terms of date ranges, without repetition."""
+    """Return the terms of the word index for these date ranges, without repetition."""
     return tuple(dict.fromkeys(term for days in named for term in _terms(days)))[:_MOST_TERMS]
 
 
 def day_terms(day: date) -> tuple[str, ...]:
-    """Return the terms of a day, its week and its month."""
+    """Return the terms of the word index for a day, for the week of this day, and for its month."""
     return (day.isoformat(), _week(day), day.isoformat()[:7])
 
 

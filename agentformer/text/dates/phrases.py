@@ -1,6 +1,8 @@
-"""Read the time phrases of `time_words.txt`, and compute the days that a phrase means. Weeks begin on Monday.
+"""Read the time phrases of `time_words.txt`, such as "two weeks ago", and compute the days that a phrase means. A week
+begins on Monday.
 
-`unspaced_ranges` finds phrases in text without spaces between words (Japanese). `expressions` finds all other phrases.
+`unspaced_ranges` finds phrases in Japanese text, which has no spaces between words. The module `expressions` finds the
+phrases of all other languages.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ _LINE = re.compile(r"(\w+) ([\w-]+) (-?\d+): (.+)")
 
 @dataclass(frozen=True, slots=True)
 class DateRange:
-    """The days `first` to `last` (inclusive) that a text names at `[start, end)` of its characters.
+    """The days from `first` to `last` (inclusive) that a text names at its characters `[start, end)`.
 
-    `relative` is true if the days were computed from another day. `border` is true if a word such as "before" precedes
-    the date, so that the date only limits a period.
+    `relative` is True if the days were computed from another day, as for "yesterday". `border` is True if a word such
+    as "before" precedes the date, so that the date only limits a period.
     """
 
     start: int
@@ -44,7 +46,8 @@ class DateRange:
 
 
 class Phrase(NamedTuple):
-    """The words of a time expression. Some of them are slots, such as "{unit}"; see `time_words.txt`."""
+    """A time phrase, as a sequence of words. A slot such as "{unit}" is the place of a variable word. `time_words.txt`
+    explains `kind` and `number`."""
 
     language: str
     kind: str
@@ -56,7 +59,7 @@ class Phrase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The time words of one language."""
+    """The words of time phrases in one language. `units`, `numbers` and `months` map each word to its number."""
 
     units: dict[str, int] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -68,7 +71,7 @@ class Words:
 
 @lru_cache(maxsize=1)
 def phrase_tables() -> Mapping[str, Words]:
-    """Return language -> its time words. `fold` is applied to every word."""
+    """Return the time words of each language, by its code. All words are folded by `fold`."""
     by_language: dict[str, Words] = {}
     for line in Path(__file__).with_name("time_words.txt").read_text("utf-8").splitlines():
         if not line or line.startswith("#"):
@@ -92,7 +95,8 @@ def phrase_tables() -> Mapping[str, Words]:
 
 
 def fold(text: str) -> str:
-    """Remove case and accents without changing the number of letters, so that offsets stay valid. "ß" stays."""
+    """Return the text in lower case and without accents. The number of characters stays the same, so that offsets stay
+    valid. For this reason, "ß" does not become "ss"."""
     plain = strip_accents(text)
     whole = plain.casefold()
     if len(whole) == len(plain):
@@ -101,7 +105,7 @@ def fold(text: str) -> str:
 
 
 class Slots(NamedTuple):
-    """The values of a phrase's slots. The value is 0 if the phrase does not have the slot."""
+    """The values of the slots (variable words) of a phrase. A value is 0 if the phrase does not have this slot."""
 
     n: int = 0
     unit: int = 0
@@ -111,7 +115,8 @@ class Slots(NamedTuple):
 
 
 def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
-    """Return the first and last day of a date, or of a month if `day` is 0. Return None if there is no such date."""
+    """Return the first and the last day of a date. If `day` is 0, the date is a whole month. Return None if the date
+    does not exist."""
     try:
         first = date(year, month, day or 1)
         return first, first if day else _end_of_month(first)
@@ -121,7 +126,9 @@ def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
 
 @lru_cache(maxsize=1024)
 def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> DaySpan | None:
-    """For a date without a year, return the nearest occurrence or, with `past`, the last that has begun by `on`."""
+    """Return the first and the last day of the date without a year that is nearest to the day `on`. With `past`, return
+    the last such date that has begun on this day. If `day` is 0, the date is a whole month. Return None if `on` is
+    None."""
     if on is None:
         return None
     spans = [days for year in range(on.year - 8, on.year + 9) if (days := calendar_days(year, month, day))]
@@ -131,12 +138,14 @@ def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> Day
 
 
 def _distance(days: DaySpan, on: date) -> int:
-    """Return twice the number of days to the range. The past counts as nearer: texts mention it more often."""
+    """Return a number that ranks dates by their distance from the day `on`. If a past date and a future date are
+    equally far, the past date is smaller, because texts mention past dates more often."""
     return max((days[0] - on).days * 2 + 1, (on - days[1]).days * 2, 0)
 
 
 def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -> DaySpan | None:
-    """Return the first and last day that a phrase means on the day `on`, or None if it means no days."""
+    """Return the first and the last day that a phrase means on the day `on`. Return None if the phrase means no days.
+    `time_words.txt` explains `kind` and `number`."""
     if kind == "in-year":
         return date(slots.year, 1, 1), date(slots.year, 12, 31)
     if on is None:
@@ -162,7 +171,8 @@ def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -
 
 
 def _unit(unit: str, number: int, on: date, until: date | None = None) -> DaySpan:
-    """Return the unit that is `number` units away from the unit of `on`, or the days from there to `until`."""
+    """Return the first and the last day of the unit (such as "week") that is `number` units after the unit of the day
+    `on`. With `until`, return the days from `number` units after `on` to `until`."""
     if unit == "day":
         first = last = on + timedelta(days=number)
     elif unit == "week":
@@ -191,21 +201,23 @@ def _monday(day: date) -> date:
 
 
 def _weekday(weekday: int, number: int, on: date) -> DaySpan:
-    """Return the last such weekday before `on`. If `number` is positive, return the next such weekday after `on`."""
+    """Return the next such weekday after the day `on` if `number` is positive, otherwise the last such weekday before
+    this day. The result is the same day twice."""
     ahead = (weekday - on.isoweekday()) % 7 or 7
     day = on + timedelta(days=ahead if number > 0 else ahead - 7 if ahead < 7 else -7)
     return day, day
 
 
 def number_value(word: str, words: Words) -> int:
-    """Return the number that is written as a word or with up to three digits, or 0 for other texts."""
+    """Return the number that is written as a word or with up to three digits. Return 0 for any other text."""
     if word.isdecimal():
         return int(word) if len(word) <= 3 else 0  # "5000 days ago" is a figure of speech
     return words.numbers.get(word, 0)
 
 
 def year_value(word: str) -> int:
-    """Return the year that is written with four digits. Return 0 if the year is not plausible."""
+    """Return the year that is written with four digits. Return 0 for any other text, and for a year that is not
+    plausible."""
     return int(word) if len(word) == 4 and word.isdecimal() and int(word) in _PLAIN_YEARS else 0
 
 
@@ -219,7 +231,7 @@ _SLOTS = {
 
 
 def unspaced_ranges(text: str, on: date | None) -> Iterator[DateRange]:
-    """Yield the date ranges of time expressions in text without spaces between words."""
+    """Yield the date ranges of the time phrases in Japanese text. Relative phrases are computed from the day `on`."""
     pattern, phrases = _pattern()
     words = phrase_tables()[UNSPACED]
     for match in pattern.finditer(text):
@@ -238,7 +250,8 @@ def unspaced_ranges(text: str, on: date | None) -> Iterator[DateRange]:
 
 @lru_cache(maxsize=1)
 def _pattern() -> tuple[re.Pattern[str], list[Phrase]]:
-    """Return the phrases with the longest first, and one pattern of them all, where group "p3" is the fourth phrase."""
+    """Return one pattern that matches all Japanese phrases, and the phrases. The group "p3" of the pattern matches the
+    fourth phrase. The longest phrase is first, so that it matches before shorter phrases."""
     words = phrase_tables()[UNSPACED]
     phrases = sorted(words.phrases, key=lambda phrase: -len("".join(phrase.words)))
     units = "|".join(sorted(words.units, key=len, reverse=True))
