@@ -1,1 +1,1 @@
-"""Builds the context of a prompt within a token budget."""
+"""Builds the context of a prompt, which has a limited number of tokens."""

@@ -1,7 +1,8 @@
-"""`ContextBuilder`: core memory, recalled entries, conversation and task as messages within a token budget. Core memory
-is never left out. The tokens that core memory and the task leave are divided: 60% for the conversation, 20% for
-episodes and 20% for knowledge. Unused tokens are given to the conversation, to further relevant entries, and to recent
-episodes, in this order. Messages and entries are never cut. Equal calls on an unchanged memory give equal contexts."""
+"""`ContextBuilder`: builds the messages for a language model from core memory, recalled entries, the conversation and
+the task, within a limited number of tokens. Core memory is always included. The tokens that remain after core memory
+and the task are divided: 60% for the conversation, 20% for episodic entries and 20% for semantic entries. Tokens that
+are not used are given to the conversation first, to further relevant entries next, and to recent episodic entries last.
+Messages and entries are never cut. Equal calls on an unchanged memory give equal contexts."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
-_CANDIDATES = 30  # hits of a search for one share; their relevance is checked
-_RECENT = 20  # recent episodes that are offered last, without a relevance check
+_CANDIDATES = 30  # number of hits of a search whose relevance is checked
+_RECENT = 20  # number of recent episodic entries that are added last, even if they are not relevant
 _SESSION_MESSAGES = 200  # messages that are read if the caller gives no conversation
 _NOT_RELEVANT = "is not relevant to the task"
 # The role in which a message of each role is sent.
@@ -35,26 +36,32 @@ _FRAMES = {"tool": "tool-result", "system": "note"}
 
 
 class ContextBuilder:
-    """Builds contexts from a backend. `count_tokens` counts tokens for the model that reads the context."""
+    """Builds contexts from the entries of a backend. `count_tokens` counts tokens as the language model does that reads
+    the context."""
 
     def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, max_tokens: int = 4000) -> None:
         self._backend = backend
         self._count = count_tokens
         self._max_tokens = max_tokens
-        self._core = CoreMemory(backend, count_tokens, block_tokens=0)  # only read here
+        self._core = CoreMemory(backend, count_tokens, block_tokens=0)  # blocks are only read, so no limit is needed
 
     def build(
         self, task: str, conversation: Iterable[Any] = (), max_tokens: int | None = None, **place: Unpack[Place]
     ) -> Context:
-        """Return core memory, recalled entries, `conversation` and `task` as messages of at most `max_tokens`.
+        """Return a context: core memory, recalled entries, `conversation` and `task`, as messages with at most
+        `max_tokens` tokens in all.
 
-        Memory is the first message, in the user's role, because it is data. Two messages of the user may follow each
-        other; `agent.briefing.alternating` joins them for chat templates that refuse that.
+        Core memory and recalled entries are in the first message. The role of this message is user, because its content
+        is data and not an instruction. Two messages of the user may follow each other; for chat templates that do not
+        allow this, `agent.briefing.alternating` joins these messages.
 
-        `conversation` holds `ChatMessage`s, mappings with role and content, or entries; if it is empty, the last
-        messages of the session are used. Memory is searched in all sessions of the namespace, agent, user and project.
-        Knowledge without a user or project is included, and so are episodes that a summary covers. Raises
-        `InvalidInput` naming the argument, and for `max_tokens` if core memory alone exceeds it.
+        `conversation` is a list of `ChatMessage` objects, of mappings with role and content, or of entries. If it is
+        empty, the last messages of the session are used. Recalled entries come from all sessions with the given
+        namespace, agent, user and project. Semantic entries without a user or project are included. Episodic entries
+        that a summary has replaced are included too.
+
+        Raises `InvalidInput` with the name of the wrong argument. The wrong argument is `max_tokens` if core memory
+        alone has more tokens.
         """
         if not isinstance(task, str):
             raise InvalidInput("task", f"must be a string, got {type(task).__name__}")
@@ -78,14 +85,15 @@ class ContextBuilder:
         return plan.context()
 
     def _session(self, namespace: str, session_id: str | None) -> list[Turn]:
-        """Return the last messages of a session, for all its users, agents and projects."""
+        """Return the last messages of a session, from all users, agents and projects."""
         if session_id is None:
             return []
         scope = Scope(namespace, kinds=("message",), session_id=session_id)
         return turns_of(reversed(self._backend.latest(scope, limit=_SESSION_MESSAGES)))
 
     def _recall(self, scope: Scope, query: str, plan: ContextPlan) -> list[MemoryEntry]:
-        """Return the relevant entries of the scope, best first. Report the other entries to the plan."""
+        """Return the entries in the scope that are relevant to the query, best first. Entries that were found but are
+        not relevant are reported to `plan`."""
         if not query.strip():
             return []
         hits = self._backend.search(Query(query, scope, limit=_CANDIDATES))
@@ -97,10 +105,10 @@ class ContextBuilder:
 
 
 def turns_of(items: Any) -> list[Turn]:
-    """Convert `ChatMessage`s, mappings with `role` and `content`, or entries to turns. Recalled memory is removed from
-    their text. Mappings may have the form of OpenAI's chat API. Of content with parts, only text is kept, and other
-    parts are replaced by their type. Calls of tools without text are skipped. Raises `InvalidInput` with the name of
-    the wrong item."""
+    """Convert the messages of a conversation to turns. `items` are `ChatMessage` objects, mappings with `role` and
+    `content` (as in the chat API of OpenAI), or entries. Recalled memory is removed from the text. If a content
+    consists of parts, text parts are kept, and another part is replaced by its type, such as "[image_url]". Calls of
+    tools without text are skipped. Raises `InvalidInput` with the position of the wrong item."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("conversation", f"must be a list of messages, got {type(items).__name__}")
     return [_turn(item, f"conversation[{n}]") for n, item in enumerate(items) if not _is_tool_call(item)]
@@ -134,10 +142,11 @@ def _turn(item: Any, label: str) -> Turn:
 
 
 def _part(part: Any, label: str) -> str:
-    """Return the text of a part of a message. For an image or another type, return the type in brackets."""
+    """Return the text of a part of a message. If the part is not text, return its type in brackets. `label` names the
+    part in errors."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(kind, str):
-        raise InvalidInput(label, "must be a part with a type, as {'type': 'text', 'text': ...}")
+        raise InvalidInput(label, "must be a mapping with a type, such as {'type': 'text', 'text': ...}")
     text = part.get("text", "" if kind == "text" else f"[{kind}]")
     if not isinstance(text, str):
         raise InvalidInput(f"{label}.text", f"must be a string, got {type(text).__name__}")
@@ -147,7 +156,8 @@ def _part(part: Any, label: str) -> str:
 def _framed_turn(
     role: Any, content: str, label: str, entry_id: str | None = None, framed_roles: tuple[str, ...] = ("tool",)
 ) -> Turn:
-    """Return a turn. If the role needs a frame, quote the text: a model must not read it as the user's words."""
+    """Return a turn for a message. If the role is in `framed_roles`, the text is quoted in a tag, because a model must
+    not read it as words of the user. `label` names the message in errors."""
     if not isinstance(role, str) or role not in _SENT_ROLES:
         raise InvalidInput(f"{label}.role", f"must be one of {', '.join(_SENT_ROLES)}, got {str(role)[:80]!r}")
     sent_role = _SENT_ROLES[role]

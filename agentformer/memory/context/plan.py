@@ -1,6 +1,6 @@
-"""`ContextPlan`: fills the shares of a token budget with core blocks, recalled entries, messages and the task. Each
-item is counted alone first. The tokens of a joined text can differ from the sum of its items, so the result is counted
-again, and the least important items are dropped until it fits."""
+"""`ContextPlan`: chooses the core blocks, recalled entries, messages and the task that fit into a limited number of
+tokens. At first, the tokens of each item are counted separately. A joined text can have more tokens than its items, so
+the result is counted again, and the least important items are dropped until the result fits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ CORE_OPEN, CORE_CLOSE = "<core-memory>", "</core-memory>"
 _MAX_ATTRIBUTE = 200  # code points
 # Fractions of the tokens that core blocks and the task leave. The conversation gets at least the rest.
 _EPISODIC_SHARE, _SEMANTIC_SHARE = 0.2, 0.2
-_MAX_MISSES = 20  # after this many consecutive messages that do not fit, older messages are not tried
+_MAX_MISSES = 20  # older messages are not tried after this many consecutive messages that do not fit
 _NO_ROOM = "no room is left"
 _COVERED = "the entries that it summarises are included themselves"
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An item that is not in the context. `id` is the id of an entry, `task`, or `conversation[n]`."""
+    """An item that is not in the context, with the reason. `id` is the id of an entry, or `task`, or `conversation[n]`
+    for a message."""
 
     id: str
     reason: str
@@ -33,21 +34,23 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ContextReport:
-    """The contents of a context. `tokens` counts each share alone. `total` counts the complete messages."""
+    """A report about a context. `budget` is the allowed number of tokens, and `total` is the number of tokens of all
+    messages. `tokens` are the tokens of each part of the context, counted separately. `included` are the ids of the
+    entries in each part."""
 
     budget: int
     total: int
-    tokens: Mapping[str, int]  # by share, and `task`
-    included: Mapping[str, tuple[str, ...]]  # ids of entries by share
+    tokens: Mapping[str, int]  # number of tokens of core, conversation, episodic, semantic and task
+    included: Mapping[str, tuple[str, ...]]  # ids of entries of core, conversation, episodic and semantic
     left_out: tuple[LeftOut, ...]
-    warnings: tuple[str, ...] = ()  # of the searches
+    warnings: tuple[str, ...] = ()  # warnings of the searches
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Messages for a language model. If `has_memory`, the first message holds core blocks and recalled entries. Memory
-    contains words of documents, tools and other people, so it is data and is sent in the role of the user. Only system
-    messages that the caller passed in keep the system role."""
+    """Messages for a language model. If `has_memory` is True, the first message contains core blocks and recalled
+    entries. These contain words of documents, tools and other people, so this message is data and has the role user.
+    Only system messages that the caller passed keep the role system."""
 
     messages: tuple[ChatMessage, ...]
     report: ContextReport
@@ -56,8 +59,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of the conversation. `label` names it in reports. `entry_id` is set if it is an entry. `framed` is the
-    original text of a message that was quoted in a frame because it is not the user's text."""
+    """A message of the conversation. `label` names the message in reports. `entry_id` is the id of the entry if the
+    message comes from an entry. `framed` is the original text if the message quotes a text that is not by the user,
+    such as the result of a tool."""
 
     message: ChatMessage
     label: str
@@ -74,7 +78,8 @@ class Turn:
 
 
 class ContextPlan:
-    """A context under construction. Raises `InvalidInput` if core memory alone exceeds the budget."""
+    """A context while it is built. `budget` is the allowed number of tokens, and `count` counts the tokens of a text.
+    Raises `InvalidInput` if the core blocks alone have more tokens."""
 
     def __init__(
         self, task: str, turns: Sequence[Turn], core: Sequence[MemoryEntry], budget: int, count: Callable[[str], int]
@@ -88,39 +93,42 @@ class ContextPlan:
         size = self._size(_memory(self._core, ()))
         if (excess := size - budget) > 0:
             counts = f"is {budget}, but core memory alone has {size}: {excess} too many"
-            raise InvalidInput("max_tokens", f"{counts}; raise it, or shorten core blocks")
+            raise InvalidInput("max_tokens", f"{counts}; increase max_tokens, or shorten core blocks")
         self._turns, self._task = _split_task(task, turns)
         self._taken_turns: list[Turn] = []
-        self._offered: dict[str, list[MemoryEntry]] = {"episodic": [], "semantic": []}  # by share
+        self._offered: dict[str, list[MemoryEntry]] = {"episodic": [], "semantic": []}  # key: the part of the context
         self._taken: dict[str, list[MemoryEntry]] = {"episodic": [], "semantic": []}
-        self._spare: list[MemoryEntry] = []  # episodes that are offered after all shares are filled
+        self._spare: list[MemoryEntry] = []  # recent entries that are added last if tokens remain
         self._task_fits = False
 
     def query(self) -> str:
-        """Return the text for the search of memory: the task, or the last message of the user."""
+        """Return the text with which memory is searched: the task, or the last message of the user if there is no
+        task."""
         if self._task:
             return self._task.message.content
         return next((turn.text for turn in reversed(self._turns) if turn.is_users), "")
 
     def offer(self, share: str, entries: Iterable[MemoryEntry]) -> None:
-        """Offer entries for a share, best first. Entries in the conversation or in another share are skipped."""
+        """Set the entries that can be added to a part of the context (`share` is "episodic" or "semantic"), best first.
+        Entries that are already in the conversation or in the other part are skipped."""
         self._offered[share] = self._new(entries)
 
     def offer_spare(self, episodes: Iterable[MemoryEntry]) -> None:
-        """Offer episodes that no search selected. They are added only if tokens are left at the end."""
+        """Set recent episodic entries that no search has selected. They are added only if tokens remain at the end."""
         self._spare = self._new(episodes)
 
     def leave_out(self, ids: Iterable[str], reason: str) -> None:
-        """Record a reason for entries that are not included, for the report."""
+        """Record for the report that these entries are not included, and the reason."""
         for entry_id in ids:
             self._reasons.setdefault(entry_id, reason)
 
     def warn(self, warnings: Iterable[str]) -> None:
-        """Record warnings of a search, for the report."""
+        """Record warnings of a search for the report."""
         self._warnings.update(dict.fromkeys(warnings))
 
     def fill(self) -> None:
-        """Add recalled entries up to their shares, the conversation, and then more entries if they fit."""
+        """Choose the items of the context: first recalled entries up to a share of the tokens, next the conversation,
+        and last more entries if tokens remain."""
         self._task_fits = self._task is not None and self._fits([*_memory(self._core, ()), self._task.message])
         quota = max(0, self._left())
         self._take_entries("episodic", int(quota * _EPISODIC_SHARE))
@@ -139,7 +147,7 @@ class ContextPlan:
         self._shrink("semantic", "episodic")
 
     def context(self) -> Context:
-        """Return the messages and the report."""
+        """Return the messages together with the report."""
         messages = self._messages()
         task = self._task if self._task_fits else None
         conversation = (*self._taken_turns, task) if task else self._taken_turns
@@ -170,7 +178,7 @@ class ContextPlan:
         return [entry for entry in entries if entry.id not in ids and _comparable(entry.content) not in texts]
 
     def _take_turns(self) -> None:
-        """Add messages, newest first. A message is never cut."""
+        """Add messages that fit completely, newest first."""
         left, misses = self._left(), 0
         for turn in reversed(self._turns):
             cost = self._cost(turn.message.content) if misses < _MAX_MISSES and left > 0 else left + 1
@@ -182,7 +190,7 @@ class ContextPlan:
                 misses += 1
 
     def _take_entries(self, name: str, room: int) -> None:
-        """Add further entries of a share that fit into `room` tokens, best first."""
+        """Add further entries to the part `name`, best first. The added entries have at most `room` tokens together."""
         taken = {entry.id for entry in self._taken[name]}
         frame = 0 if any(self._taken.values()) else self._cost(recalled_block(()))
         for entry in self._offered[name]:
@@ -195,7 +203,8 @@ class ContextPlan:
                 frame = 0
 
     def _is_covered(self, entry: MemoryEntry) -> bool:
-        """True for a summary if all of its originals are in the context."""
+        """Return whether the entry is a summary whose originals are all in the context, so that the summary is not
+        needed."""
         originals = {link.id for link in entry.derived_from if link.type == "derived_from"}
         included = {turn.entry_id for turn in self._taken_turns}
         included |= {episode.id for episode in self._taken["episodic"]}
@@ -206,7 +215,8 @@ class ContextPlan:
             self._taken[name] = [entry for entry in entries if not self._is_covered(entry)]
 
     def _shrink(self, *shares: str) -> None:
-        """Drop entries of these shares in turn, then the oldest messages, and then the task, until the rest fits."""
+        """Drop entries of these parts until the messages fit: all entries of the first part before those of the next
+        part. If this is not enough, drop messages, oldest first, and at last the task."""
         while not self._fits(self._messages()):
             if entries := next((self._taken[name] for name in shares if self._taken[name]), None):
                 entries.pop()
@@ -246,7 +256,8 @@ class ContextPlan:
         return self._size(messages) <= self._budget
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the sum of the tokens of the messages, or the tokens of the joined text if they are more."""
+        """Return the number of tokens of the messages: the sum of all messages, or the number for the joined text if
+        that is greater."""
         if not messages:
             return 0
         contents = [message.content for message in messages]
@@ -257,7 +268,8 @@ class ContextPlan:
         return sum(self._cost(recalled_block([entry])) - self._count(empty) for entry in entries)
 
     def _cost(self, content: str) -> int:
-        """Return the largest number of tokens that a text adds together with the line break before it."""
+        """Return the greatest number of tokens by which a text can increase a message. The line break before the text
+        is included."""
         return max(self._count(content), self._count("\n" + content))
 
     def _count(self, text: str) -> int:
@@ -271,12 +283,14 @@ def _comparable(text: str) -> str:
 
 
 def recalled_block(entries: Iterable[MemoryEntry]) -> str:
-    """Return entries between the markers of recalled memory. The origin of each entry is included."""
+    """Return the text of these entries between the markers of recalled memory. The text of each entry has attributes
+    such as kind, date, speaker and document."""
     return "\n".join([RECALLED_OPEN, *(_item(entry, _origin(entry)) for entry in entries), RECALLED_CLOSE])
 
 
 def core_block(blocks: Iterable[MemoryEntry]) -> str:
-    """Return core blocks between the markers of core memory. The name of each block is included."""
+    """Return the text of these core blocks between the markers of core memory. The text of each block has the name of
+    the block as an attribute."""
     return "\n".join([CORE_OPEN, *(_item(block, {"name": block.title}) for block in blocks), CORE_CLOSE])
 
 
@@ -304,7 +318,8 @@ def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> lis
 
 
 def _split_task(task: str, turns: Sequence[Turn]) -> tuple[list[Turn], Turn | None]:
-    """Return the conversation without the task, and the task, which can be the last message of the user."""
+    """Return the conversation and the task as a turn. If the last message of the user already contains the task, this
+    message is the task and is removed from the conversation. If there is no task, the second value is None."""
     turns = [turn for turn in turns if turn.message.content.strip()]
     if not task.strip():
         return turns, None

@@ -1,2 +1,2 @@
-"""Summaries of entries. A model writes the summary and checks verify it, or the summary consists of sentences of the
-entries."""
+"""Summaries of entries. Either a language model writes a summary and checks compare it with the entries, or the summary
+consists of sentences of the entries."""

@@ -1,10 +1,12 @@
-"""`extract`: a summary that consists of sentences of the entries, word for word and in order, without a model.
+"""`extract`: makes a summary without a model. The summary consists of sentences of the entries, word for word and in
+their order.
 
-The value of a sentence depends on its terms, weighted by frequency and rarity (the centroid of Radev et al. 2004), on
-its rank in the graph of similar sentences (LexRank: Erkan & Radev 2004), and on its kind (a date counts more than a
-greeting). A repeated term adds little value (maximal marginal relevance: Carbonell & Goldstein 1998). A long sentence
-costs more than a short one (Lin & Bilmes 2010). Equal entries give equal summaries. The work is limited for any input.
-A short conversation is kept, except for sentences without content. Decisions, errors and milestones come first.
+The value of a sentence depends on the frequency and rarity of its terms (the centroid of Radev et al. 2004), on its
+rank in the graph of similar sentences (LexRank: Erkan & Radev 2004), and on its kind: a sentence with a date has a
+greater value than a greeting. A term that is already in the summary adds little value (maximal marginal relevance:
+Carbonell & Goldstein 1998). The value of a long sentence is reduced (Lin & Bilmes 2010). Equal entries give equal
+summaries. The work is limited for any input. All sentences of a short conversation are kept, except sentences without
+content. Sentences of decisions, errors and milestones are selected first.
 """
 
 from __future__ import annotations
@@ -28,23 +30,23 @@ from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem, wo
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
 
-_SHARE = 1 / 2  # of the originals' tokens
+_SHARE = 1 / 2  # largest share of the tokens of the originals
 _MIN_ROOM = 120  # tokens for sentences, however short the originals are
-_PRIORITY_KINDS = frozenset({"decision", "error", "milestone", "task_complete"})  # of entries
-_MIN_CUT = 12  # tokens of room that are worth a part of a long sentence
+_PRIORITY_KINDS = frozenset({"decision", "error", "milestone", "task_complete"})  # kinds of entries
+_MIN_CUT = 12  # least number of free tokens for the beginning of a long sentence
 _ELLIPSIS = "…"  # after a part of a sentence
 _OWN_WORDS = 8  # shorter sentences of two speakers are not repetitions of each other
-_DAMPING = 0.85  # of LexRank; the rest is spread evenly
-_ITERATIONS = 50  # of the power iteration, which converges long before
+_DAMPING = 0.85  # damping factor of LexRank; the rest is spread evenly
+_ITERATIONS = 50  # steps of the power iteration, which converges long before
 # Rounded values from a flat neighbourhood: of 15 settings tried on the development conversations of `bench.cleaning`
 # with a third of the tokens kept, most came within 3% (terms) and 5% (answers).
-_FREQUENCY_POWER = 0.5  # of a term's count
-_CENTRALITY_POWER = 0.5  # of a sentence's rank in the graph
-_LENGTH_POWER = 0.5  # of a sentence's tokens, by which its worth is divided
-_REPEATED = 0.3  # factor on a term's worth when a selected sentence has it
-_MIN_WORTH = 0.01  # of a sentence without terms, so that its kind still decides
-_MAX_TRIED = 20  # sentences, if the best do not fit
-_MAX_READ = 2_000  # sentences; of more, evenly spread ones are read
+_FREQUENCY_POWER = 0.5  # exponent of the count of a term
+_CENTRALITY_POWER = 0.5  # exponent of the rank of a sentence in the graph
+_LENGTH_POWER = 0.5  # exponent of the tokens of a sentence; its value is divided by the result
+_REPEATED = 0.3  # factor for the weight of a term that a selected sentence contains
+_MIN_WORTH = 0.01  # value of a sentence without terms, so that its kind still decides
+_MAX_TRIED = 20  # sentences that are tried if the best ones do not fit
+_MAX_READ = 2_000  # sentences that are read; of more, evenly spread ones
 _MAX_RANKED = 400  # sentences in the graph; its cost is quadratic
 _MAX_TOKEN_LENGTH = 20  # code points, to bound the text that is counted
 _WORDS = re.compile(r"\w+")
@@ -80,17 +82,17 @@ CountTokens = Callable[[str], int]
 @dataclass(frozen=True, slots=True)
 class _Sentence:
     entry: int  # index of the entry
-    index: int  # inside the entry
+    index: int  # position of the sentence in the entry
     text: str
     speaker: str
     priority: bool
 
 
 def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: CountTokens) -> str:
-    """Return the most valuable sentences, up to half of all tokens. If there are few tokens, return all sentences with
-    content. The result never has more than `max_tokens`. Sentences of priority kinds may use all of these tokens.
-    Neighboring sentences share a line that begins with the speaker. The result is empty only if not even one word
-    fits."""
+    """Return a summary of at most `max_tokens` tokens: the most valuable sentences of the entries, with up to half of
+    the tokens of all sentences. If the entries have few tokens, all sentences with content are kept. Decisions, errors
+    and other entries of priority kinds may use more than half of the tokens. Neighboring sentences are on the same
+    line, which begins with the speaker. The summary is empty only if `max_tokens` is too small for one word."""
     entries = sort_by_time(entries)
     sentences = _sentences(entries, max_tokens)
     if not sentences:
@@ -106,7 +108,8 @@ def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: Count
 
 
 class _Selection:
-    """Selected sentences. They have at most `room` tokens, and at most `limit` tokens together with their speakers."""
+    """The selected sentences. The sentences have at most `room` tokens. Together with the names of the speakers, they
+    have at most `limit` tokens."""
 
     def __init__(self, entries: Sequence[MemoryEntry], room: int, limit: int, count_tokens: CountTokens) -> None:
         self._entries = entries
@@ -116,8 +119,8 @@ class _Selection:
         self._selected: list[_Sentence] = []
 
     def fill(self, ranked: Sequence[_Sentence]) -> str:
-        """Return all sentences that fit, and the beginning of a long sentence. Return "" if no complete sentence
-        fits."""
+        """Select sentences of `ranked`, best first, and return their text. Sentences that do not fit are skipped, but
+        the beginning of one long sentence can be added. Return "" if no complete sentence fits."""
         room = self._left
         missed = [sentence for sentence in ranked if sentence.priority and not self._add(sentence)]
         reserved = self._left // 2 if missed else 0  # room for the beginning of a long priority sentence
@@ -125,7 +128,7 @@ class _Selection:
         missed += [sentence for sentence in ranked if not sentence.priority and not self._add(sentence)]
         self._left += reserved
         if not self._selected:
-            self._left = self._limit  # one long sentence is all there is
+            self._left = self._limit  # there is only one long sentence
             missed = [sentence for sentence in missed if self._selected or not self._add(sentence)]
         if not self._selected:
             return ""
@@ -134,7 +137,7 @@ class _Selection:
         return _text(self._entries, self._selected)
 
     def _add_beginning(self, sentence: _Sentence) -> None:
-        """Add the beginning of a sentence with an ellipsis, unless too few tokens are left."""
+        """Add the beginning of a sentence, followed by an ellipsis. Do nothing if too few tokens remain."""
         used = self._count_tokens(_text(self._entries, [*self._selected, replace(sentence, text=_ELLIPSIS)]))
         room = min(self._left - self._count_tokens(_ELLIPSIS), self._limit - used)
         if room >= _MIN_CUT:
@@ -151,7 +154,8 @@ class _Selection:
 
 
 def _sentences(entries: Sequence[MemoryEntry], max_tokens: int) -> list[_Sentence]:
-    """Return all sentences, or evenly spread ones if there are too many. Very long sentences are shortened."""
+    """Return all sentences of the entries. If there are too many sentences, return evenly spread ones. Sentences that
+    are very long are shortened."""
     spans = [
         (number, index, entry.content[span.start : span.end])
         for number, entry in enumerate(entries)
@@ -169,7 +173,8 @@ def _sentences(entries: Sequence[MemoryEntry], max_tokens: int) -> list[_Sentenc
 
 
 def _with_content(sentences: Sequence[_Sentence], languages: Sequence[str]) -> list[_Sentence]:
-    """Drop sentences without content, and repetitions. If no sentence has content, drop only repetitions."""
+    """Return the sentences without repetitions and without sentences that have no content, such as greetings. If no
+    sentence has content, return all sentences without repetitions. `languages` are the languages of the entries."""
     informative = [one for one in sentences if one.priority or _has_content(one.text, languages[one.entry])]
     seen: set[tuple[str, ...]] = set()
     distinct = []
@@ -183,7 +188,8 @@ def _with_content(sentences: Sequence[_Sentence], languages: Sequence[str]) -> l
 
 
 def _rank(sentences: Sequence[_Sentence], languages: Sequence[str], count_tokens: CountTokens) -> list[_Sentence]:
-    """Return the sentences in the order in which they are selected."""
+    """Return the sentences in the order in which they are selected for the summary, best first. `languages` are the
+    languages of the entries."""
     counts = [_terms(sentence.text, languages[sentence.entry]) for sentence in sentences]
     weights = _term_weights(counts)
     worth = [sum(weights[term] for term in count) for count in counts]
@@ -211,14 +217,16 @@ def _function_stems(language: str) -> frozenset[str]:
 
 
 def _term_weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
-    """Return weights that grow with the count of a term, and fall with the number of sentences that contain it."""
+    """Return the weight of each term. The weight grows with the frequency of the term, and falls with the number of
+    sentences that contain the term. `counts` are the terms of each sentence with their frequencies."""
     spread = Counter(term for count in counts for term in count)
     total = Counter(term for count in counts for term in count.elements())
     return {term: times**_FREQUENCY_POWER * (1 + math.log(len(counts) / spread[term])) for term, times in total.items()}
 
 
 def _vectors(counts: Sequence[Counter[str]]) -> Vectors:
-    """Return unit rows of TF-IDF over the terms that several sentences share."""
+    """Return a TF-IDF vector for each sentence, shape (sentences, terms). The columns are the terms that occur in
+    several sentences. The vectors have unit length before the columns of the other terms are left out."""
     spread = Counter(term for count in counts for term in count)
     columns = {term: n for n, term in enumerate(sorted(term for term, times in spread.items() if times > 1))}
     rows = np.zeros((len(counts), max(1, len(columns))))
@@ -235,7 +243,7 @@ def _vectors(counts: Sequence[Counter[str]]) -> Vectors:
 
 
 def _lexrank(vectors: Vectors) -> list[float]:
-    """Return the centrality of each sentence; the highest is 1."""
+    """Return the centrality of each sentence in the graph of similar sentences. The greatest centrality is 1."""
     size = len(vectors)
     similarity = vectors @ vectors.T
     np.fill_diagonal(similarity, 1.0)
@@ -249,7 +257,8 @@ def _lexrank(vectors: Vectors) -> list[float]:
 def _selection_order(
     counts: Sequence[Counter[str]], weights: Mapping[str, float], factors: Sequence[float], priority: Sequence[bool]
 ) -> list[int]:
-    """Order all sentences, priority sentences first, so that each adds the most value to the sentences before it."""
+    """Return the indexes of all sentences in the order of selection. Sentences with priority come first. Each next
+    sentence is the one that adds the most value to the sentences before it."""
     seen: set[str] = set()
     left = dict.fromkeys(range(len(counts)))
     order: list[int] = []
@@ -267,7 +276,8 @@ def _selection_order(
 
 
 def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str:
-    """Return the sentences in order. Neighboring sentences of one entry share a line."""
+    """Return the text of the sentences in their original order. Neighboring sentences of one entry are on the same
+    line."""
     runs: list[list[_Sentence]] = []
     for sentence in sorted(sentences, key=lambda one: (one.entry, one.index)):
         if runs and (runs[-1][-1].entry, runs[-1][-1].index + 1) == (sentence.entry, sentence.index):
@@ -278,13 +288,14 @@ def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str
 
 
 def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountTokens, *, labelled: bool = True) -> str:
-    """Return the longest beginning of a sentence that fits. With `labelled`, it includes the speaker if that fits."""
+    """Return the longest beginning of a sentence that has at most `max_tokens` tokens. With `labelled`, the name of the
+    speaker comes first, if there are enough tokens for the name."""
 
     def fits(end: int, labelled: bool) -> bool:
         return count_tokens(line_of(entry, text[:end]) if labelled else text[:end]) <= max_tokens
 
     labelled = labelled and fits(1, True)
-    low, high = 0, len(text) + 1  # a beginning of `low` fits, one of `high` does not
+    low, high = 0, len(text) + 1  # a beginning of length `low` fits, and a beginning of length `high` does not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle, labelled) else (low, middle)
@@ -293,8 +304,9 @@ def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountToke
 
 
 def _cut_position(text: str, limit: int) -> int:
-    """Return the last position up to `limit` that is after a complete word or number. If there is none, the position
-    is after a part of a number, or inside a very long run. It is 0 if there is no such position either."""
+    """Return the last position up to `limit` at which the text can be cut, after a complete word or number. If there is
+    no such position, return a position after a part of a number, or inside a very long word. Return 0 if there is no
+    position at all."""
     for units in (_WORDS_AND_NUMBERS, _WORDS_AND_PARTS):
         cut = next((unit for unit in units.finditer(text) if unit.end() > limit), None)
         if end := min(limit, cut.start()) if cut else limit:
@@ -303,7 +315,8 @@ def _cut_position(text: str, limit: int) -> int:
 
 
 class _Kind(NamedTuple):
-    """Properties of a sentence that raise or lower its value."""
+    """Properties of a sentence that increase or reduce its value. `unspaced` is True for a script that puts no spaces
+    between words."""
 
     words: list[str]
     dated: bool
@@ -322,7 +335,8 @@ def _kind_of(sentence: str) -> _Kind:
 
 
 def _has_content(sentence: str, language: str) -> bool:
-    """Return False for greetings, thanks, "ok" and questions without details, unless there is a date or a decision."""
+    """Return whether a sentence has content. Greetings, thanks, "ok" and questions without details have no content,
+    unless they contain a date or a decision."""
     kind = _kind_of(sentence)
     if kind.dated or (kind.decided and not kind.question):
         return True
@@ -332,7 +346,8 @@ def _has_content(sentence: str, language: str) -> bool:
 
 
 def _kind_weight(sentence: str) -> float:
-    """Return a factor, close to 1, for the value of a sentence."""
+    """Return the factor for the value of a sentence. The factor is above 1 for a date or a decision, and below 1 for a
+    question, a greeting or a very short sentence."""
     kind = _kind_of(sentence)
     weight = (_DATED if kind.dated else 1.0) * (_DECIDED if kind.decided else 1.0)
     weight *= _QUESTIONED if kind.question else 1.0
@@ -342,7 +357,8 @@ def _kind_weight(sentence: str) -> float:
 
 
 def _word_count(word: str) -> int:
-    """Estimate the number of words in a run of letters. A single letter counts as none."""
+    """Return the estimated number of words in a run of letters. In a script without spaces, a run can contain several
+    words. A single letter is not a word."""
     return 1 + len(word) // _UNSPACED_WORD if _is_unspaced(word) else int(len(word) > 1)
 
 

@@ -1,5 +1,5 @@
-"""`Summarizer`: a summary that a model writes and that passes the checks, or an extractive summary. The prompts are
-here too."""
+"""`Summarizer`: makes summaries. Either a model writes the summary and checks compare it with the originals, or the
+summary consists of sentences of the originals (extractive). The prompts for the model are in this module."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _EMPTY = "It has no text."
 _TOO_LONG = "It has {tokens} tokens, and at most {limit} are allowed."
 _WORDS_PER_TOKEN = 0.6  # keeps a model within the limit of tokens in most languages
 _EXTRACTIVE = "extractive"  # stored as the model of a summary without a model
-_MAX_TITLE_NAMES = 8  # in title and context of the entry; its metadata have all
-_MAX_PROMPT = 12_000  # tokens of originals in a prompt; longer originals are shortened to extracts
+_MAX_TITLE_NAMES = 8  # names in title and context of the entry; the metadata contain all names
+_MAX_PROMPT = 12_000  # tokens of all originals in a prompt; longer originals are replaced by extracts
 # [1], [1, 2], [message 3], 【1】, with the space before
 _CITATION = re.compile(
     r"(?<![ \t])[ \t]*[\[【［](?:messages?[ \t]*)?\^?\d{1,3}(?:[ \t]*[,;–-][ \t]*\d{1,3})*[\]】］]", re.IGNORECASE
@@ -55,7 +55,8 @@ _CITATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary and its origin. `problems` are the problems of rejected texts of the model."""
+    """A summary and how it was made. `outcome` is the way in which the summary was made. `problems` are the reasons why
+    earlier texts of the model were rejected."""
 
     text: str
     model: str
@@ -64,8 +65,9 @@ class Summary:
     problems: tuple[str, ...] = ()
 
     def to_entry(self, originals: Sequence[MemoryEntry]) -> MemoryEntry:
-        """Return the entry that stores this summary. It has the owner of the originals, and a link to each. Speakers
-        and time range are stored in title and context, which are searched and shown."""
+        """Return a new entry that contains this summary. The entry has the owner of the originals, and a link to each
+        original. The names of the speakers and the period are in the title and the context, because these are searched
+        and shown."""
         originals = sort_by_time(originals)
         first, last = time_of(originals[0]), time_of(originals[-1])
         language = detect_language(self.text, detect_language(" ".join(entry.content[:1000] for entry in originals)))
@@ -99,7 +101,7 @@ class Summary:
 
 
 class Summarizer:
-    """Summarizes entries within `max_tokens`. `model` is None if no model is configured."""
+    """Summarizes entries in at most `max_tokens` tokens. `model` is None if no language model is configured."""
 
     def __init__(
         self, model: LanguageModel | None, count_tokens: CountTokens, *, max_tokens: int = 512, temperature: float = 0.3
@@ -111,16 +113,17 @@ class Summarizer:
 
     @property
     def instant(self) -> bool:
-        """True if no model writes the summary, so that it takes milliseconds."""
+        """True if no model is used, so that a summary takes only milliseconds."""
         return self._model is None
 
     def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
-        """Return a faithful summary of the originals. The originals may be in any order.
+        """Return a summary of the originals, which may be in any order.
 
-        A text of the model is rejected if it is empty, if it is too long, if the originals do not support it, or if it
-        has none of their facts. Then the model gets the list of problems and writes a second text. If the second text
-        is rejected too, or after a `LanguageModelError`, the summary is extractive. Citation marks such as [1] are
-        removed. The text is empty only if `max_tokens` is too small for one word.
+        A text of the model is rejected if it is empty or too long, if it states facts that are not in the originals, or
+        if it contains none of their facts. In this case, the model gets the list of problems and writes a second text.
+        If the second text is rejected too, or if the model raises `LanguageModelError`, the summary consists of
+        sentences of the originals (extractive). Citation marks such as [1] are removed from the text of the model. The
+        summary is empty only if `max_tokens` is too small for one word.
         """
         originals = sort_by_time(originals)
         if self._model is None:
@@ -146,7 +149,8 @@ class Summarizer:
         return Reply(text, _encodable(reply.model) or type(model).__name__)
 
     def _problems(self, text: str, originals: Sequence[MemoryEntry]) -> list[str]:
-        """Return the reasons to reject a text of the model, as sentences for the model."""
+        """Return the reasons to reject a text of the model, written as sentences for the model. Return an empty list if
+        the text is good."""
         if not text:
             return [_EMPTY]
         if (tokens := self._count_tokens(text)) > self._max_tokens:
@@ -161,7 +165,8 @@ class Summarizer:
         return Summary(text, _EXTRACTIVE, PROMPT_VERSION, outcome, tuple(problems))
 
     def _shortened(self, originals: Sequence[MemoryEntry]) -> list[str]:
-        """Return the contents of the originals. Very long contents are replaced by extracts for the prompt."""
+        """Return the content of each original for the prompt. A very long content is replaced by an extractive summary
+        of the content."""
         share = max(1, _MAX_PROMPT // max(1, len(originals)))
         return [
             entry.content
@@ -172,7 +177,8 @@ class Summarizer:
 
 
 def _prompt(originals: Sequence[MemoryEntry], contents: Sequence[str], max_tokens: int) -> list[ChatMessage]:
-    """Return the messages that ask for a summary. `contents` are the texts of the originals, in the same order."""
+    """Return the messages that ask the model for a summary. `contents` are the texts of the originals, in the order of
+    `originals`."""
     quoted = "\n".join(
         _quoted(n, entry, text) for n, (entry, text) in enumerate(zip(originals, contents, strict=True), 1)
     )
@@ -196,7 +202,8 @@ def _quoted(number: int, entry: MemoryEntry, text: str) -> str:
 
 
 def _without_citations(text: str, originals: Sequence[MemoryEntry]) -> str:
-    """Remove citation marks of the model. A mark that an original contains, for example in code, is kept."""
+    """Remove the citation marks that the model added, such as [1]. A mark that an original also contains, for example
+    in code, is kept."""
 
     def replacement(mark: re.Match[str]) -> str:
         return mark[0] if any(mark[0].strip() in entry.content for entry in originals) else ""
@@ -205,5 +212,5 @@ def _without_citations(text: str, originals: Sequence[MemoryEntry]) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Remove single surrogates, because they cannot be stored."""
+    """Return the text without single surrogates, because surrogates cannot be stored as UTF-8."""
     return text.encode("utf-8", "ignore").decode("utf-8")

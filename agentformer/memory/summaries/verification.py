@@ -1,6 +1,7 @@
-"""Compares a model's summary with its originals: unsupported numbers, dates and names, and missing facts. Other words
-of a summary are not checked. Small number words ("five") are not compared. A name is a capitalized word, so in scripts
-without capitals, only numbers and dates are checked."""
+"""Compares the summary of a model with its originals. Finds numbers, dates and names that no original supports, and
+facts that are missing in the summary. Other words of the summary are not checked. Small numbers that are written as
+words ("five") are not compared. A name is recognized by its capital letters, so in scripts without capital letters only
+numbers and dates are checked."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
 
 _LIST_ITEM = re.compile(r"^[ \t]*(\d{1,2})[.)][ \t]+", re.MULTILINE)
-_MAX_CLAIMS = 20  # reported
+_MAX_CLAIMS = 20  # at most this many claims are reported
 # The bounds on missing facts are low on purpose: a good summary may leave out most facts, but not all of them.
-_MIN_FIGURES, _MIN_NAMES = 2, 3  # in the originals, from which on the summary must keep one
+_MIN_FIGURES, _MIN_NAMES = 2, 3  # if the originals contain this many, the summary must keep at least one
 _MIN_NICKNAME = 3  # letters of a short form of a speaker's name
 _MAX_SPELLED = 12  # numbers up to this one are often written as words
 _EXAMPLES = 5
@@ -30,15 +31,15 @@ _WORD = re.compile(rf"{_LETTER}(?:{_LETTER}|[\u0300-\u036f])*")
 _JOINED = re.compile(r"[-'’ ]|(?<=\b\w)\. ?|(?<=\b\w\w)\. ?")  # between the words of one name
 # Text before a capital that begins a sentence, quotation or list item, not a name.
 _OPENING = re.compile(r"[:;•*\-–—\"“”„«»‘‹(\[「『#>|]\s*$|\n\s*$")
-_SHORTEST = 2  # letters of a name
+_SHORTEST = 2  # least number of letters of a name
 # Languages in which names take at most an "s". In all others, and in unknown ones, names may have endings. Swedish is
 # not listed, because a few words of Finnish are detected as Swedish.
 _UNINFLECTED = frozenset({"ca", "da", "de", "en", "es", "fr", "id", "it", "ja", "ko", "nl", "no", "pt", "zh"})
-_SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # in which "Anna" and "Annu" share only "An"
+_SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # languages in which "Anna" and "Annu" share only "An"
 # Languages that write every noun with a capital.
 _CAPITAL_NOUNS = frozenset({"de"})
-_COMMON = 4  # letters that two inflected forms of a name share at least
-_ENDING = 7  # letters of an ending at most
+_COMMON = 4  # least number of letters that two forms of a name have in common
+_ENDING = 7  # largest number of letters of an ending
 _ENDING_OF_NAME = re.compile(
     r"[aeiouyäö]{0,2}(?:n|s|sa|sä|sta|stä|la|lä|lta|ltä|le|ksi|na|nä|ta|tä|a|ä|h[aeiouyäö]n|iden|ien|ja|jä)?"
     r"(?:ni|si|nsa|nsä|me|ne)?(?:kin|kan|kän|ko|kö)?"
@@ -60,7 +61,7 @@ _ENDINGS = {
 
 
 class _Stated(NamedTuple):
-    """The facts that the originals state."""
+    """The facts that the originals state: the values of numbers, dates, years and words."""
 
     numbers: frozenset[str]
     days: frozenset[Day]
@@ -69,15 +70,16 @@ class _Stated(NamedTuple):
 
 
 class _Figures(NamedTuple):
-    """Numbers and dates of texts. The first spelling of each value is kept."""
+    """The numbers and dates in texts, each with its first spelling in the texts."""
 
     numbers: dict[Number, str]
     days: dict[tuple[Day, ...], str]
 
 
 def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
-    """Return the numbers, dates and names of the summary that no original states in its content, speaker or time. The
-    result is in order, such as "number 7", "date 8 June 2023" or "name Robert". It is empty for a faithful summary."""
+    """Return the numbers, dates and names in the summary that no original supports by its content, speaker or time.
+    They are in the order of the summary, for example "number 7", "date 8 June 2023" or "name Robert". The list is empty
+    for a faithful summary."""
     language = detect_language(summary, detect_language(" ".join(entry.content[:1000] for entry in originals)))
     text = _without_list_numbers("\n".join(map(flatten, summary.splitlines())))
     stated = _stated(originals, language)
@@ -86,8 +88,8 @@ def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[s
 
 
 def missing_facts(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
-    """Return the kinds of facts that the originals state several times and that the summary does not state. Examples
-    are included: "numbers and dates (1,250; 3 April)", "names (Anna; Tampere)"."""
+    """Return the kinds of facts that occur several times in the originals, but not at all in the summary. Each kind has
+    examples: "numbers and dates (1,250; 3 April)", "names (Anna; Tampere)"."""
     texts = [entry.content for entry in originals]
     missing = []
     figures = _figures(texts)
@@ -140,7 +142,8 @@ def _texts(entry: MemoryEntry) -> Iterator[str]:
 
 
 def _unsupported_figures(text: str, stated: _Stated) -> Iterator[tuple[int, str]]:
-    """Yield dates that no original states, and numbers outside dates. Each has its position."""
+    """Yield the dates and numbers in `text` that no original states, each with its position in `text`. Numbers that
+    belong to a date are not checked separately."""
     supported: dict[Day, bool] = {}
     position = 0
     for row in text.splitlines(keepends=True):
@@ -171,7 +174,8 @@ def _unsupported_names(text: str, stated: _Stated, language: str) -> Iterator[tu
 
 
 def _overlaps(start: int, end: int, mentions: Sequence[Mention]) -> bool:
-    """True if a mention overlaps `[start, end)`. The mentions are in order and do not overlap each other."""
+    """Return whether one of the dates in `mentions` overlaps the positions `[start, end)`. The dates are in order and
+    do not overlap each other."""
     index = bisect_right(mentions, start, key=lambda mention: mention.end)
     return index < len(mentions) and mentions[index].start < end
 
@@ -195,7 +199,7 @@ def _keeps_figures(summary: str, figures: _Figures) -> bool:
     if any(months(word.strip(".,;:!?")) & {day.month for day in original_days} for word in summary.split()):
         return True
     years = {day.year for day in summary_days | original_days}
-    # A summary may give less of a date than its original, or more.
+    # A summary may give fewer parts of a date than its original, or more.
     return any(is_given(day, original_days, years) for day in summary_days) or any(
         is_given(day, summary_days, years) for day in original_days
     )
@@ -208,7 +212,7 @@ def _keeps_names(summary: str, names: Iterable[str], language: str) -> bool:
 
 
 def _names(texts: Sequence[str], speakers: Collection[str], language: str) -> list[str]:
-    """Return the names in the texts, without speakers, abbreviations, months and weekdays."""
+    """Return the names in the texts. The names of the speakers, abbreviations, months and weekdays are left out."""
     vocabulary = _Vocabulary(speakers, language)
     speaker_words = " ".join(speakers).casefold().split()
 
@@ -230,7 +234,7 @@ def _examples(written: Iterable[str]) -> str:
 
 
 class _Name(NamedTuple):
-    """One or more neighboring capitalized words at `[start, end)`."""
+    """A name of one or more neighboring capitalized words, at the positions `[start, end)` of a text."""
 
     start: int
     end: int
@@ -238,7 +242,7 @@ class _Name(NamedTuple):
 
 
 class _Vocabulary:
-    """The words of texts in one language. A word is found in every inflected form."""
+    """The words of some texts in one language. A word is found even if it has another ending in these texts."""
 
     def __init__(self, texts: Iterable[str], language: str) -> None:
         self._language = language
@@ -254,7 +258,7 @@ class _Vocabulary:
             self._beginnings[_graded(word)[:2]].add(_graded(word))
 
     def has(self, word: str) -> bool:
-        """True if the vocabulary has this word, or the same name with another ending."""
+        """Return whether the texts contain this word, possibly with another ending."""
         folded = _folded(word)
         if folded in self._words or folded.removesuffix("s") in self._words:
             return True
@@ -265,15 +269,15 @@ class _Vocabulary:
 
 
 def _unknown_names(text: str, known: _Vocabulary, language: str) -> Iterator[_Name]:
-    """Yield the names in `text`, in order, that `known` does not contain. In languages that capitalize every noun, only
-    two capitalized words in a row count as a name."""
+    """Yield the names in `text`, in order, whose words are not in `known`. In a language that writes every noun with a
+    capital letter, only two capitalized words in a row count as a name, or a word before a colon."""
     for name in _joined(_candidates(text, known, language), text):
         if language not in _CAPITAL_NOUNS or " " in name.text or text[name.end : name.end + 1] == ":":
             yield name
 
 
 def _inner_names(text: str, language: str) -> Iterator[str]:
-    """Yield the names in `text`, except words at the beginning of a sentence."""
+    """Yield the names in `text`. A capitalized word at the beginning of a sentence does not count as a name."""
     starts = {span.start for span in sentence_spans(text)}
     words = _candidates(text, _Vocabulary((), language), language)
     for name in _joined((match for match in words if not _opens(match, text, starts)), text):
@@ -293,7 +297,8 @@ def _candidates(text: str, known: _Vocabulary, language: str) -> Iterator[re.Mat
 
 
 def _is_ordinary(word: str, opens: bool, lowercase: Collection[str], language: str) -> bool:
-    """True if a capitalized word is not a name. `opens` is True if the word begins a sentence."""
+    """Return whether a capitalized word is an ordinary word and not a name. `opens` is True if the word begins a
+    sentence. `lowercase` are words that also occur without a capital letter."""
     folded = _folded(word)
     if (folded in _ABBREVIATIONS or folded in _FOLDED_FUNCTIONS.get(language, ())) and not word.isupper():
         return True
@@ -310,7 +315,8 @@ def _opens(match: re.Match[str], text: str, starts: set[int]) -> bool:
 
 
 def _joined(words: Iterable[re.Match[str]], text: str) -> list[_Name]:
-    """Join neighboring words to one name: "Jean-Luc", "Anna Virtanen"."""
+    """Join neighboring words to names, such as "Jean-Luc" and "Anna Virtanen". `words` are matches in `text`, in
+    order."""
     spans: list[tuple[int, int]] = []
     for match in words:
         joins = spans and _JOINED.fullmatch(text, spans[-1][1], match.start())
@@ -323,7 +329,7 @@ def _folded(word: str) -> str:
 
 
 def _stemmed(folded: str, language: str) -> str:
-    """Return the stem. If the stem is so short that other words have the same stem, return the word."""
+    """Return the stem of a word. Return the word itself if the stem is so short that other words have the same stem."""
     if "\u0400" <= folded[0] <= "\u04ff" and language != "sr":
         language = "ru"  # short texts do not separate Russian from related languages, which have similar endings
     short = stem(folded, language)
@@ -331,12 +337,13 @@ def _stemmed(folded: str, language: str) -> str:
 
 
 def _graded(folded: str) -> str:
-    """Undo consonant gradation: "Pekka" and "Pekan", "Helsinki" and "Helsingin"."""
+    """Replace consonants that change between the forms of a Finnish name, so that these forms become similar: "Pekka"
+    and "Pekan", "Helsinki" and "Helsingin"."""
     return re.sub(r"(.)\1", r"\1", folded.translate(_GRADED))
 
 
 def _may_be_same(one: str, other: str) -> bool:
-    """True if two words, as returned by `_graded`, may be forms of one name."""
+    """Return whether two words may be forms of one name. The words must be results of `_graded`."""
     short, long = sorted((one, other), key=len)
     for base, form in ((short, long), (long, short)):
         if 2 < len(base) <= len(form) and len(form) - len(base) <= _ENDING and form.startswith(tuple(_bases(base))):
@@ -349,7 +356,8 @@ def _may_be_same(one: str, other: str) -> bool:
 
 
 def _bases(word: str) -> set[str]:
-    """Return the stems of a Finnish or Estonian name: "Virtanen" and "Virtase-", "Turku" and "Turu-"."""
+    """Return possible stems of a Finnish or Estonian name. For example, "Virtanen" has the stem "Virtase", and "Turku"
+    has the stem "Turu"."""
     bases = {word}
     if word.endswith("nen"):
         bases.add(word[:-3] + "se")
