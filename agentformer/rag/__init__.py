@@ -1,1 +1,1 @@
-"""Ingestion of documents, and answers from documents, over any backend."""
+"""Ingest documents and answer questions from them, with any backend."""

@@ -1,4 +1,5 @@
-"""Chunks of a document. Each chunk has exact offsets in its page and a context line."""
+"""Chunks of a document. Each chunk has its exact position in its page, and a context line with the title and the
+headings."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _ENDS = frozenset('.!?…:;。！？"”»)]')
 
 
 class PageChunk(NamedTuple):
-    """A chunk of a page, and the context line that is indexed together with the chunk."""
+    """A chunk of a page. `span` is the position of the chunk in the text of the page. `context` is a line with the
+    title and the headings, which is indexed together with the chunk."""
 
     page: Page
     span: Span
@@ -33,7 +35,9 @@ class PageChunk(NamedTuple):
 
 
 def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overlap: int) -> Iterator[PageChunk]:
-    """Yield the chunks of every page with usable text, in order. A chunk is part of the body of one page."""
+    """Yield the chunks of all pages with usable text, in the order of the document. A chunk belongs to one page and
+    contains no running header or footer. `count` returns the tokens of a text, `limit` is the maximum number of tokens
+    of a chunk, and `overlap` is the maximum number of tokens that two neighboring chunks share."""
     readable = [page for page in document.pages if page.status == "text"]
     title = document.title[: 3 * _MAX_TITLE] or _first_line(readable) or PurePath(name).stem
     path: list[Heading] = []
@@ -48,7 +52,7 @@ def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overl
 
 
 def _first_line(pages: Sequence[Page]) -> str:
-    """Return the first line of the document if it looks like a title, else ""."""
+    """Return the first line of the document if the line looks like a title, else ""."""
     line = next((line.strip() for page in pages[:1] for line in page.text.splitlines() if line.strip()), "")
     is_title = 3 <= len(line) <= _MAX_TITLE and line[0].isalnum() and line[-1] not in ".,;:" and "  " not in line
     return line if is_title else ""
@@ -62,7 +66,8 @@ def _spans(page: Page, count: CountTokens, limit: int, overlap: int) -> list[Spa
 
 
 def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
-    """Return the headings that apply at the beginning of `span`. A heading at this position is included."""
+    """Return the headings of the sections that contain the beginning of `span`, outermost first. `path` are the
+    headings for an earlier position in the document."""
     out = list(path)
     for heading in page.headings:
         if heading.start <= span.start and heading not in out:
@@ -71,8 +76,8 @@ def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
 
 
 def _carried(former: Page, page: Page) -> str:
-    """Return the unfinished sentence or the heading at the end of the page before `page`. Return "" if `page` does not
-    continue it."""
+    """Return the text at the end of the page `former` that continues on `page`: an unfinished sentence or a heading.
+    Return "" if `page` does not continue this text."""
     start = _body(page)[1].lstrip()[:20]
     headed = any(page.text[heading.start :].startswith(start) for heading in page.headings)
     end = _body(former)[1].rstrip()[-4 * _MAX_CARRIED :]
@@ -83,6 +88,7 @@ def _carried(former: Page, page: Page) -> str:
 
 
 def _body(page: Page) -> tuple[Span, str]:
-    """Return the span and the text of the page without its header and footer."""
+    """Return the body of a page, which is the page without its running header and footer: first the span of the body in
+    the page, then the text of the body."""
     body = page.body or Span(0, len(page.text))
     return body, page.text[body.start : body.end]

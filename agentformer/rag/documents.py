@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An uploaded document. If nothing was stored for a file, `id` is ""."""
+    """An uploaded document. `reason` explains why the file, or some of its pages, have no usable text. If nothing was
+    stored for the file, `id` is ""."""
 
     name: str
     namespace: str
@@ -38,20 +39,22 @@ class Document:
 
 
 def document_of(entry: MemoryEntry) -> Document:
-    """Return the document that an entry of kind `document` records."""
+    """Return the `Document` that a stored entry of the kind `document` describes."""
     keys = ("name", "status", "reason", "pages", "chunks", "media_type", "sha256", "bytes")
     fields = {key: entry.metadata[key] for key in keys}
     return Document(namespace=entry.namespace, id=entry.id, metadata=entry.metadata["given"], **fields)
 
 
 class Originals:
-    """A folder of original files. The name of a file is the SHA-256 of its bytes. Files are written atomically."""
+    """The folder of the original files. The name of each file is the SHA-256 of its bytes. A file is written
+    atomically: after a crash, the file is either complete or missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, data: bytes) -> str:
-        """Store `data` and return its SHA-256 in hexadecimal. Raises `StoreFull`."""
+        """Store the bytes of a file, and return their SHA-256 in hexadecimal. Raises `StoreFull` if the file cannot be
+        written."""
         digest = hashlib.sha256(data).hexdigest()
         path = self.path(digest)
         if _holds(path, data):
@@ -61,34 +64,39 @@ class Originals:
             write_atomically(path, data)
         except OSError as error:
             raise StoreFull(
-                f"the original cannot be stored in {self._folder}: {error.strerror or error}; "
-                "free space or choose another --upload-dir"
+                f"cannot write the original file to {self._folder}: {error.strerror or error}; "
+                "free some disk space or choose another folder with --upload-dir"
             ) from error
         return digest
 
     def put_locked(self, data: bytes) -> None:
-        """Store `data` of a stored document. A lock prevents that another process runs `discard` at the same time."""
+        """Store the bytes of a file whose document is already stored. A lock prevents that `discard`, in this or
+        another process, deletes the file at the same time."""
         with self._lock():
             self.put(data)
 
     def restore(self, data: bytes) -> None:
-        """Store `data` again if the file is missing or damaged."""
+        """Store the bytes of a file again if the stored file is missing or damaged."""
         if not _holds(self.path(hashlib.sha256(data).hexdigest()), data):
             self.put_locked(data)
 
     def get(self, digest: str) -> bytes:
-        """Return the bytes of an original. Raises `NotFound` or `StoreError`."""
+        """Return the bytes of the original file with this SHA-256. Raises `NotFound` if the file is missing, and
+        `StoreError` if the file cannot be read."""
         try:
             return read_file(self.path(digest))
         except FileNotFoundError:
-            raise NotFound(f"the original {digest[:12]} is not in {self._folder}") from None
+            raise NotFound(
+                f"the original file {digest[:12]} is missing in {self._folder}; ingest the file again"
+            ) from None
         except OSError as error:
             reason = error.strerror or error
-            raise StoreError(f"the original {digest[:12]} in {self._folder} cannot be read: {reason}") from None
+            raise StoreError(f"cannot read the original file {digest[:12]} in {self._folder}: {reason}") from None
 
     def discard(self, digest: str, in_use: Callable[[str], bool]) -> None:
-        """Delete an original unless it is missing or `in_use`. The check and the deletion hold the lock of
-        `put_locked`. So `in_use` sees a concurrent upload of the same bytes, or the upload stores the file again."""
+        """Delete the original file with this SHA-256, unless a document uses the file. `in_use` returns whether a
+        document uses it. The check and the deletion hold the lock of `put_locked`, so that a concurrent upload of the
+        same bytes does not lose its file."""
         if not digest or not self.path(digest).exists():
             return
         with self._lock():
@@ -96,7 +104,7 @@ class Originals:
                 self.path(digest).unlink(missing_ok=True)
 
     def path(self, digest: str) -> Path:
-        """Return the path of an original. The file need not exist."""
+        """Return the path of the original file with this SHA-256. The file may be missing."""
         # Folders named by two characters keep directories small. The caller who uploads has no influence on the path.
         return self._folder / digest[:2] / f"{digest}.bin"
 
@@ -114,7 +122,8 @@ def _holds(path: Path, data: bytes) -> bool:
 
 
 class KeyedLock:
-    """A lock for each key. The lock of a key exists only while a thread holds it or waits for it."""
+    """A lock for each key: threads with the same key wait for each other. The lock of a key exists only while a thread
+    holds the lock or waits for it."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
@@ -122,7 +131,7 @@ class KeyedLock:
 
     @contextmanager
     def hold(self, key: Hashable) -> Iterator[None]:
-        """Wait for the lock of `key` and hold it."""
+        """Hold the lock of `key` inside a `with` block. Waits while another thread holds the lock."""
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:

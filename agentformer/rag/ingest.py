@@ -1,4 +1,4 @@
-"""The ingest pipeline: it reads a file, cuts the text into chunks, and stores the chunks with their embeddings."""
+"""The ingestion of documents: read a file, cut the text into chunks, and store the chunks with their embeddings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LANGUAGE_SAMPLE = 20_000  # code points of a document from which its language i
 
 @dataclasses.dataclass(frozen=True)
 class IngestPipeline:
-    """Reads documents, cuts them into chunks, and stores them."""
+    """Reads files, cuts their text into chunks, and stores the chunks."""
 
     backend: MemoryBackend
     originals: Originals
@@ -56,9 +56,10 @@ class IngestPipeline:
         password: str | None = None,
         progress: Progress | None = None,
     ) -> Document:
-        """Ingest a file in one transaction. The new document replaces documents with the same name or the same bytes.
-        If the file has no usable text, the result has a status and a reason, and a usable document of the same name is
-        not replaced. Raises `StoreError`."""
+        """Ingest a file in one transaction, and return the stored document. The new document replaces the documents of
+        the namespace that have the same name or the same bytes. If the file has no usable text, the returned document
+        has a status and a reason, and an older usable document with the same name is kept. Raises `StoreError` if the
+        document cannot be stored."""
         document = Document(name, namespace, "ready", sha256=sha256, bytes=len(data), metadata=metadata)
         try:
             text = read(data, name, password=password, limits=self.limits)
@@ -82,13 +83,14 @@ class IngestPipeline:
         return document_of(entries[0])
 
     def in_use(self, sha256: str) -> bool:
-        """Return True if a document of any namespace has these bytes."""
+        """Return whether a document of any namespace has the bytes with this SHA-256."""
         return any(self.backend.count(_documents(name, sha256=sha256)) for name in self.backend.namespaces())
 
     def _store_unusable(
         self, document: Document, status: DocumentStatus, reason: str, text: DocumentText | None = None
     ) -> Document:
-        """Store an entry for a file without usable text, unless a usable document of the same name exists."""
+        """Store an entry for a file without usable text, and return the document. If a usable document with the same
+        name exists, the entry is not kept."""
         former = [_documents(document.namespace, name=document.name, status=status) for status in _UNUSABLE]
         entry = _document_entry(document, text, status, reason, chunks=0)
         self.backend.store([entry], replacing=former)
@@ -96,7 +98,7 @@ class IngestPipeline:
             return document_of(entry)
         # Counted after the store, so that a usable version of a concurrent upload is found and kept.
         self.backend.remove([entry.id])
-        reason = f"{reason} (the former version of this name is kept)"
+        reason = f"{reason} (the document stored before with this name is kept)"
         return dataclasses.replace(document, status=status, reason=reason)
 
     def _token_spans(self, text: str) -> list[Span]:
@@ -109,7 +111,8 @@ class IngestPipeline:
 def document_entries(
     document: Document, text: DocumentText, count: CountTokens, chunk_tokens: int, chunk_overlap: int
 ) -> list[MemoryEntry]:
-    """Return the entries of a document: the document itself, its pages, and its chunks of at most `chunk_tokens`."""
+    """Return the entries to store for a document: one entry for the document, one for each page, and one for each
+    chunk. A chunk has at most `chunk_tokens` tokens. `count` returns the tokens of a text."""
     language = detect_language(_beginning(text))
     chunks = list(cut(text, document.name, count, chunk_tokens, chunk_overlap))
     root = _document_entry(document, text, "ready", text.reason, chunks=len(chunks), language=language)
@@ -143,7 +146,7 @@ def document_entries(
 
 
 def _beginning(text: DocumentText) -> str:
-    """Return the first `_LANGUAGE_SAMPLE` code points of the document's text."""
+    """Return the first `_LANGUAGE_SAMPLE` characters of the document, from which the language is detected."""
     parts: list[str] = []
     left = _LANGUAGE_SAMPLE
     for page in text.pages:

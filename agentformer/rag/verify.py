@@ -1,8 +1,8 @@
 """Verification of documents: their pages, chunks, originals, uploads and embeddings.
 
-Entries are read in one snapshot of the backend, so that concurrent writes do not look like damage. Before a problem is
-reported, it is checked again, because snapshots of several backends are from different moments. No uploaded file is
-deleted, because it may be the only copy of a document.
+All entries are read from one snapshot of the backend, so that concurrent writes do not look like damage. If there are
+several backends, their snapshots are from different moments. Each problem is therefore checked again before it is
+reported. Uploaded files are never deleted, because a file may be the only copy of a document.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _UPLOAD_SECONDS = 86_400.0  # a younger file without a document may belong to an
 _BUSY_SECONDS = 60
 _PARTS = {"page": "pages", "chunk": "chunks"}  # kinds, and the document's key of their number
 _INGEST_AGAIN = (
-    "`agentformer doctor --repair` ingests the document again from its original; if the original is missing, "
-    "ingest the file again"
+    "`agentformer doctor --repair` ingests the document again from its original file; if the original file is "
+    "missing, ingest the document yourself"
 )
 
 
 class StoreParts(NamedTuple):
-    """The backend and the folders of a memory."""
+    """The backend, the original files and the folders of a memory."""
 
     backend: MemoryBackend
     originals: Originals
@@ -46,18 +46,21 @@ class StoreParts(NamedTuple):
 
 
 class _Listing(Protocol):
-    """A snapshot, or an open backend."""
+    """A source of entries: a snapshot, or an open backend."""
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]: ...
 
 
 class _Survey:
     def __init__(self, backend: MemoryBackend, *, sound: bool) -> None:
-        """`sound` is True if the backend's checks found no damage."""
-        what = "documents have their pages and chunks, and chunks are parts of their page's text"
+        """Read and check all documents of the backend. `sound` is True if the checks of the backend itself found no
+        damage."""
+        what = "each document has all its pages and chunks, and the text of each chunk is in its page"
         self.documents = Findings("documents", what, _INGEST_AGAIN)
-        advice = "`agentformer doctor --repair` moves these parts into a file; ingest the document again"
-        self.parts = Findings("parts", "pages and chunks belong to a document", advice)
+        advice = (
+            "move these pages and chunks into a file with `agentformer doctor --repair`, then ingest the document again"
+        )
+        self.parts = Findings("parts", "each page and chunk belongs to a document", advice)
         self.ready: list[MemoryEntry] = []
         self.digests: set[str] = set()  # SHA-256 of all documents
         self._suspects: list[MemoryEntry] = []  # documents that seem to lack parts
@@ -70,9 +73,9 @@ class _Survey:
         except StoreDamaged as error:
             self.documents.incomplete = True
             if sound:
-                self.documents.add(f"they cannot be read: {error}")
+                self.documents.add(f"documents cannot be read: {error}")
             else:
-                self.documents.note("some documents were not checked, since entries are damaged")
+                self.documents.note("some documents were not checked, because their entries are damaged")
 
     def _read(self, snapshot: MemorySnapshot, namespace: str) -> None:
         ids = set()
@@ -90,7 +93,8 @@ class _Survey:
                 self._orphans.append(part)
 
     def _confirm(self, backend: MemoryBackend) -> None:
-        """Add the problems that still exist in the current state of the backend."""
+        """Check each suspected problem again in the current state of the backend, and report the problems that still
+        exist."""
         for document in self._suspects:
             if backend.get([document.id]):  # it may have been removed since it was listed
                 for problem in _problems(backend, document):
@@ -101,9 +105,11 @@ class _Survey:
 
 
 def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repair: bool) -> list[Check]:
-    """Return the checks of the backend, and the checks of documents, originals, uploads and jobs.
+    """Return the results of all checks: first the checks of the backend, then the checks of documents, originals,
+    uploads, embeddings and jobs.
 
-    With `repair`, `reread` ingests a damaged document again from its original.
+    If `repair` is true, damage is repaired if possible. `reread` ingests a damaged document again from its original
+    file.
     """
     checks = list(store.backend.verify(repair=repair))
     sound = all(check.mended >= check.found for check in checks)
@@ -119,7 +125,8 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
 
 
 def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
-    """Yield missing pages and chunks of a document, and chunks that differ from the text of their page."""
+    """Yield a message for each problem of a document: a wrong number of pages or chunks, or a chunk whose text differs
+    from the text of its page."""
     name = _name(document)
     scope = Scope(document.namespace, parent_id=document.id)
     pages: dict[int | None, str] = {}
@@ -138,7 +145,8 @@ def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
 
 
 def _orphans(backend: MemoryBackend, parts: Sequence[MemoryEntry]) -> Iterator[MemoryEntry]:
-    """Yield the stored parts without a stored document. A document is stored before its parts, so it is read after."""
+    """Yield the pages and chunks of `parts` that are stored although their document is not stored. The documents are
+    read after their pages and chunks, so that a document that was just uploaded is found."""
     for start in range(0, len(parts), _PAGE):
         stored = backend.get([part.id for part in parts[start : start + _PAGE]])
         parents = backend.get([*{part.parent_id for part in stored if part.parent_id}])
@@ -147,7 +155,7 @@ def _orphans(backend: MemoryBackend, parts: Sequence[MemoryEntry]) -> Iterator[M
 
 
 def _ingest_again(documents: Findings, originals: Findings, reread: Callable[[MemoryEntry], Document]) -> None:
-    """Repair the documents whose originals are intact."""
+    """Repair damaged documents: ingest each document again if its original file is intact."""
     lost = {document.id for document in originals.keys}
     errors: dict[str, str] = {}  # "" for a document that was repaired
     for document in documents.keys:
@@ -156,11 +164,13 @@ def _ingest_again(documents: Findings, originals: Findings, reread: Callable[[Me
         try:
             result = reread(document)
         except AgentFormerError as error:
-            errors[document.id] = f"it could not be ingested again: {error}"
+            errors[document.id] = f"the document could not be ingested again: {error}"
         else:
-            errors[document.id] = "" if result.status == "ready" else f"it could not be read again: {result.reason}"
+            errors[document.id] = (
+                "" if result.status == "ready" else f"the original file could not be read again: {result.reason}"
+            )
     repaired = sum(errors.get(document.id) == "" for document in documents.keys)
-    documents.mark_repaired(repaired, "ingested again from its original")
+    documents.mark_repaired(repaired, "ingested again from the original file")
     if error_text := next(filter(None, errors.values()), ""):
         documents.advice = error_text
 
@@ -170,15 +180,15 @@ def _set_aside(parts: Findings, store: StoreParts) -> None:
     ids = []
     with parts.repairing():
         for part in _orphans(store.backend, parts.keys):
-            quarantine.add("entries", entry_to_json(part), "its document does not exist")
+            quarantine.add("entries", entry_to_json(part), "the document of this page or chunk does not exist")
             ids.append(part.id)
         store.backend.remove(ids)
         parts.mark_repaired(parts.found, f"{len(ids)} set aside in {quarantine.path.name}; ingest the file again")
 
 
 def _verify_originals(store: StoreParts, ready: Sequence[MemoryEntry]) -> Findings:
-    advice = "put the file back with `agentformer ingest`, or restore it from a backup"
-    findings = Findings("originals", "documents have their originals, byte for byte", advice, len(ready))
+    advice = "ingest the same file again with `agentformer ingest`, or restore the original file from a backup"
+    findings = Findings("originals", "each document has its unchanged original file", advice, len(ready))
     for document in ready:
         problem = _original_problem(store.originals, _digest(document))
         if problem and store.backend.get([document.id]):  # it may have been removed since it was listed
@@ -191,23 +201,23 @@ def _original_problem(originals: Originals, digest: str) -> str:
         with originals.path(digest).open("rb") as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
-        return "its original is not in the upload folder"
+        return "its original file is not in the upload folder"
     except OSError as error:
-        return f"its original cannot be read ({error.strerror or error})"
-    return "" if actual == digest else "its original differs from the uploaded file (its checksum differs)"
+        return f"its original file cannot be read ({error.strerror or error})"
+    return "" if actual == digest else "its original file was changed after the upload (its checksum differs)"
 
 
 def _verify_uploads(store: StoreParts, files: Sequence[Path], survey: _Survey) -> Findings:
-    """Report files without a document. They stay, because a lost document can be ingested again from its file, and
-    another memory may use the same folder."""
+    """Report uploaded files that belong to no document. The files are kept, because a lost document can be ingested
+    again from its file, and because another memory may use the same folder."""
     findings = Findings("uploads", "uploaded files without a document are reported", "", len(files))
     if survey.documents.incomplete:
-        findings.note("files without a document are unknown while documents cannot be read")
+        findings.note("uploaded files were not checked, because some documents cannot be read")
         return findings
     states = {file: state for file in files if file.stem not in survey.digests and (state := _state(file))}
     young = {file for file, state in states.items() if time.time() - state.st_mtime < _UPLOAD_SECONDS}
     if young:
-        findings.note(f"{_count(young)} of the last day without a document: the upload is running or was interrupted")
+        findings.note(f"{_count(young)} of the last day without a document: an upload is running or was interrupted")
     old = [file for file in states if file not in young]
     if old:
         size = sum(states[file].st_size for file in old)
@@ -215,7 +225,7 @@ def _verify_uploads(store: StoreParts, files: Sequence[Path], survey: _Survey) -
         more = f", and {len(old) - MAX_REPORTED} more" if len(old) > MAX_REPORTED else ""
         findings.note(
             f"{_count(old)} ({size} bytes) in {store.upload_dir} without a document: {names}{more}; "
-            "`agentformer ingest` ingests a lost document again; only you delete these files"
+            "ingest a file again to restore a lost document; AgentFormer never deletes these files"
         )
     return findings
 
@@ -225,7 +235,7 @@ def _count(files: Sequence[Path] | set[Path]) -> str:
 
 
 def _state(file: Path) -> os.stat_result | None:
-    """Return the file's state, or None if the document was removed after the files were listed."""
+    """Return the `os.stat` result of a file. Return None if the file was deleted after the files were listed."""
     with suppress(OSError):
         return file.stat()
     return None
@@ -245,9 +255,10 @@ def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
 
 
 def _verify_jobs(store: StoreParts) -> Findings:
-    """Check the database of background uploads, if there is one."""
-    advice = "stop the servers, delete the file, and send the waiting uploads again"
-    findings = Findings("jobs", "the queue of background uploads can be read", advice)
+    """Check that the database of background uploads can be read. If this database does not exist, there is nothing to
+    check."""
+    advice = "stop the servers, delete this database, and send the waiting uploads again"
+    findings = Findings("jobs", "the database of background uploads can be read", advice)
     path = store.index_dir / JOBS_FILE
     if not path.exists():
         return findings
@@ -265,7 +276,8 @@ def _verify_jobs(store: StoreParts) -> Findings:
 
 
 def _all(listing: _Listing, scope: Scope, *kinds: str) -> Iterator[MemoryEntry]:
-    """Yield every entry of a scope, including archived ones."""
+    """Yield all entries of a scope, including archived entries. If `kinds` are given, yield only entries of these
+    kinds."""
     scope = dataclasses.replace(scope, include_archived=True, kinds=kinds or scope.kinds)
     after = ""
     while entries := listing.list(scope, after=after, limit=_PAGE):

@@ -178,7 +178,7 @@ def test_what_is_broken_is_mended_or_told(folder: Path, run: Invoke, shown: Show
 def test_a_document_of_which_a_page_is_gone_is_read_again(folder: Path, run: Invoke, shown: Shown) -> None:
     change(folder, "DELETE FROM entries WHERE kind = 'page'")
     done = run("doctor", "--repair")
-    assert done.exit_code == 0 and "ingested again from its original" in done.stdout, done.output
+    assert done.exit_code == 0 and "ingested again from the original file" in done.stdout, done.output
     (document,) = shown("list")["documents"]
     assert (document["name"], document["pages"], document["status"]) == ("rules.pdf", 2, "ready")
 
@@ -216,7 +216,7 @@ def test_what_is_left_of_a_lost_document_stays_and_is_brought_in_again(
         done = run("doctor", "--repair")
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "no problems found"), done.output
     name = str(file.relative_to(folder / "u"))
-    assert f"without a document: {name}; `agentformer ingest` ingests a lost document again" in done.stdout
+    assert f"without a document: {name}; ingest a file again to restore a lost document" in done.stdout
     assert shown("list")["documents"] == [] and file.exists()
     shown("ingest", str(file))
     done = run("doctor")
@@ -233,7 +233,9 @@ def test_an_original_is_put_back_by_who_has_the_file(folder: Path, run: Invoke, 
         else:
             file.write_bytes(damaged)
         done = run("doctor")
-        assert done.exit_code == 1 and "put the file back with `agentformer ingest`" in done.stdout, done.output
+        assert done.exit_code == 1 and "ingest the same file again with `agentformer ingest`" in done.stdout, (
+            done.output
+        )
         assert run("ingest", str(folder / "rules.pdf")).exit_code == 0
         assert run("doctor").exit_code == 0 and file.read_bytes() == whole
 

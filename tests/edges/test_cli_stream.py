@@ -108,14 +108,14 @@ def test_a_model_that_is_lost_leaves_what_it_said_with_a_note(start: Start, talk
     assert code == 1
     assert output.startswith("The caretaker [1]. The\n")
     assert "[1] keys.txt, page 1" in output
-    assert "note: the model broke off" in errors
+    assert "note: the model failed before the end of the answer" in errors
 
 
 def test_a_model_that_is_lost_before_it_cites_shows_the_mode(start: Start, talker: Talker) -> None:
     say(talker, "The caretaker", None)
     code, output, errors = finished(start("ask", WHO, "--stream"))
     assert (code, output) == (1, "The caretaker\n\n\n(llm)\n")
-    assert "note: the model broke off" in errors
+    assert "note: the model failed before the end of the answer" in errors
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--stream",), ("--stream", "--json")])

@@ -73,7 +73,7 @@ def test_a_model_that_breaks_off_leaves_what_it_said_with_its_citations() -> Non
         False,
     )
     assert [c.page for c in answer.citations] == [1]
-    assert "broke off" in answer.warnings[0]
+    assert "failed before the end" in answer.warnings[0]
 
 
 def test_the_fault_comes_right_before_the_answer() -> None:
@@ -127,7 +127,7 @@ def test_an_answer_that_was_cut_is_not_complete() -> None:
 def test_nothing_but_thoughts_is_no_answer() -> None:
     _, _, answer = events(Scripted(["<think>on and on"], finish="length"))
     assert answer.mode == "extractive"
-    assert "512 tokens" in answer.warnings[0] and "said nothing" in answer.warnings[1]
+    assert "512 tokens" in answer.warnings[0] and "returned no text" in answer.warnings[1]
 
 
 def test_a_prompt_that_is_too_long_is_asked_again_with_fewer_passages() -> None:

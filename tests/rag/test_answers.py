@@ -95,7 +95,7 @@ def test_citations_that_point_nowhere_are_removed_and_reported() -> None:
 def test_an_answer_without_citations_says_so() -> None:
     answer = Answerer(Scripted("Somewhere."), None).answer("Where?", HITS)
     assert answer.citations == ()
-    assert "cited nothing" in answer.warnings[0]
+    assert "cited no passage" in answer.warnings[0]
 
 
 def test_a_model_that_fails_falls_back_to_quotation_with_a_warning() -> None:
@@ -120,7 +120,10 @@ def test_an_answer_that_was_cut_names_the_setting() -> None:
 
 def test_an_answer_that_the_servers_filter_cut_says_so() -> None:
     answer = Answerer(Scripted("The keys [1]", finish="filtered"), None).answer("Who keeps the keys?", HITS)
-    assert (answer.text, answer.warnings) == ("The keys [1]", ("the server's content filter cut the answer",))
+    assert (answer.text, answer.warnings) == (
+        "The keys [1]",
+        ("the content filter of the model's server cut off the answer",),
+    )
 
 
 def test_a_prompt_that_is_too_long_is_asked_again_with_fewer_passages() -> None:
@@ -128,7 +131,7 @@ def test_a_prompt_that_is_too_long_is_asked_again_with_fewer_passages() -> None:
     answer = Answerer(model, None).answer("Who keeps the keys?", HITS)
     assert [asked[1].content.count("</passage>") for asked in model.asked] == [3, 1]
     assert (answer.mode, answer.text) == ("llm", "In the cupboard [1]. Tea at four.")
-    assert answer.warnings[0] == "the passages did not fit the model: it was given 1 of 3"
+    assert answer.warnings[0] == "the passages were too long for the model: it received only 1 of 3 passages"
     assert "3" in answer.warnings[1]
 
 

@@ -130,7 +130,7 @@ def test_a_new_version_that_cannot_be_read_leaves_the_old_one(af: agentformer.Ag
     good = af.rag.upload(make_pdf([[KEYS]]), name="rules.pdf")
     bad = af.rag.upload(b"%PDF-1.7\nnothing of the kind", name="rules.pdf")
     assert (bad.status, bad.id) == ("failed", "")
-    assert "former version" in bad.reason
+    assert "stored before with this name" in bad.reason
     assert [document.id for document in af.rag.documents()] == [good.id]
 
 

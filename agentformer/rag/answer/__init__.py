@@ -1,1 +1,1 @@
-"""Answers from passages: prompts, citations, quotes, confidence and streaming."""
+"""Build answers from passages: prompts, citations, quotes, confidence and streaming."""

@@ -1,5 +1,5 @@
-"""Answers with citations. If there is a language model, the model writes the answer; otherwise the answer quotes
-sentences."""
+"""Answers with citations. If a language model is configured, the model writes the answer. Otherwise, the answer quotes
+sentences of the passages."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, Emb
 _MAX_QUOTES = 3
 _CLOSE = 0.75  # share of the best score; a sentence with a lower score is not quoted
 # A model is not asked if no hit shares a term with the question and no sentence has this cosine. `abstain` does not
-# apply to a model: it translates (quotation is declined for a third of German questions over English passages, and a
-# model's answer for none), answers "what is this about?", and says what it cannot answer.
+# apply to the answer of a model, because a model translates, answers "what is this about?", and says what it cannot
+# answer. Of German questions over English passages, quotation declines a third, and a model answers all.
 _FAR = 0.25
 _WITHOUT_MEANING = "hashing"  # the embedder that compares words and their letters
-_DECLINED = "the model answered NO_ANSWER, which a passage contains, so the answer is quoted"
+_DECLINED = "the model wrote NO_ANSWER, but this text also occurs in a passage, so the answer quotes the best sentences"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """A question and its hits. The question and each hit are analyzed once."""
+    """A question and the search hits for the question. The text of the question and of each hit is analyzed only
+    once."""
 
     question: str
     terms: QueryTerms
@@ -47,12 +48,15 @@ class _Request:
         return cls(question, analyze_query(question), hits, read_passages(hits))
 
     def given_texts(self, count: int) -> list[str]:
-        """Return the texts that the model got, before escaping. Addresses in an answer must be in one of them."""
+        """Return the texts that the model received, without the escapes of the prompt: the question, and the document
+        name and the content of the first `count` hits. A web address in the answer of the model is kept only if one of
+        these texts contains the address."""
         entries = [hit.entry for hit in self.hits[:count]]
         return [self.question, *(f"{e.source.name if e.source else ''}\n{e.content}" for e in entries)]
 
     def shares_terms(self) -> bool:
-        """Return True if a hit contains a term of the question, or if the question has no terms ("Who is it?")."""
+        """Return True if at least one hit contains a term of the question. Also return True if the question has no
+        terms, such as "Who is it?"."""
         for passage in self.passages:
             terms = self.terms.terms([passage.language]).stems
             if not terms or not passage.stems.isdisjoint(terms):
@@ -62,8 +66,9 @@ class _Request:
 
 @dataclasses.dataclass(frozen=True)
 class Answerer:
-    """Answers questions from hits. Without a `model`, every answer is extractive. An extractive answer with a
-    confidence below `abstain` (0..1) is declined. If `abstain` is 0, only a question without hits is declined."""
+    """Answers questions from search hits. If `model` is None, every answer is extractive: the answer quotes sentences
+    of the hits. If the confidence of an extractive answer is below `abstain` (0..1), the answer only says that nothing
+    was found. If `abstain` is 0, only a question without hits gets such an answer."""
 
     model: LanguageModel | None
     embedder: Embedder | None
@@ -75,9 +80,9 @@ class Answerer:
     def answer(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None, extractive: bool = False
     ) -> Answer:
-        """Return an answer with citations. If the hits contain no answer, the mode of the answer is `none`. If the
-        model fails, the best sentences are quoted, and a warning gives the reason. With `extractive`, no model is
-        called."""
+        """Return an answer with citations. If the hits contain no answer, the `mode` of the answer is `none`. If the
+        model fails, the answer quotes the best sentences and has a warning with the reason. If `extractive` is true,
+        the model is not called."""
         request = _Request.of(question, hits)
         if extractive:
             return self._extractive(request)
@@ -102,9 +107,10 @@ class Answerer:
     def stream(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None
     ) -> Generator[AnswerEvent, None, None]:
-        """Yield the pieces of the answer, and at the end the `Answer` with its final text and citations. If the model
-        stops with an error, yield an `AnswerFault`, and an `Answer` that is not `complete`. If the model returns
-        nothing, the answer is extractive. Closing the generator closes the stream of the model."""
+        """Yield the pieces of the answer while the model writes the answer, and at the end the complete `Answer`. If
+        the model fails after the first piece, yield an `AnswerFault`, and then an `Answer` whose `complete` is false.
+        If the model returns no text, the answer quotes sentences of the hits. Closing this generator also closes the
+        stream of the model."""
         request = _Request.of(question, hits)
         model = self._usable_model(request)
         if model is None:
@@ -136,7 +142,7 @@ class Answerer:
             yield AnswerPiece(rest)
         if reason:
             yield AnswerFault(str(reason))
-        cut = f"the model broke off: {reason}" if reason else _cut(arrived.reply, limit)
+        cut = f"the model failed before the end of the answer: {reason}" if reason else _cut(arrived.reply, limit)
         answer = self._checked(request, count, arrived.text, cut=cut)
         if reason:
             answer = dataclasses.replace(answer, complete=False)
@@ -148,7 +154,8 @@ class Answerer:
         return self.model
 
     def _is_hopeless(self, request: _Request) -> bool:
-        """Return True if the hits have nothing in common with the question. Without an embedder, the model decides."""
+        """Return True if the hits have nothing in common with the question: no common term, and no sentence with a
+        similar meaning. Return False if there is no embedder, because then the meaning cannot be compared."""
         if request.shares_terms():  # fast, and true for most questions
             return False
         cosines = [sentence.cosine for sentence in self._ranked(request) if sentence.cosine is not None]
@@ -158,10 +165,13 @@ class Answerer:
         return (max(cosines) if normalized is None else normalized) < _FAR
 
     def _checked(self, request: _Request, count: int, text: str, *, cut: str) -> Answer:
-        """Return the answer of a model that got the first `count` hits. `cut` is the reason why it is incomplete."""
+        """Check the text that the model wrote, and return the answer. The model received the first `count` hits. `cut`
+        is the reason why the text is incomplete, or "" if the text is complete."""
         warnings = [cut] if cut else []
         if count < len(request.hits):
-            warnings.append(f"the passages did not fit the model: it was given {count} of {len(request.hits)}")
+            warnings.append(
+                f"the passages were too long for the model: it received only {count} of {len(request.hits)} passages"
+            )
         given = request.given_texts(count)
         checked = output.remove_unknown_links(MarkerRestorer(given).restore(text), given)
         warnings += output.link_warnings(checked.unknown_hosts)
@@ -174,7 +184,9 @@ class Answerer:
                 return self._extractive(request, (*warnings, _DECLINED))
             return self._nothing(request, warnings)
         if not cited.text:
-            return self._extractive(request, (*warnings, "the language model said nothing, so the answer is quoted"))
+            return self._extractive(
+                request, (*warnings, "the language model returned no text, so the answer quotes the best sentences")
+            )
         warnings += _citation_warnings(cited)
         answer = Answer(cited.text, "llm", cited.citations, tuple(request.hits), tuple(warnings), complete=not cut)
         return dataclasses.replace(answer, confidence=self._confidence(request))
@@ -185,7 +197,9 @@ class Answerer:
         return self._extractive(request)
 
     def _after_failure(self, request: _Request, reason: LanguageModelError | None) -> Answer:
-        return self._extractive(request, (f"no language model answered, so the answer is quoted: {reason}",))
+        return self._extractive(
+            request, (f"the language model failed, so the answer quotes the best sentences: {reason}",)
+        )
 
     def _nothing(self, request: _Request, warnings: Sequence[str] = ()) -> Answer:
         confidence = self._confidence(request)
@@ -193,7 +207,8 @@ class Answerer:
         return Answer(text, "none", hits=tuple(request.hits), warnings=tuple(warnings), confidence=confidence)
 
     def _extractive(self, request: _Request, warnings: tuple[str, ...] = ()) -> Answer:
-        """Return the best sentences, word for word."""
+        """Return an answer that quotes the best sentences of the hits word for word. If the confidence is too low,
+        return an answer that says that nothing was found."""
         confidence = self._confidence(request)
         ranked = self._ranked(request) if confidence is not None and confidence >= self.abstain else []
         if not ranked:
@@ -209,8 +224,8 @@ class Answerer:
         return confidence_features(request.terms, request.passages, baseline=self._baseline(request)).confidence
 
     def _baseline(self, request: _Request) -> float | None:
-        """Return the cosine of unrelated texts, or None if no embedder found the hits, the embedder compares only
-        letters, or it is unavailable."""
+        """Return the mean cosine that the embedder gives to unrelated texts. Return None in three cases: the embedder
+        found none of the hits, the embedder compares only spelling, or the embedder is unavailable."""
         if self.embedder is None or not any(hit.dense_rank for hit in request.hits):
             return None
         embedder = current_embedder(self.embedder)
@@ -220,7 +235,8 @@ class Answerer:
             return None
 
     def _ranked(self, request: _Request) -> list[RankedSentence]:
-        """Return the ranked sentences. The embedder may not know their language unless it found the hits."""
+        """Return the sentences of the hits, best first. The embedder is used only if it found at least one hit, because
+        otherwise the embedder may not know the language of the hits."""
         found = any(hit.dense_rank for hit in request.hits)
         embedder = current_embedder(self.embedder) if self.embedder and found else None
         try:
@@ -242,14 +258,16 @@ def _shown(
 
 
 def _at_once(answer: Answer, *, shown: bool = False) -> Iterator[AnswerEvent]:
-    """Yield the answer. If no piece was shown, first yield the complete text as one piece."""
+    """Yield the complete answer as the last event. If `shown` is false, no piece of the answer was sent before, so
+    first yield the whole text as one piece."""
     if not shown:
         yield AnswerPiece(answer.text)
     yield answer
 
 
 def _passage_counts(count: int) -> Iterator[int]:
-    """Yield the numbers of passages to try, for a model with a small context."""
+    """Yield the numbers of passages to try, largest first: `count`, then half of `count`, and so on. A model with a
+    small context may accept only a few passages."""
     while count:
         yield count
         count //= 2
@@ -257,16 +275,16 @@ def _passage_counts(count: int) -> Iterator[int]:
 
 def _citation_warnings(cited: citations.CitedText) -> Iterator[str]:
     if cited.strays:
-        yield f"the model cited passages that it was not given: {', '.join(map(str, cited.strays))}"
+        yield f"citations of passages that do not exist were removed: {', '.join(map(str, cited.strays))}"
     if cited.copied:
-        yield f"the model copied references of a passage as if they were its own: {', '.join(map(str, cited.copied))}"
+        yield f"references that the model copied from a passage were removed: {', '.join(map(str, cited.copied))}"
     if not cited.citations:
-        yield "the model cited nothing; check its answer against the hits"
+        yield "the model cited no passage; compare the answer with the hits"
 
 
 def _cut(reply: Reply | None, limit: int) -> str:
     if reply is None or reply.finish not in ("length", "filtered"):
         return ""
     if reply.finish == "filtered":
-        return "the server's content filter cut the answer"
-    return f"the answer was cut at {limit} tokens; raise answer_tokens, or max_tokens of the question, for more"
+        return "the content filter of the model's server cut off the answer"
+    return f"the answer was cut off at {limit} tokens; raise answer_tokens, or max_tokens of the question"

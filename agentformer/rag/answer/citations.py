@@ -1,4 +1,4 @@
-"""Citations: the markers in the text of a model, and the passages that the markers cite."""
+"""Citations in the text of a model. A marker such as `[1]` cites the passage with the number 1."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ _MAX_RANGE = 20  # passages of one range
 
 @dataclass(frozen=True, slots=True)
 class CitedText:
-    """A text in which every `[n]` outside code is a citation. `strays` are removed numbers that no passage has.
-    `copied` are removed numbers that the model copied together with words of another passage."""
+    """The text of a model after its citations were checked. In `text`, every `[n]` outside code belongs to one of the
+    `citations`. `strays` are the numbers that were removed because no passage has these numbers. `copied` are the
+    numbers that were removed because the model copied them from the text of a passage."""
 
     text: str
     citations: tuple[Citation, ...]
@@ -48,8 +49,9 @@ class CitedText:
 
 
 def cite(text: str, passages: Sequence[Passage]) -> CitedText:
-    """Return the text of a model with all markers written as `[n]`, and its citations in the order of their first
-    marker. `passages` are the passages that the model got, numbered from 1."""
+    """Check the citations in the text of a model. Return the text with every marker written as `[n]`, and the citations
+    in the order of their first marker. `passages` are the passages that the model received; the first passage has the
+    number 1."""
     strays: set[int] = set()
     copied = _CopiedMarkers(text, passages)
 
@@ -71,7 +73,8 @@ def cite(text: str, passages: Sequence[Passage]) -> CitedText:
 
 
 def citation(number: int, sentence: RankedSentence) -> Citation:
-    """Return the citation of a sentence, with the position of the sentence in its document."""
+    """Return the citation of a sentence, with this number. The citation contains the position of the sentence in the
+    text of its page."""
     entry = sentence.hit.entry
     offset = entry.source.start if entry.source else 0
     return Citation(
@@ -89,12 +92,13 @@ def citation(number: int, sentence: RankedSentence) -> Citation:
 
 
 def without_unfinished(text: str) -> str:
-    """Return a cut text without an unfinished marker at its end."""
+    """Return the text without a marker that was cut off at the end of the text, such as "[1"."""
     return _UNFINISHED.sub("", text)
 
 
 def _without_strays(run: re.Match[str]) -> str:
-    """Return a run of markers without strays. Also remove an "and" or a comma that joined only strays."""
+    """Return a group of neighboring markers without the markers that cite no passage. A comma or an "and" that joined
+    only such markers is removed, too."""
     if run["framed"]:
         return ""
     if run["code"] is not None or _STRAY not in run["marks"]:
@@ -112,7 +116,8 @@ def _without_strays(run: re.Match[str]) -> str:
 
 
 def _claims(text: str) -> dict[int, str]:
-    """Return for each number the sentences that cite it. Markers are removed from the sentences."""
+    """Return a dictionary: number of a passage -> the sentences that cite the passage. Markers are removed from the
+    sentences."""
     claims: dict[int, list[str]] = {}
     for sentence in _CLAIM.findall(_MARK.sub(lambda mark: "" if mark["code"] is not None else mark[0], text)):
         for number in dict.fromkeys(map(int, _CITED.findall(sentence))):
@@ -121,7 +126,8 @@ def _claims(text: str) -> dict[int, str]:
 
 
 def _numbers(marker: str) -> list[int]:
-    """Return the numbers of one marker in order. A range is replaced by all its numbers."""
+    """Return the numbers in a marker, in order. A range of at most 20 numbers, such as "1-3", is replaced by all its
+    numbers. For a longer range, only the first and the last number are returned."""
     numbers: list[int] = []
     for part in re.split(r"[,;、，]", marker):
         first, _, last = part.replace("^", "").replace("–", "-").partition("-")
@@ -131,9 +137,9 @@ def _numbers(marker: str) -> list[int]:
 
 
 class _CopiedMarkers:
-    """The markers that a model copied together with words of a passage, such as the references of a paper. A copied
-    marker occurs in a passage next to the same words, and points to another passage that does not contain these
-    words."""
+    """Finds the markers that a model copied from a passage, such as the references of a scientific paper. A marker
+    `[n]` is a copy if two conditions hold: a passage other than passage n contains `[n]` beside the same words, and
+    passage n does not contain these words."""
 
     def __init__(self, text: str, passages: Sequence[Passage]) -> None:
         self._text = text
@@ -141,7 +147,8 @@ class _CopiedMarkers:
         self.numbers: set[int] = set()  # of the copied markers found so far
 
     def has(self, number: int, start: int, end: int) -> bool:
-        """Return True if the marker at `[start, end)` of the text is a copy, and record its number."""
+        """Return True if the model copied the marker with this number from a passage, and add the number to `numbers`.
+        The marker stands at `[start, end)` in the text of the model."""
         if not self._holders:
             return False
         copied = any(
@@ -162,7 +169,8 @@ class _CopiedMarkers:
 
     @cached_property
     def _holders(self) -> dict[tuple[int, str, str], set[int]]:
-        """Return the passages that have a marker with this number next to these letters on this side."""
+        """A dictionary of the markers in the passages. A key is a number in a marker, a side (`before` or `after`) and
+        the nearest letters on this side. A value is the set of the numbers of the passages with such a marker."""
         holders: dict[tuple[int, str, str], set[int]] = {}
         for holder, passage in enumerate(self._passages, 1):
             content = strip_hidden(passage.content)
@@ -175,7 +183,8 @@ class _CopiedMarkers:
 
 
 def _beside(text: str, start: int, end: int) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return the letters before and after a marker, without spaces, signs and other markers."""
+    """Return two pairs: ("before", letters before the marker) and ("after", letters after the marker). Spaces,
+    punctuation and other markers are left out."""
     before, after = _letters(text[max(0, start - _REACH) : start]), _letters(text[end : end + _REACH])
     return ("before", before[-_MEANT_LETTERS:]), ("after", after[:_MEANT_LETTERS])
 
@@ -185,5 +194,5 @@ def _nearest(side: str, letters: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """Return the letters and digits of a text without markers. A copy rarely changes these characters."""
+    """Return only the letters and digits of a text without markers, because a copy rarely changes these characters."""
     return "".join(ch for ch in MARKER.sub("", text).casefold() if ch.isalnum())

@@ -1,7 +1,8 @@
-"""The output of a model: the part that may be shown while it arrives, and the links that it may contain.
+"""Checks of the output of a model: which text may be shown while the output arrives, and which links the output may
+contain.
 
-A page that shows an answer may load its images and shows its links. So an address that the model invented could send
-private data to another server.
+A page that shows an answer may load the images and show the links of the answer. An address that the model invented
+could therefore send private data to a foreign server.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ _UNDECIDED = re.compile(
 
 
 class AnswerStream:
-    """The output of a model until now. Reasoning is not shown. The beginning of an answer is not shown while it may
-    become a refusal."""
+    """The output of a model, which arrives in pieces. Reasoning is not shown. The beginning of the output is held back
+    while it may become `NO_ANSWER`, the token with which a model declines to answer."""
 
     def __init__(self) -> None:
         self.shown = False  # whether anything was shown
@@ -80,11 +81,12 @@ class AnswerStream:
 
     @property
     def text(self) -> str:
-        """The whole output without reasoning."""
+        """The output that has arrived, without reasoning."""
         return visible_text("".join(self._pieces) or (self.reply.text if self.reply else ""))
 
     def read(self, pieces: Iterable[str]) -> Generator[str, None, None]:
-        """Yield the output that may be shown. Closing the generator closes the model's stream."""
+        """Yield the parts of the output that may be shown. Closing this generator also closes the stream of the
+        model."""
         stream = iter(pieces)
         try:
             while True:
@@ -101,7 +103,7 @@ class AnswerStream:
                 close()
 
     def rest(self) -> str:
-        """Return the remaining output that may be shown at the end."""
+        """Return the text that was held back and may be shown now. Call this method when the output has ended."""
         last = self._unless_refusal(self._filter.rest())
         if self._opening and not refuses(self._opening):
             last, self._opening = self._opening, None
@@ -116,7 +118,8 @@ class AnswerStream:
         return self._unless_refusal(self._filter.feed(_encodable(piece)))
 
     def _unless_refusal(self, text: str) -> str:
-        """Return the text. Return "" if the beginning of the answer is a refusal or may become a refusal."""
+        """Return the text that may be shown. Return "" while the beginning of the answer is, or may become, the token
+        `NO_ANSWER`."""
         if self._opening is None:
             return text
         self._opening += text
@@ -127,17 +130,17 @@ class AnswerStream:
 
 
 def visible_text(text: str) -> str:
-    """Return a model's text without reasoning and without halves of characters."""
+    """Return the output of a model without reasoning and without invalid characters (halves of surrogate pairs)."""
     return strip_reasoning(_encodable(text))
 
 
 def refuses(text: str) -> bool:
-    """Return whether the text begins with `NO_ANSWER`."""
+    """Return whether the text begins with `NO_ANSWER`, the token with which a model declines to answer."""
     return _REFUSAL.match(text) is not None
 
 
 def without_refusal(text: str) -> str:
-    """Return the text without `NO_ANSWER` at its beginning."""
+    """Return the text without the token `NO_ANSWER` at its beginning."""
     return _REFUSAL.sub("", text)
 
 
@@ -147,21 +150,24 @@ def _may_refuse(text: str) -> bool:
 
 
 def _encodable(text: str) -> str:
-    """Return the text with surrogate pairs joined and single surrogates removed, because no store can write them."""
+    """Return the text with surrogate pairs joined and single surrogates removed, because surrogates cannot be
+    stored."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedText:
-    """A text without images and unknown addresses. `unknown_hosts` are the hosts of the removed addresses."""
+    """The text of a model without images and without unknown addresses. `unknown_hosts` are the hosts of the removed
+    addresses."""
 
     text: str
     unknown_hosts: tuple[str, ...] = ()
 
 
 def remove_unknown_links(text: str, given: Iterable[str]) -> CheckedText:
-    """Return the text of a model. Images become links, and markup that loads data is removed. If none of the texts
-    `given` to the model contains the address of a link, only the label of the link is kept."""
+    """Return the text of a model with safe links. Images become links, markup that loads data is disabled, and unknown
+    addresses are removed. An address is unknown if no text in `given` contains the address; `given` are the texts that
+    the model received. If a link has an unknown address, only the label of the link is kept."""
     text = _CODED.sub("& ", _without_images(text))
     if not (_ADDRESS.search(text) or _LINK.search(text) or _DEFINED.search(text)):
         return CheckedText(text)
@@ -187,13 +193,16 @@ def remove_unknown_links(text: str, given: Iterable[str]) -> CheckedText:
 
 
 def link_warnings(unknown_hosts: Iterable[str]) -> list[str]:
-    """Return the warning about removed addresses. It names only hosts, because addresses may contain private data."""
+    """Return a list with one warning about removed addresses, or an empty list if `unknown_hosts` is empty. The warning
+    names only hosts, because complete addresses may contain private data."""
     hosts = ", ".join(unknown_hosts)
-    return [f"the model wrote addresses that no passage contains; they were removed: {hosts}"] if hosts else []
+    return (
+        [f"addresses that the model wrote but no passage contains were removed; their hosts: {hosts}"] if hosts else []
+    )
 
 
 class _KnownAddresses:
-    """The texts that the model got. Addresses are searched in these texts."""
+    """Searches the texts that the model received for addresses."""
 
     def __init__(self, given: Iterable[str]) -> None:
         forms: dict[str, None] = {}
@@ -205,11 +214,12 @@ class _KnownAddresses:
         self.missing_hosts: dict[str, None] = {}  # of addresses that no text contains
 
     def contains(self, address: str) -> bool:
-        """Return whether a text contains the address."""
+        """Return whether one of the texts that the model received contains the address."""
         return _bare(address) in self._text
 
     def misses(self, address: str) -> bool:
-        """Return True if no text contains the address, and record its host."""
+        """Return True if none of the texts that the model received contains the address. In this case, also record the
+        host of the address in `missing_hosts`."""
         if self.contains(address):
             return False
         self.missing_hosts.setdefault(re.split(r"[/?#;,&\\]", _bare(address))[0][:_MAX_HOST])
@@ -217,7 +227,8 @@ class _KnownAddresses:
 
 
 def _gap(match: re.Match[str], known: _KnownAddresses) -> str:
-    """Return a space if a page might read the text after a known address as a part of the address, else ""."""
+    """Return the space that must be inserted after a known address, or "" if none is needed. A space is needed if a
+    page could read the text after the address as a part of the address."""
     behind = _BEHIND.match(match.string, match.end())
     more = behind[0] if behind else ""
     if len(more) < _REACH and (not any(map(str.isalnum, _CITED.sub("", more))) or known.contains(match[0] + more)):
@@ -227,7 +238,8 @@ def _gap(match: re.Match[str], known: _KnownAddresses) -> str:
 
 
 def _split_unspaced(run: str, known: _KnownAddresses) -> str:
-    """Return a known address, a space, and the words after it. Return "" if there is no known address."""
+    """Separate a known address from Chinese, Japanese or similar text that follows without a space. Return the address,
+    a space and this text. Return "" if the address is not known."""
     words = _UNSPACED.search(run)
     if not words or _ADDRESS.search(run, words.start()):
         return ""
@@ -240,15 +252,17 @@ def _without_images(text: str) -> str:
 
 
 class LinkFilter:
-    """Removes images and markup from a text that arrives in pieces. Restores brackets that were escaped in the texts
-    `given` to the model. Links are checked later in the complete text."""
+    """Removes images and markup from a text that arrives in pieces. Also restores the brackets that were escaped in the
+    prompt: `given` are the texts of the prompt before escaping. Links are not checked here, but later in the complete
+    text."""
 
     def __init__(self, given: Iterable[str] = ()) -> None:
         self._restorer = MarkerRestorer(given)
         self._pending = ""
 
     def feed(self, piece: str) -> str:
-        """Return the text that may be shown so far."""
+        """Add a piece of the text, and return the text that may be shown now. The end of the text is held back while it
+        may be the beginning of an image or of markup."""
         text = self._pending + piece
         undecided = _UNDECIDED.search(text)
         at = undecided.start() if undecided else len(text)
@@ -256,18 +270,20 @@ class LinkFilter:
         return _without_images(self._restorer.restore(shown))
 
     def rest(self) -> str:
-        """Return the remaining text at the end."""
+        """Return the text that was held back. Call this method after the last piece."""
         pending, self._pending = self._pending, ""
         return _without_images(self._restorer.restore(pending))
 
 
 def _canonical(text: str) -> str:
-    """Return a text in the form of `_bare`."""
+    """Return a text in one spelling, so that addresses can be compared: in lower case, without Markdown escapes, and
+    with percent-encoded letters decoded."""
     return _LETTERS.sub(_decoded, _ESCAPE.sub("", text).casefold()).casefold()
 
 
 def _decoded(coded: re.Match[str]) -> str:
-    """Return the letters of a percent-encoded run, or the run if they are hidden or end an address."""
+    """Return the letters of a percent-encoded group of bytes, such as "é" for "%c3%a9". Return the group unchanged if
+    it is not valid UTF-8, or if a letter is invisible or cannot be a part of an address."""
     try:
         letters = bytes.fromhex(coded[0].replace("%", "")).decode()
     except UnicodeDecodeError:
@@ -277,5 +293,6 @@ def _decoded(coded: re.Match[str]) -> str:
 
 
 def _bare(address: str) -> str:
-    """Return an address without its scheme, and without punctuation that belongs to the sentence."""
+    """Return an address in one spelling for comparisons, without the scheme ("https://") and without the punctuation of
+    the sentence after the address."""
     return re.sub(r"\A(?:[a-z]+:)?[/\\]*", "", _canonical(address)).rstrip(_ENDS)

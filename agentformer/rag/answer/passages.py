@@ -1,15 +1,20 @@
-"""Passages: their sentences, ranked by how well they answer the question, and the confidence that they hold the answer.
+"""Sentences of passages, ranked by how well they answer the question, and the confidence that the passages contain the
+answer.
 
-The score of a sentence has three parts: its terms of the question, weighted by their rarity among the sentences; its
-cosine with the question, if the embedder knows the language; and the rank of its passage. Terms of the neighboring
-sentences have a small weight, because a pronoun often replaces a name.
+The score of a sentence has three parts. The first part is the share of the question's terms that the sentence contains;
+rare terms count more. The second part is the cosine of sentence and question, if there is an embedder. The third part
+is the rank of the passage. The terms of the neighboring sentences count a little, because a sentence often has a
+pronoun instead of a name.
 
-Confidence is the chance that the hits hold the answer, before an answer is generated: a logistic function of the share
-of the question's words that one passage holds and of the cosine of the nearest passage, if half of all questions have
-an answer (Platt 1999; declining below a bound chosen by its cost: El-Yaniv and Wiener 2010, Kamath et al. 2020,
-"Selective Question Answering"). Models differ in the cosine of unrelated texts, so a cosine is measured from this
-baseline (`CosineBaselines`). A passage on the topic of the question that lacks the answer looks like one that has it
-(docs/BENCHMARKS.md). `Hit.score` is not read, because it is comparable within its own list only.
+Confidence is the probability that the hits contain the answer. It is estimated before an answer is generated. A
+logistic function computes the confidence from two values: the share of the question's terms that one passage contains,
+and the cosine of the passage that is nearest to the question. The function assumes that half of all questions have an
+answer (Platt 1999). Questions with a confidence below a bound are declined; the bound follows from the cost of wrong
+answers (El-Yaniv and Wiener 2010; Kamath et al. 2020, "Selective Question Answering").
+
+The cosine of unrelated texts is different for each model. A cosine is therefore measured from this baseline
+(`CosineBaselines`). A passage with the topic of the question but without the answer looks like a passage with the
+answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be compared only within one list of hits.
 """
 
 from __future__ import annotations
@@ -88,12 +93,13 @@ _DIFFERENT = {
     ),
 }
 REFERENCE = 0.0206  # the packaged MiniLM's baseline; the coefficients above are of its cosines
-_MAX_BASELINE = 0.98  # a space in which unrelated texts are nearer than this says nothing by its cosines
+_MAX_BASELINE = 0.98  # with a higher baseline, the cosines of a space do not separate similar and unrelated texts
 _LONG = 60  # code points of a question's stems, some ten words: no passage need hold the same share of a longer one
 
 
 class Passage:
-    """A hit with its language, sentences and terms. Each of these is computed once, at its first use."""
+    """A hit with its language, its sentences and their terms. Each of these values is computed at its first use and
+    then kept."""
 
     def __init__(self, hit: Hit, languages: EntryLanguages) -> None:
         self.hit = hit
@@ -106,41 +112,42 @@ class Passage:
 
     @cached_property
     def language(self) -> str:
-        """ISO 639-1, "" if unknown."""
+        """The ISO 639-1 code of the language of the passage, or "" if the language is unknown."""
         return self._languages.of(self.hit.entry)
 
     @cached_property
     def sentences(self) -> list[Span]:
-        """The spans of all sentences in the content."""
+        """The spans of all sentences in the content of the passage."""
         return sentence_spans(self.content)
 
     @cached_property
     def sentence_terms(self) -> list[Terms]:
-        """The terms of each sentence."""
+        """The terms of each sentence, in the order of `sentences`."""
         return [text_terms(self.content[span.start : span.end], self.language) for span in self.sentences]
 
     @cached_property
     def stems(self) -> frozenset[str]:
-        """The stems of the content."""
+        """The stems of all words in the content of the passage."""
         return frozenset().union(*(terms.stems for terms in self.sentence_terms))
 
     @cached_property
     def context_terms(self) -> Terms:
-        """The terms of the context line, which has the title and the headings."""
+        """The terms of the context line of the passage. The context line consists of the title of the document and the
+        headings above the passage."""
         return text_terms(self.hit.entry.context, self.language)
 
 
 def read_passages(hits: Iterable[Hit]) -> list[Passage]:
-    """Return the hits as passages."""
+    """Return a `Passage` for each hit."""
     languages = EntryLanguages()
     return [Passage(hit, languages) for hit in hits]
 
 
 @dataclass(frozen=True, slots=True)
 class RankedSentence:
-    """A sentence of a hit. `span` refers to the content of the hit's entry. Scores are in 0..1; higher is better.
-    `score` can be compared only for the same question, but `cosine` between questions. It is None without an
-    embedder."""
+    """A sentence of a hit with its score. `span` is the position of the sentence in the content of the hit. `score` and
+    `cosine` are in 0..1; higher is better. Scores can be compared only for the same question. Cosines can also be
+    compared between questions. `cosine` is None if no cosine was computed."""
 
     hit: Hit
     span: Span
@@ -166,8 +173,9 @@ class _Sentence(NamedTuple):
 def rank_sentences(
     query: QueryTerms, passages: Sequence[Passage], embedder: Embedder | None = None
 ) -> list[RankedSentence]:
-    """Return all sentences of the passages, best first. Without an `embedder`, only words and passage ranks are used.
-    Raises `EmbedderError`, except `EmbedderUnavailable`."""
+    """Return all sentences of the passages, best first. If there is no `embedder`, or if the embedder is unavailable,
+    the score depends only on terms and on the ranks of the passages. Raises `EmbedderError` if the embedder fails in
+    another way."""
     sentences = _sentences(passages)
     if not sentences:
         return []
@@ -189,7 +197,8 @@ def rank_sentences(
 
 
 def _sentences(passages: Sequence[Passage]) -> list[_Sentence]:
-    """Return the sentences without headings. If there are only headings, return the headings."""
+    """Return the sentences of the passages without headings. If the passages consist only of headings, return the
+    headings."""
     sentences = [
         _Sentence(passage, span, frozenset(terms.stems))
         for passage in passages
@@ -204,7 +213,8 @@ def _is_heading(sentence: _Sentence) -> bool:
 
 
 def _word_scores(query: QueryTerms, sentences: Sequence[_Sentence]) -> list[float]:
-    """Return for each sentence its share of the question's terms, weighted by rarity, with a share of its neighbors."""
+    """Return a score for each sentence: the share of the question's terms that the sentence contains. Rare terms count
+    more. A small part of the score of the better neighboring sentence is added."""
     wanted = {term for sentence in sentences for term in query.terms([sentence.passage.language]).stems}
     holders = Counter(term for sentence in sentences for term in sentence.stems)
     rarity = {term: math.log(1 + len(sentences) / (0.5 + holders[term])) for term in wanted if holders[term]}
@@ -221,7 +231,8 @@ def _best_neighbor(sentences: Sequence[_Sentence], own: Sequence[float], n: int)
 def _cosines(
     query: QueryTerms, sentences: Sequence[_Sentence], scores: Sequence[float], embedder: Embedder
 ) -> dict[int, float]:
-    """Return by position the cosine with the question, 0..1, of the sentences with the best `scores`."""
+    """Return a dictionary: index of a sentence -> cosine of the sentence and the question, 0..1. Only the sentences
+    with the best `scores` are embedded. The dictionary is empty if the embedder is unavailable."""
     best = sorted(range(len(sentences)), key=lambda n: -scores[n])[:_EMBEDDED]
     try:
         texts = [_fitting(embedder, sentences[n].text) for n in best]
@@ -232,14 +243,16 @@ def _cosines(
 
 
 def _fitting(embedder: Embedder, text: str) -> str:
-    """Return the sentence. If it is too long for the model, return its beginning."""
+    """Return the text of a sentence. If the text is too long for the embedding model, return only the beginning of the
+    text."""
     tokens = embedder.token_spans(text)
     limit = embedder.space.max_tokens * 9 // 10  # a beginning may have a few more tokens than it had as a part
     return text if len(tokens) <= limit else text[: tokens[limit - 1].end]
 
 
 def _shortened(content: str, span: Span) -> Span:
-    """Return a span of limited length that ends at a word."""
+    """Return the span of a sentence. If the sentence is longer than `_MAX_QUOTE`, the span ends earlier, if possible
+    between two words."""
     if span.end - span.start <= _MAX_QUOTE:
         return span
     end = content.rfind(" ", span.start, span.start + _MAX_QUOTE)
@@ -248,30 +261,34 @@ def _shortened(content: str, span: Span) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceFeatures:
-    """`share` is in 0..1. `cosine` is in -1..1, or None without an embedder. Higher values are better."""
+    """The values from which the confidence is computed. `share` (0..1) is the share of the question's terms that one
+    passage contains. `cosine` (-1..1) is the cosine of the passage that is nearest to the question, or None if no
+    cosine is known."""
 
     share: float
     cosine: float | None = None
-    foreign: bool = False  # whether the question is in another language than the passages, as far as is known
+    foreign: bool = False  # the question is in another language than the passages; False if a language is unknown
 
     @property
     def confidence(self) -> float:
-        """The probability that the hits contain the answer, 0..1."""
+        """The probability (0..1) that the hits contain the answer."""
         weights = _LOGIT_WORDS if self.cosine is None else _LOGIT_COSINE if self.foreign else _LOGIT_BOTH
         constant, of_share, of_cosine = weights
         return 1 / (1 + math.exp(-(constant + of_share * self.share + of_cosine * (self.cosine or 0.0))))
 
 
 class CosineBaselines:
-    """The mean cosine of unrelated texts, measured once per embedding space. Thread-safe."""
+    """Measures the mean cosine of unrelated texts, once for each embedding space. Thread-safe."""
 
     def __init__(self) -> None:
         self._measured: dict[EmbeddingSpace, float] = {}
         self._locks = KeyedLock()
 
     def of(self, embedder: Embedder) -> float:
-        """Return the baseline, -1..1. The first call embeds two questions and four passages in English, or in each
-        language above that the space declares. Raises the errors of the embedder; then the next call measures again."""
+        """Return the mean cosine (-1..1) that the embedder gives to unrelated texts. The first call for an embedding
+        space embeds sample texts: two questions and four passages in each language of the space for which this module
+        has samples, or else in English. If the embedder fails, its error is raised, and the next call measures
+        again."""
         space = embedder.space
         with self._locks.hold(space):
             if space not in self._measured:
@@ -293,8 +310,10 @@ def _measure(embedder: Embedder, space: EmbeddingSpace) -> float:
 
 
 def normalized_cosine(cosine: float, baseline: float | None) -> float | None:
-    """Return a cosine on the scale of MiniLM, -1..1: 1 stays 1, and the baseline becomes the baseline of MiniLM. Return
-    None if the baseline is unknown, or too high to separate similar texts from unrelated texts."""
+    """Return a cosine (-1..1) on the scale of the model MiniLM, so that cosines of different models can be compared.
+    `baseline` is the mean cosine of unrelated texts. The value 1 stays 1, and the baseline becomes the baseline of
+    MiniLM. Return None if the baseline is unknown, or if it is too high to separate similar texts from unrelated
+    texts."""
     if baseline is None or not baseline < _MAX_BASELINE:
         return None
     return max(-1.0, REFERENCE + (cosine - baseline) / (1 - baseline) * (1 - REFERENCE))
@@ -303,8 +322,9 @@ def normalized_cosine(cosine: float, baseline: float | None) -> float | None:
 def confidence_features(
     query: QueryTerms, passages: Sequence[Passage], *, baseline: float | None = REFERENCE
 ) -> ConfidenceFeatures:
-    """Return the features of one or more passages. `baseline` is of the space of the hits' cosines. If it is None,
-    cosines are not used. Nothing is embedded."""
+    """Return the values from which the confidence is computed. At least one passage is needed. `baseline` is the mean
+    cosine of unrelated texts in the embedding space of the hits. If `baseline` is None, the cosines of the hits are not
+    used. No text is embedded."""
     share = max(_share(query, passage) for passage in passages)
     hits = [passage.hit for passage in passages]
     cosines = [hit.dense_score for hit in hits if hit.dense_score is not None and hit.dense_rank is not None]
@@ -314,9 +334,9 @@ def confidence_features(
 
 
 def _share(query: QueryTerms, passage: Passage) -> float:
-    """Return the share of the question's terms and of their parts that the passage contains, weighted by their length,
-    because long words are rare. Return 1.0 for a question without terms, and for a long question if the passage
-    contains enough of its terms."""
+    """Return the share (0..1) of the question's terms that the passage contains. Parts of compound words count as
+    terms, and long terms count more, because long words are rare. A passage needs only some of the terms of a long
+    question for the share 1. A question without terms has the share 1."""
     terms = query.terms([passage.language])
     weights = {term: _length(term) for term in (*terms.stems, *terms.parts)}
     length = sum(_length(term) for term in set(terms.stems))

@@ -1,4 +1,4 @@
-"""The prompt that asks a model for an answer with citations, and the answers when there is none."""
+"""The prompt that asks a model for an answer with citations, and the sentences that say that nothing was found."""
 
 from __future__ import annotations
 
@@ -73,12 +73,14 @@ _NO_ANSWER = re.compile(r"NO(?:[\\_ ]{1,3})ANSWER")  # in all spellings that `st
 
 
 def nothing_found(query: QueryTerms) -> str:
-    """Return the sentence that the documents contain no answer, in the language of the question if it is known."""
+    """Return the sentence "I found nothing in the documents that answers this." in the language of the question. If
+    this language is unknown or has no translation, return the English sentence."""
     return NOTHING_FOUND.get(query.language or likelier_of_alike(query.text), NOTHING_FOUND["en"])
 
 
 def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
-    """Return the messages that ask a model to answer from `hits`. The hits are numbered from 1."""
+    """Return the chat messages that ask a model to answer the question from `hits`. The prompt numbers the hits from
+    1."""
     passages = "\n\n".join(_passage(n, hit) for n, hit in enumerate(hits, 1))
     return [
         ChatMessage("system", SYSTEM),
@@ -87,7 +89,7 @@ def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
 
 
 def contains_no_answer(hits: Sequence[Hit]) -> bool:
-    """Return whether a passage contains the token with which a model declines."""
+    """Return whether one of the hits contains `NO_ANSWER`, the token with which a model declines to answer."""
     return any(_NO_ANSWER.search(strip_hidden(hit.entry.content)) for hit in hits)
 
 
@@ -100,6 +102,7 @@ def _passage(number: int, hit: Hit) -> str:
 
 
 def _without_markers(text: str) -> str:
-    """Return a text without markers that look like citations, and without the token with which a model declines."""
+    """Return a text in which the brackets of numbers such as `[1]` are replaced by other brackets, and `NO_ANSWER` by
+    another spelling. Otherwise, the model could copy them into its answer, where they have a meaning."""
     text = _REFERENCES.sub(lambda run: MARKER.sub(lambda marker: f"⟦{marker[0][1:-1]}⟧", run[0]), text)
     return _NO_ANSWER.sub("NO·ANSWER", text)
