@@ -1,4 +1,5 @@
-"""Files of the indexes in a memory folder, and their secure deletion. These functions do not load an index."""
+"""The index files in the folder of a memory, and the deletion of these files after a removal of entries. The functions
+work without opening an index."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ _RETRY_SECONDS = 60.0
 
 
 def read_index_status(folder: Path) -> dict[str, Any]:
-    """Return the state of the vector index when its snapshot was written, as JSON values. The values are not checked.
-    Without a snapshot the result is empty."""
+    """Return the state of the vector index that was saved with its last snapshot, as JSON values. The values are not
+    validated. Without a snapshot, the result contains only `in_memory`."""
     try:
         return {**json.loads(read_file(folder / META_FILE))["about"], "in_memory": False}
     except (OSError, ValueError, LookupError, TypeError):
@@ -38,8 +39,8 @@ def read_index_status(folder: Path) -> dict[str, Any]:
 
 
 def check_records(records: Path) -> None:
-    """Raise `StoreDamaged` if index files are present, but the records from which they were made are missing. Otherwise
-    a new empty memory would hide the loss of the records."""
+    """Check whether the records file was lost. If the records file is missing or empty, but index files are present,
+    raise `StoreDamaged`. Without this check, a new empty memory would hide the loss."""
     try:
         if records.stat().st_size:
             return
@@ -51,14 +52,15 @@ def check_records(records: Path) -> None:
     present = [name for name in (INDEX_FILE, META_FILE, WORDS_FOLDER) if (records.parent / name).exists()]
     if present:
         raise StoreDamaged(
-            f"{records} {problem}, but index files made from it are present ({', '.join(present)}); restore it from a "
-            "backup, or delete these files too to start with an empty memory"
+            f"{records} {problem}, but index files made from it are present ({', '.join(present)}); restore the "
+            "records from a backup, or delete the index files to start with an empty memory"
         )
 
 
 class ScratchFolder:
-    """A temporary folder with links to the index files of a store that cannot be written. New changes, locks and all
-    other new files are written only to this folder and deleted with it. Raises `StoreFull`."""
+    """A temporary folder for the indexes of a store that cannot be written. It contains links to the index files of the
+    store. All new files, such as locks and updates, are written to this folder and deleted with it. Raises `StoreFull`
+    if the folder cannot be created."""
 
     def __init__(self, source: Path) -> None:
         try:
@@ -72,8 +74,8 @@ class ScratchFolder:
                     _link(path, self.folder / WORDS_FOLDER / path.name)
         except OSError as error:
             raise StoreFull(
-                f"{source} is read-only, so indexes are written to the folder for temporary files, which is full "
-                f"({error.strerror or error}); free space there"
+                f"cannot write to the folder for temporary files: {error.strerror or error}; the indexes of the "
+                f"read-only memory {source} are written there; free some disk space"
             ) from error
 
     def close(self) -> None:
@@ -83,14 +85,15 @@ class ScratchFolder:
 
 @contextmanager
 def usable_index_folder(folder: Path, *, writable: bool) -> Iterator[Path]:
-    """Yield a folder in which the indexes can be opened: the given folder, or a `ScratchFolder` with links to it.
+    """Yield a folder in which the indexes can be opened: `folder` if it is writable, otherwise a `ScratchFolder`.
     Raises `StoreFull`."""
     with nullcontext() if writable else closing(ScratchFolder(folder)) as scratch:
         yield scratch.folder if scratch else folder
 
 
 def _link(source: Path, target: Path) -> None:
-    """Link or copy a file. Lock files are not linked, because taking a lock would write to the original file."""
+    """Create a link to a file, or copy the file if the system does not allow links. Lock files are skipped, because a
+    lock on a link would change the original file."""
     if not source.is_file() or source.suffix == ".lock":
         return
     try:
@@ -100,7 +103,8 @@ def _link(source: Path, target: Path) -> None:
 
 
 class SecureDelete:
-    """Deletes index files after removals. Thread-safe. Repeating a deletion does no harm."""
+    """Deletes the index files after a removal of entries, because index files may still contain the removed text.
+    Thread-safe. Each method may be called repeatedly."""
 
     def __init__(self, database: Database, discard: Callable[[], None]) -> None:
         """`discard` is a function that deletes the index files. It raises `OSError` or `AgentFormerError` if it cannot
@@ -110,12 +114,13 @@ class SecureDelete:
         self._retry_at = math.inf  # by the monotonic clock; infinite while no deletion has failed
 
     def note(self, connection: sqlite3.Connection) -> None:
-        """Record a request to delete the index files, in the transaction of a removal."""
+        """Request the deletion of the index files. The request is stored in the transaction that removes the entries,
+        so that a crash does not lose it."""
         meta.request_secure_delete(connection)
 
     def run(self) -> None:
-        """Delete the index files if a removal requested it. Failures are logged, and the deletion is tried again
-        later."""
+        """Delete the index files if a removal has requested it. A failure is logged, and `retry` or `close` tries the
+        deletion again."""
         try:
             with self._database.reading() as connection:
                 token = meta.secure_delete_request(connection)
@@ -127,24 +132,27 @@ class SecureDelete:
         except (OSError, ValueError, AgentFormerError) as error:
             self._retry_at = time.monotonic() + _RETRY_SECONDS
             log.warning(
-                "Removed entries are deleted from the records but not yet from all index files; trying again later: %s",
+                "Some index files could not be deleted and may contain removed entries; a later attempt follows: %s",
                 error,
             )
 
     def retry(self) -> None:
-        """Try a failed deletion again if enough time has passed."""
+        """Try the deletion again if it has failed and the waiting time is over."""
         if time.monotonic() >= self._retry_at:
             self.run()
 
     def close(self) -> None:
-        """Try a failed deletion one last time."""
+        """Try the deletion a last time if it has failed."""
         if self._retry_at < math.inf:
             self.run()
 
     def truncate_wal(self) -> None:
-        """Empty the write-ahead log. After a failure, a later removal or the last process that closes the store empties
-        the log."""
+        """Empty the write-ahead log of the database, because it may still contain removed text. A failure is logged. In
+        that case the log is emptied after the next removal, or when the last process closes the store."""
         try:
             self._database.clear_log()
         except AgentFormerError as error:
-            log.warning("Removed entries stay readable in the write-ahead log until it is emptied: %s", error)
+            log.warning(
+                "The write-ahead log could not be emptied and may contain removed entries; a later attempt follows: %s",
+                error,
+            )

@@ -1,5 +1,5 @@
-"""Masks of scopes. A mask contains the entries that a search may return, by entry number, and is updated with the
-records."""
+"""Scope masks. A scope describes the entries that a caller may see. A scope mask is a boolean array that says for each
+entry number whether a search may return the entry. The masks are updated when the records change."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MAX_CHANGES = 2_000  # up to this number, changed entries are checked one by on
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScopeMask:
-    """The entries of a scope that a search may return. Each object represents one state of the scope. So the object can
-    be used as a key of cached results."""
+    """The entries that a search with one scope may return. A change of these entries creates a new object, so the
+    identity of the object can be used as a cache key."""
 
     mask: NDArray[np.bool_]  # by entry number; numbers beyond its end are outside
     count: int  # of entries inside
@@ -35,7 +35,8 @@ class _Cached:
 
 
 class ScopeCache:
-    """Masks of recent scopes. To update an outdated mask, only the changed entries are checked. Thread-safe."""
+    """A cache of the masks of recent scopes. When entries change, only the changed entries are checked again.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,8 +44,8 @@ class ScopeCache:
         self._bytes = 0
 
     def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask:
-        """Return the mask of a scope. The same object is returned until the scope changes. `seq` is the last change
-        that the connection sees."""
+        """Return the mask of a scope. The same object is returned until an entry enters or leaves the scope. `seq` is
+        the number of the newest change that `connection` can read."""
         if scope.min_salience > 0:  # salience changes with time and use, and the change feed does not contain this
             return _read_mask(connection, scope)
         key = repr(scope)
@@ -69,8 +70,8 @@ class ScopeCache:
 
 
 def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached) -> ScopeMask | None:
-    """Return the mask with all changes applied: the same object if the scope has not changed. Return None if there are
-    too many changes, or if a backup of the records was restored."""
+    """Apply the latest changes to a cached mask. If no entry has entered or left the scope, return the cached mask
+    itself. Return None if there are too many changes, or if the records were restored from a backup."""
     if change_feed.token_at(connection, cached.seq) != cached.point:
         return None
     changes = change_feed.since(connection, cached.seq, _MAX_CHANGES + 1)

@@ -1,8 +1,8 @@
-"""Verification of the index files: compare the word index and the saved vector index with the records.
+"""Verification of the index files. The word index and the snapshot of the vector index are compared with the records.
 
-The files are opened before the records are read, so the records are never older than the files. Entries that changed
-after the files were written are left out, because the next search updates them. To repair a finding, the files are
-deleted, and the next search rebuilds them.
+The index files are opened before the records are read. Therefore the records are at least as new as the files. Entries
+that changed after the files were written are not compared, because the next search updates them in the index. A damaged
+index is repaired by deleting its files, because the next search rebuilds the index.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ _TRIES = 3  # to read the snapshot while another process replaces it
 
 
 def verify_words(folder: Path, database: Database, damaged: Collection[int]) -> Findings:
-    """Compare the word index in a memory folder with the records. The `damaged` entries are left out."""
-    findings = Findings("words", "the word index holds the terms of all entries", "the next search rebuilds it")
+    """Compare the word index in the memory folder with the records. Return the findings. Entries with a number in
+    `damaged` are not compared."""
+    findings = Findings("words", "the word index contains the terms of all entries", "the next search rebuilds it")
     words = _open_words(folder / WORDS_FOLDER, database.store_id, findings)
     if words is not None:
         with database.reading() as connection, findings.reading(sqlite3.DatabaseError):
@@ -57,9 +58,10 @@ def verify_words(folder: Path, database: Database, damaged: Collection[int]) -> 
 def verify_snapshot(
     folder: Path, database: Database, damaged: Collection[int], damaged_vectors: Collection[int]
 ) -> Findings:
-    """Compare the saved vector index with the records. Damaged entries and vectors are left out."""
+    """Compare the snapshot of the vector index with the records. Return the findings. Entries with a number in
+    `damaged` and vectors with a number in `damaged_vectors` are not compared."""
     findings = Findings(
-        "snapshot", "the saved vector index holds the vectors of all entries", "the next search rebuilds it"
+        "snapshot", "the saved vector index contains the vectors of all entries", "the next search rebuilds it"
     )
     files = _read_snapshot(folder, findings)
     if files is None:
@@ -68,7 +70,9 @@ def verify_snapshot(
     if meta.get("store") != database.store_id:
         findings.add("the saved vector index belongs to another store")
     elif image is None:
-        findings.note("the saved vector index is of another version: the next search rebuilds it")
+        findings.note(
+            "the saved vector index was written by another version of agentformer; the next search rebuilds it"
+        )
     else:
         with database.reading() as connection, findings.reading(sqlite3.DatabaseError):
             _compare_snapshot(connection, meta, image, findings, damaged, damaged_vectors)
@@ -76,7 +80,8 @@ def verify_snapshot(
 
 
 class _Words(NamedTuple):
-    """One commit of the word index."""
+    """The word index as it was at its last commit. `seq` is the number of the last change of the records that it
+    contains, and `point` is the token of this change."""
 
     searcher: Any
     schema: Any
@@ -85,8 +90,8 @@ class _Words(NamedTuple):
 
 
 def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | None:
-    """Open the word index under its lock. Return None if there is nothing to compare; in most of these cases a finding
-    is added."""
+    """Open the word index while no process writes it. Return None if there is no index. If the index cannot be compared
+    with the records, add the reason to `findings` and return None."""
     if not folder.exists():
         return None
     try:
@@ -98,15 +103,17 @@ def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | Non
                 findings.add("the word index belongs to another store")
                 return None
             if state.get("analysis") != ANALYSIS:
-                findings.note("the word index is of another version: the next search rebuilds it")
+                findings.note(
+                    "the word index was written by another version of agentformer; the next search rebuilds it"
+                )
                 return None
             index = tantivy.Index(schema(), path=str(folder))
             index.reload()
             return _Words(index.searcher(), index.schema, int(state["seq"]), str(state["point"]))
     except Timeout:
-        findings.note("the word index is being written and was not verified")
+        findings.note("the word index was not verified, because another process is writing it; verify it again later")
     except UncommittedManifest:
-        findings.note("the last commit of the word index was interrupted: the next search rebuilds it")
+        findings.note("the last commit of the word index was interrupted; the next search rebuilds it")
     except BaseException as error:
         if not is_index_failure(error):
             raise
@@ -126,7 +133,10 @@ def _words_lock(folder: Path) -> AbstractContextManager[object]:
 
 def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Findings, damaged: Collection[int]) -> None:
     if change_feed.token_at(connection, words.seq) != words.point:
-        findings.note("the word index is of another history of the records: the next search rebuilds it")
+        findings.note(
+            "the word index does not belong to this history of the records, for example after a backup was restored; "
+            "the next search rebuilds it"
+        )
         return
     changed = np.array([*change_feed.entries_since(connection, words.seq), *damaged], np.int64)
     expected = np.setdiff1d(_searched_entries(connection), changed)
@@ -135,11 +145,13 @@ def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Find
         findings.looked_at = len(indexed)
         entries = np.setdiff1d(indexed, changed)
         if len(entries) != int(np.count_nonzero(~np.isin(indexed, changed))):
-            findings.add("the word index holds some entries twice")
+            findings.add("the word index contains some entries twice")
         if len(missing := np.setdiff1d(expected, entries)):
             findings.add(f"the word index lacks {len(missing)} entries, such as number {missing[0]}")
         if len(unknown := np.setdiff1d(entries, expected)):
-            findings.add(f"the word index holds {len(unknown)} entries that do not exist, such as number {unknown[0]}")
+            findings.add(
+                f"the word index contains {len(unknown)} entries that do not exist, such as number {unknown[0]}"
+            )
         common = np.intersect1d(expected, entries)
         for entry_id in _entries_without_terms(connection, words, common[:: max(1, len(common) // _SAMPLE)]):
             findings.add(f"the word index lacks terms of entry {entry_id}")
@@ -150,7 +162,8 @@ def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Find
 
 
 def _searched_entries(connection: sqlite3.Connection) -> IntArray:
-    """Return the numbers of all searched entries. They are read as one text, which avoids one object per number."""
+    """Return the numbers of all searchable entries. SQLite returns them as one text, because one Python object for each
+    number would be slow."""
     marks = ", ".join("?" * len(UNSEARCHED_KINDS))
     query = f"SELECT group_concat(num) FROM entries WHERE kind NOT IN ({marks})"
     numbers = connection.execute(query, sorted(UNSEARCHED_KINDS)).fetchone()[0]
@@ -165,12 +178,12 @@ def _indexed_entries(words: _Words) -> IntArray:
         parts.append(np.array([number for number, _ in hits], np.int64))
     numbers = np.concatenate(parts)
     if len(numbers) != count:
-        raise ValueError("the number of its entries is wrong")
+        raise ValueError("the list of its entries is incomplete")
     return numbers
 
 
 def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: IntArray) -> Iterator[str]:
-    """Yield the ids of entries that the index does not find by all of their terms."""
+    """Yield the ids of the entries whose terms are not all in the word index."""
     for num in nums.tolist():
         try:
             entry = records.by_num(connection, [num])[num]
@@ -181,8 +194,8 @@ def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: 
 
 
 def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
-    """Return whether the index has all terms of the entry. Terms that optional analyzers add are not checked. If an
-    optional analyzer detected the language, only terms that are equal in all languages are checked."""
+    """Return whether the word index has all terms of the entry. The entry was analyzed without optional analyzers. If
+    its language was detected only by an optional analyzer, the terms that depend on the language are not compared."""
     if words.searcher.search(_all_terms(words, entry), limit=1).count == 1:
         return True
     if entry.language:
@@ -195,7 +208,7 @@ def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
 
 
 def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
-    """Return a query for the document that has this number, these places and all of these terms."""
+    """Return a query that matches only a document with the number, the places and all terms of the entry."""
     terms = [("num", entry.num), *(("places", place) for place in entry.places)]
     terms += [(name, term) for name, all_terms in entry.terms.items() for term in dict.fromkeys(all_terms)]
     queries = (tantivy.Query.term_query(words.schema, name, value, "basic") for name, value in terms)
@@ -203,8 +216,8 @@ def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
 
 
 def _read_snapshot(folder: Path, findings: Findings) -> tuple[dict[str, Any], Image | None] | None:
-    """Return the description and the index of the snapshot. Return None without a snapshot, or after adding a finding
-    about a damaged one."""
+    """Return the description and the index of the snapshot. Return None if there is no snapshot. If the snapshot is
+    damaged, add a finding and return None."""
     problem = ""
     for _ in range(_TRIES):
         try:
@@ -226,11 +239,16 @@ def _compare_snapshot(
     active = active_space(connection)
     same_history = change_feed.token_at(connection, meta["seq"]) == meta["point"]
     if active is None or active[0] != meta["space"] or not same_history:
-        findings.note("the saved vector index is of a former state of the records: the next search rebuilds it")
+        findings.note(
+            "the saved vector index belongs to another embedding space or history of the records; "
+            "the next search rebuilds it"
+        )
         return
     dimension, rows = active[1].dimension, image.rows
     if dimension != meta["dimension"] or int(image.index.d) != dimension:
-        findings.add(f"the saved vector index has {meta['dimension']} dimensions, and its space {dimension}")
+        findings.add(
+            f"the saved vector index has {meta['dimension']} dimensions, but its embedding space has {dimension}"
+        )
         return
     changed = np.array([*change_feed.entries_since(connection, meta["seq"]), *damaged], np.int64)
     live = np.flatnonzero((rows.entries >= 0) & ~np.isin(rows.entries, changed))
@@ -240,20 +258,21 @@ def _compare_snapshot(
     if not np.array_equal(saved, expected):
         common = len(np.intersect1d(saved[:, 0], expected[:, 0]))
         findings.add(
-            f"the saved vector index holds {len(saved)} windows and the records {len(expected)}, of which {common} are "
-            "in both, and not all with the same entries and vectors"
+            f"the saved vector index contains {len(saved)} windows, and the records contain {len(expected)} windows; "
+            f"{common} windows are in both, but they may differ in their entries or vectors"
         )
         return
     compared = np.zeros(rows.size, np.bool_)
     compared[live] = ~np.isin(rows.vectors[live], np.array([*damaged_vectors], np.int64))
     for positions, decoded in _decoded_rows(image, compared):
         if wrong := _count_different(connection, rows.vectors[positions], decoded, dimension):
-            findings.add(f"the saved vector index holds {wrong} vectors that differ from those of the records")
+            findings.add(f"the saved vector index contains {wrong} vectors that differ from the vectors of the records")
             return
 
 
 def _read_windows(connection: sqlite3.Connection, space: int, changed: IntArray) -> IntArray:
-    """Return the window, entry and vector numbers of a space. Windows of changed entries are left out."""
+    """Return an array with the window, entry and vector number of each window in an embedding space, without the
+    windows of the entries in `changed`."""
     rows = connection.execute("SELECT id, entry, vector FROM windows WHERE space = ?", [space])
     windows = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 3)
     return _sorted_windows(windows[~np.isin(windows[:, 1], changed)])
@@ -264,7 +283,8 @@ def _sorted_windows(windows: IntArray) -> IntArray:
 
 
 def _count_different(connection: sqlite3.Connection, vectors: IntArray, decoded: Matrix, dimension: int) -> int:
-    """Return how many decoded rows differ from the stored vectors with these numbers."""
+    """Return how many rows in `decoded` differ from the stored vectors. `vectors` contains the number of the stored
+    vector for each row."""
     numbers, rows = read_stored_vectors(connection, np.unique(vectors), dimension)
     present = np.isin(vectors, numbers)
     expected, actual = rows[np.searchsorted(numbers, vectors[present])], decoded[present]
@@ -273,7 +293,8 @@ def _count_different(connection: sqlite3.Connection, vectors: IntArray, decoded:
 
 
 def _decoded_rows(image: Image, positions: Mask) -> Iterator[tuple[IntArray, Matrix]]:
-    """Yield batches of positions, and the rows that are decoded from the codes at these positions."""
+    """Decode the rows at the positions that are True in `positions`. Yield batches: the positions of some rows, and the
+    decoded vectors of these rows."""
     if image.lists is None:
         selected = np.flatnonzero(positions)
         for start in range(0, len(selected), _ROWS):

@@ -71,7 +71,7 @@ for _ in range(2):
     try:
         backend.search(Query("numbat", mode="lexical"))
     except StoreFull as error:
-        assert "free space" in str(error)
+        assert "disk space" in str(error)
     else:
         raise AssertionError("found")
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

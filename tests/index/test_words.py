@@ -225,4 +225,4 @@ def test_a_lock_kept_by_a_forked_child_stops_no_search(tmp_path: Path) -> None:
 def test_failures_of_the_word_index_say_what_to_do(tmp_path: Path, error: Exception, kind: type[StoreError]) -> None:
     made = store_error(error, tmp_path)
     assert type(made) is kind and str(tmp_path) in str(made)
-    assert ("forked" in str(made)) == ("LockBusy" in str(error)) and ("free space" in str(made)) == (kind is StoreFull)
+    assert ("forked" in str(made)) == ("LockBusy" in str(error)) and ("disk space" in str(made)) == (kind is StoreFull)

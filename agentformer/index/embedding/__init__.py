@@ -1,1 +1,2 @@
-"""Windows of entries, their vectors, and the queue of entries that still need vectors."""
+"""Embedding of entries. An entry is cut into windows, which are parts that fit the model, and each window gets a
+vector. Entries that have no vectors yet wait in a queue."""

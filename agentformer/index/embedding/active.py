@@ -1,5 +1,5 @@
-"""The active embedder of a store: the embedder with which the store was opened, until the store moves to another
-space."""
+"""The active embedder of a store. It changes when the store moves to another embedding space, which means that all
+entries were embedded again with another model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ log = logging.getLogger("agentformer")
 class ActiveEmbedder:
     """The embedder of an opened store. It implements `Embedder` and forwards every call to the current embedder.
 
-    When another thread or process moves the store to another space, `resolve` makes the embedder of that space, which
-    becomes the current embedder. If `requested` names an embedder and the store never used its space, the store is
-    refused. With `requested` "", any space is accepted. Thread-safe.
+    When another thread or process moves the store to another embedding space, the function `resolve` loads the embedder
+    of the new space. This embedder becomes the current embedder. If `requested` is the name of an embedder, `for_space`
+    raises `SpaceMismatch` for a store that was never in the space of this embedder. If `requested` is "", every space
+    is accepted. Thread-safe.
     """
 
     def __init__(
@@ -58,19 +59,21 @@ class ActiveEmbedder:
 
     @property
     def current(self) -> GuardedEmbedder:
-        """The current embedder. The returned object does not change when the store moves to another space."""
+        """The current embedder. A caller that keeps the returned object continues to use the same model, even if the
+        store moves to another space."""
         with self._lock:
             return self._current
 
     def used(self) -> list[GuardedEmbedder]:
-        """Return all embedders used so far. The current embedder is first."""
+        """Return all embedders that were current or registered until now. The current embedder is first."""
         with self._lock:
             return [self._current, *(other for other in self._others if other is not self._current)]
 
     def for_space(self, stored: EmbeddingSpace | None) -> GuardedEmbedder:
-        """Return the embedder for a store in the space `stored`, or None for a store without vectors. Raises
-        `SpaceMismatch` if the store was opened with another embedder. Raises `EmbedderUnavailable` if the embedder
-        cannot be loaded now, or if another model is now installed under its name."""
+        """Return the embedder of the space `stored`, which is the space of the store. If `stored` is None because the
+        store has no vectors, return the current embedder. Raises `SpaceMismatch` if the store was opened with another
+        embedder. Raises `EmbedderUnavailable` if the embedder cannot be loaded, or if the installed model with the name
+        of this embedder is another model."""
         current = self.current
         if stored is None:  # the first writer decides
             self._follows = True
@@ -88,12 +91,14 @@ class ActiveEmbedder:
                 former, self._current = self._current, embedder
         if former is not embedder:
             log.warning(
-                "This store has moved to another embedding space; texts are embedded with %s from now on", stored.spec
+                "This store was re-embedded with another model; from now on, this process embeds texts with %s",
+                stored.spec,
             )
         return embedder
 
     def loaded_for_space(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
-        """Return the same as `for_space`, but return None while the embedder is being loaded in the background."""
+        """Return the embedder like `for_space`, but do not wait for loading. If the embedder must be loaded first, a
+        background thread loads it, and the result is None until the embedder is loaded."""
         current = self.current
         own = current.known_space or current.space
         if not self._follows or not stored.difference(own) or self._used_for(stored):
@@ -112,22 +117,25 @@ class ActiveEmbedder:
         return None if thread.is_alive() else self.for_space(stored)
 
     def follow_store(self) -> None:
-        """Follow the store to other spaces from now on. The store must be empty or in the space of this embedder."""
+        """From now on, change the embedder when the store moves to another space. At the time of this call, the store
+        must be empty or in the space of the current embedder."""
         self._follows = True
 
     def register(self, embedder: GuardedEmbedder) -> None:
-        """Register a loaded embedder. It is used when the store moves to its space."""
+        """Register an embedder that is already loaded. If the store later moves to the space of this embedder, this
+        embedder becomes the current embedder."""
         with self._lock:
             self._others.append(embedder)
 
     def retry_now(self) -> None:
-        """Allow the next call immediately after a failure."""
+        """Allow the next call to use the model immediately. Without this call, calls fail for some seconds after a
+        failure of the model."""
         self._breaker.reset()
         for embedder in self.used():
             embedder.retry_now()
 
     def _used_for(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
-        """Return an embedder of this space that was used or registered earlier."""
+        """Return an embedder of the space `stored` that was used or registered earlier, or None."""
         matching = (e for e in self.used() if e.known_space and not stored.difference(e.known_space))
         return next(matching, None)
 
@@ -148,8 +156,8 @@ class ActiveEmbedder:
 
 
 def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
-    """Return one embedder to be used for all steps of a task on a store in the space `stored`. Raises
-    `SpaceMismatch`."""
+    """Return an embedder that does not change during a task. `stored` is the space of the store, or None for a store
+    without vectors. Raises `SpaceMismatch` if the embedder belongs to another space."""
     if isinstance(embedder, ActiveEmbedder):
         return embedder.for_space(stored)
     if stored:
@@ -158,5 +166,6 @@ def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
 
 
 def current_embedder(embedder: Embedder) -> Embedder:
-    """Return one embedder to be used for all steps of a task that needs no store."""
+    """Return an embedder that does not change during a task. Unlike `embedder_for`, this function does not check the
+    space of a store."""
     return embedder.current if isinstance(embedder, ActiveEmbedder) else embedder

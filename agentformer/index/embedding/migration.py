@@ -1,8 +1,9 @@
-"""Migration of a store to another embedding space. Searches use the present space until the migration is complete.
+"""Migration of a store to another embedding space: all entries are embedded again with another model. Until the
+migration is complete, searches use the vectors of the present model.
 
-Each batch of vectors is committed at once, so an interrupted migration continues where it stopped. The writers of all
-processes list the entries that they change (`records.spaces`). When a transaction finds no more entries to embed, it
-switches the store to the new space.
+Each batch of vectors is committed when it is ready. Therefore a migration that was interrupted continues where it
+stopped. During a migration, every process that changes an entry adds the entry to a list of entries to embed
+(`records.spaces`). When this list is empty, the store switches to the new space in one transaction.
 """
 
 from __future__ import annotations
@@ -49,20 +50,26 @@ Progress = Callable[[int, int], None]  # entries done in this run, entries done 
 
 @contextmanager
 def migration_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock for migrating the store. Raises `Conflict` if another process holds the lock."""
+    """Hold the lock that only one migration of the store can have. Raises `Conflict` if another process holds the lock,
+    and `StoreFull` if the lock file cannot be written."""
     try:
         lock = FileLock(folder / LOCK_FILE, timeout=0).acquire()
     except Timeout:
-        raise Conflict("this store is being re-embedded by another process; wait for it, or stop it") from None
+        raise Conflict(
+            "another process is re-embedding this store; wait until it has finished, or stop that process"
+        ) from None
     except OSError as error:
-        raise StoreFull(f"{folder} cannot be written ({error.strerror}); free space or check permissions") from error
+        raise StoreFull(
+            f"cannot write to {folder}: {error.strerror}; free some disk space or check the permissions of the folder"
+        ) from error
     with lock:
         yield
 
 
 class SpaceMigration:
-    """One run of `reembed`. Raises `Conflict` while another process migrates, and `EmbedderUnavailable` if the new
-    embedder fails. A later call with the same arguments continues the migration."""
+    """One run of a migration (`reembed`). `former` is the embedder of the present space, and `target` is the embedder
+    of the new space. `run` raises `Conflict` if another process migrates the store, and `EmbedderUnavailable` if the
+    new embedder fails. After a failure, a later run with the same `target` continues the migration."""
 
     def __init__(
         self, folder: Path, database: Database, former: Embedder, target: Embedder, *, window_tokens: int = 0
@@ -75,8 +82,9 @@ class SpaceMigration:
         self._entries = self._embedded = self._reused = 0  # so many were done in this run
 
     def run(self, queries: Sequence[str] = (), progress: Progress | None = None) -> Reembedding:
-        """Embed all entries for the target space and switch the store to it. `queries` are used to measure the overlap
-        of the two spaces."""
+        """Embed all entries with the new embedder, and switch the store to the new space. The overlap in the result
+        says how similar the search results of the two spaces are. It is measured with `queries`, or with entries of the
+        store if no queries are given."""
         started = time.monotonic()
         space = self._target.space
         with self._database.reading() as connection:
@@ -85,8 +93,8 @@ class SpaceMigration:
         if former and not former.difference(space):
             if building:
                 raise Conflict(
-                    f"this store is already in the space of {space.spec}, and a move to {building[1].spec} has begun; "
-                    "to give that up: agentformer reembed --abandon"
+                    f"this store already uses the embedder {space.spec}, but a move to {building[1].spec} is not "
+                    "finished; to cancel the move, run `agentformer reembed --abandon`"
                 )
             return Reembedding(former, space, switched=False)
         with migration_lock(self._folder):
@@ -112,7 +120,7 @@ class SpaceMigration:
         return Reembedding(former, space, switched=True, **counts, overlap=overlap[0], sample=overlap[1])
 
     def _embed_missing(self, number: int, progress: Progress | None) -> None:
-        """Embed the entries that the new space lacks, until every entry was tried."""
+        """Embed the entries that have no vectors in the space `number`. Return when every entry was tried once."""
         while True:
             with self._database.reading() as connection:
                 spaces.check_building(connection, number)
@@ -157,8 +165,9 @@ class SpaceMigration:
             store.put_vectors(connection, number, *rows)
 
     def _overlap(self, former: EmbeddingSpace | None, number: int, queries: Sequence[str]) -> tuple[float | None, int]:
-        """Return the overlap of the two spaces and the number of queries. If no queries are given, entries of the store
-        are the queries."""
+        """Return the overlap of the former space and the space `number`, and the number of queries that it was measured
+        with. If no queries are given, entries of the store are used as queries. The overlap is None if it cannot be
+        measured."""
         with self._database.reading() as connection:
             active = spaces.active_space(connection)
             if active is None or former is None:
@@ -176,9 +185,10 @@ class SpaceMigration:
 
 
 def entry_overlap(connection: sqlite3.Connection, one: int, other: int) -> tuple[float | None, int]:
-    """Return the overlap of two spaces, and the size of the sample. A sample of entries is used as queries. The query
-    vector of an entry is the vector of its beginning. The entry itself is left out of the results. The overlap is None
-    if there is nothing to compare."""
+    """Measure the overlap of the spaces `one` and `other`: the mean share of nearest entries that are the same in the
+    two spaces. Some entries are used as queries. The query vector of such an entry is the vector of its first window,
+    and the entry itself is not counted as a result. Return the overlap and the number of queries. The overlap is None
+    if fewer than two entries have vectors in the two spaces."""
     pairs = connection.execute(_FIRST_WINDOWS, {"one": one, "other": other}).fetchall()
     if len(pairs) < 2:
         return None, 0
@@ -191,7 +201,8 @@ def entry_overlap(connection: sqlite3.Connection, one: int, other: int) -> tuple
 
 
 def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> float:
-    """Return the mean share of the nearest entries that two spaces have in common, 0..1."""
+    """Return the mean share of equal entries, 0..1. For each query, `one` and `other` contain the nearest entries in
+    two spaces."""
     shares = [len(set(a) & set(b)) / max(len(a), len(b)) for a, b in zip(one, other, strict=True) if a or b]
     return float(np.mean(shares)) if shares else 1.0
 
@@ -199,8 +210,9 @@ def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) 
 def _nearest(
     connection: sqlite3.Connection, space: int, queries: np.ndarray, excluded: Sequence[int]
 ) -> list[list[int]]:
-    """Return the nearest entries of each query by their best windows. For each query, the entry at the same index in
-    `excluded` is left out. Only one batch of vectors is in memory."""
+    """Return the numbers of the nearest entries for each query vector. An entry is as near as its nearest window.
+    `excluded` is empty, or contains for each query the entry that must not be a result. The vectors are read in
+    batches, so that memory stays small."""
     best: list[dict[int, float]] = [{} for _ in queries]
     rows = connection.execute(
         "SELECT w.entry, v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector WHERE w.space = ?", [space]

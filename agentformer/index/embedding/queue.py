@@ -1,7 +1,8 @@
-"""The embedding queue. Entries get their vectors in the transaction that stores the entries, or later.
+"""The embedding queue. Entries are embedded before the transaction that stores them, or later if the embedder is
+unavailable.
 
-Entries that cannot be embedded now stay in the queue, and searches find them by words. Vectors from another store can
-be imported; entries with the same texts use these vectors.
+Entries that could not be embedded stay in the queue. Until they are embedded, only a search by words finds them.
+Vectors of another store can be imported, so that entries with the same texts are not embedded again.
 """
 
 from __future__ import annotations
@@ -31,19 +32,22 @@ from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, Memory
 LOCK_FILE = "embedding.lock"
 _ENTRIES = 256  # number of queued entries that are embedded together, and of entries that are written together
 _IMPORTED = 1_000  # number of vectors imported in one transaction, so that other writers do not wait long
-_REMOVED = "its vector was removed by another writer"
-_MOVED = "the store has moved to another embedding space in the meantime"
+_REMOVED = "another process deleted a vector of this entry; the entry will be embedded again"
+_MOVED = (
+    "the store changed to another embedding model before the vectors were written; the entry will be embedded again"
+)
 
 
 class EmbeddedEntries(NamedTuple):
-    """The windows of entries, and the new vectors that are not stored yet."""
+    """The windows of entries, and the vectors of these windows that are not stored yet. `space` is the embedding space
+    of the vectors."""
 
     space: EmbeddingSpace
     windows: WindowTable
     vectors: Rows
 
     def select(self, entries: Sequence[int]) -> EmbeddedEntries:
-        """Return the windows of some of the entries, and all vectors."""
+        """Return the windows of the entries at these indices, together with all vectors."""
         return self._replace(windows=self.windows.select(entries))
 
 
@@ -53,12 +57,14 @@ class NotEmbedded(NamedTuple):
     reason: str
 
     def select(self, entries: Sequence[int]) -> NotEmbedded:
-        """Return the same reason for some of the entries."""
+        """Return this object, because the reason is the same for each entry."""
         return self
 
 
 class EmbeddingQueue:
-    """Embeds the entries of a store. Raises `SpaceMismatch` if the vectors of the store are in another space."""
+    """Embeds entries and stores their vectors. `window_tokens` is the maximum number of tokens in a window (0: the
+    maximum of the model). Methods that embed raise `SpaceMismatch` if the vectors of the store belong to another
+    embedding space."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, *, window_tokens: int = 0) -> None:
         self._folder = folder
@@ -67,8 +73,9 @@ class EmbeddingQueue:
         self._window_tokens = window_tokens
 
     def embed(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> EmbeddedEntries:
-        """Return the windows and vectors of entries. No lock is held. If there is much work, finished vectors are
-        stored in the meantime. Raises `EmbedderError`. In that case only finished vectors have been written."""
+        """Return the windows and vectors of entries, without holding a lock. In long work, finished vectors are stored
+        after each batch. Raises `EmbedderError` if the embedder fails. After an error, the finished vectors remain
+        stored."""
         with self._database.reading() as connection:
             stored = active_space(connection)
         embedder = embedder_for(self._embedder, stored[1] if stored else None)
@@ -94,7 +101,7 @@ class EmbeddingQueue:
     def try_embed(
         self, entries: Sequence[MemoryEntry], progress: Progress | None = None
     ) -> EmbeddedEntries | NotEmbedded:
-        """Embed entries like `embed`. If the embedder fails, return the reason instead of raising. Raises
+        """Embed entries like `embed`. If the embedder fails, return the reason as `NotEmbedded`. Raises
         `SpaceMismatch`."""
         try:
             return self.embed(entries, progress)
@@ -110,9 +117,9 @@ class EmbeddingQueue:
         entries: Sequence[MemoryEntry],
         outcome: EmbeddedEntries | NotEmbedded,
     ) -> None:
-        """Write the windows and vectors of entries, or queue the entries. `nums` are the numbers of the entries.
-        Entries are also queued if a vector that they share was removed in the meantime, or if the store has moved to
-        another space."""
+        """Write the windows and vectors in `outcome`, or put the entries into the queue if they were not embedded.
+        `nums` contains the number of each entry in `entries`. An entry is also put into the queue if another writer has
+        deleted one of its vectors, or if the store has moved to another embedding space."""
         searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
         add_to_move(connection, searched)
         active = active_space(connection)
@@ -131,18 +138,20 @@ class EmbeddingQueue:
             _commit_windows(connection, space, [(nums[i], outcome.windows[i]) for i in batch])
 
     def follow_up(self, outcome: EmbeddedEntries | NotEmbedded) -> None:
-        """Embed the queue if the embedder has just succeeded and no other process embeds the queue."""
+        """Embed the entries in the queue, because the embedder has just worked. Nothing happens if `outcome` is
+        `NotEmbedded`, or if another process is embedding the queue."""
         if isinstance(outcome, NotEmbedded):
             return
         with suppress(SpaceMismatch, StoreError):  # the entries are stored; the next call raises this error
             self.catch_up(wait=False, refused=False)
 
     def catch_up(self, progress: Progress | None = None, *, wait: bool = True, refused: bool = True) -> int:
-        """Embed the queue and return how many entries remain. An unavailable embedder raises no error.
+        """Embed the entries in the queue. Return the number of entries that remain in the queue. If the embedder is
+        unavailable, all entries remain, and no error is raised.
 
-        Without `refused`, entries that the model refused are not tried again and not counted. Only one process embeds
-        the queue at a time, so that no text is embedded twice. With `wait`, other processes wait and then look at the
-        queue again. Without `wait`, they return at once.
+        If `refused` is False, entries that the model has refused are not tried again and not counted. Only one process
+        embeds the queue at a time, so that no text is embedded twice. If another process is embedding the queue, a call
+        with `wait` waits for that process and then embeds the rest, and a call without `wait` returns at once.
         """
         with self._database.reading() as connection:
             if not store.has_pending(connection, refused=refused):
@@ -158,7 +167,10 @@ class EmbeddingQueue:
         except Timeout:
             raise
         except OSError as error:
-            raise StoreFull(f"{self._folder} cannot be written ({error.strerror}); nothing was embedded") from error
+            raise StoreFull(
+                f"cannot write to {self._folder}: {error.strerror}; no entry was embedded; "
+                "free some disk space or check the permissions"
+            ) from error
 
     def _embed_queue(self, progress: Progress | None, refused: bool) -> None:
         if isinstance(self._embedder, ActiveEmbedder):
@@ -186,7 +198,7 @@ class EmbeddingQueue:
 
 
 class VectorImport:
-    """Stores vectors of another store. At the end it deletes the vectors that no entry uses."""
+    """An import of vectors from another store. Call `store` first, then store the entries, then call `drop_unused`."""
 
     def __init__(self, database: Database, embedder: Embedder) -> None:
         self._database = database
@@ -194,11 +206,11 @@ class VectorImport:
         self._imported = array("q")  # numbers of vectors
 
     def store(self, vectors: Iterable[StoredVector]) -> int:
-        """Save the vectors that belong to the active space of the store, and skip all others. If the store has no
-        vectors yet, the embedder's space is the active space.
+        """Store the vectors that belong to the embedding space of this store, and skip all other vectors. If this store
+        has no vectors yet, its space is the space of the embedder.
 
-        Return the number of saved vectors. Raises `EmbedderError` for a vector that is not finite, is not of unit
-        length, or does not have the dimension of its space.
+        Return the number of stored vectors. Raises `EmbedderError` for a vector that contains a number that is not
+        finite, does not have the length 1, or has a wrong dimension.
         """
         space = self._space()
         remaining, count = iter(vectors), 0
@@ -211,7 +223,7 @@ class VectorImport:
         return count
 
     def drop_unused(self) -> None:
-        """Delete the imported vectors that no entry uses."""
+        """Delete the imported vectors that belong to no entry."""
         while self._imported:
             batch, self._imported = self._imported[:_IMPORTED], self._imported[_IMPORTED:]
             with self._database.writing() as connection:
@@ -244,7 +256,9 @@ def _check_vectors(vectors: Sequence[StoredVector]) -> None:
     for dimension in {vector.space.dimension for vector in vectors}:
         alike = [vector for vector in vectors if vector.space.dimension == dimension]
         if any(vector.vector.shape != (dimension,) or len(vector.hash) != store.HASH_BYTES for vector in alike):
-            message = f"a vector does not have the {dimension} dimensions of its space, or its hash is invalid"
+            message = (
+                f"a vector does not have the {dimension} dimensions of its embedding space, or its text hash is invalid"
+            )
             raise EmbedderError(message)
         store.check_rows(np.stack([vector.vector for vector in alike]), len(alike))
 
@@ -252,7 +266,9 @@ def _check_vectors(vectors: Sequence[StoredVector]) -> None:
 def _commit_windows(
     connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, list[Window] | Refused]]
 ) -> None:
-    """Write windows. Queue an entry if the model refused it, or if one of its vectors was removed."""
+    """Write the windows of entries, and remove these entries from the queue. An entry is put into the queue instead if
+    the model refused it, or if one of its vectors is no longer stored. `entries` contains the number and the windows of
+    each entry."""
     complete: list[tuple[int, Sequence[Window]]] = []
     for num, windows in entries:
         if isinstance(windows, Refused):
@@ -268,8 +284,9 @@ def _commit_windows(
 def put_complete(
     connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, Sequence[Window]]]
 ) -> tuple[list[int], list[int]]:
-    """Write the windows of entries that have all vectors. Return the numbers of these entries, and the numbers of the
-    other entries."""
+    """Write the windows of the entries whose vectors are all stored. `entries` contains the number and the windows of
+    each entry. Return two lists: the numbers of the entries that were written, and the numbers of the entries that lack
+    a vector."""
     vectors = store.vector_ids(connection, space, {window.hash for _, windows in entries for window in windows})
     complete = [(num, windows) for num, windows in entries if all(window.hash in vectors for window in windows)]
     store.put_windows(connection, space, complete, vectors)

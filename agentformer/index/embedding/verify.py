@@ -1,6 +1,8 @@
-"""Verification of windows and vectors in the database. Each check compares them with the entries in one transaction.
+"""Verification of the windows and vectors in the database. A window is a part of an entry that was embedded. Each
+function compares windows or vectors with the entries in one transaction.
 
-Damage is reported and not raised. A repair deletes damaged windows and vectors, and their entries are embedded again.
+Damage is returned as findings, and no error is raised. A repair deletes the damaged data and puts the affected entries
+into the queue, so that they are embedded again.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ _UNIT = 1e-3  # maximum difference between a vector's length and 1, as for new v
 _MIN_GAP = 16  # so many letters outside all windows are a finding, even if tokens are unknown
 _REPAIRED = 256  # number of entries changed in one transaction, so that other writers do not wait long
 _REASON = "its vectors were damaged"
-_REQUEUED = "embedded again, or waiting for the embedder"
+_REQUEUED = "embedded again as soon as the embedder is available"
 
 
 class _Window(NamedTuple):
-    """A stored window. `hash` is None if the vector of the window is missing or belongs to another space."""
+    """A window as it is stored. `hash` is the hash of the text that was embedded. It is None if the vector of the
+    window is missing, or if the vector belongs to another embedding space. `damaged` is True if the checksum of the
+    window is wrong."""
 
     span: Span
     hash: bytes | None
@@ -42,7 +46,8 @@ class _Window(NamedTuple):
 
 
 class _Model:
-    """The texts and tokens of windows, computed with an embedder while the embedder is available."""
+    """Computes the texts and the tokens of windows with the embedder. After the first failure of the embedder,
+    `problem` contains the reason, and the embedder is not called again."""
 
     def __init__(self, embedder: Embedder | None, problem: str) -> None:
         self.problem = problem  # why the embedder is unavailable
@@ -51,8 +56,8 @@ class _Model:
         self._cutters: list[WindowCutter] = []
 
     def texts(self, entry: MemoryEntry, span: Span) -> Iterator[str]:
-        """Yield the texts that may have been embedded for a window. There may be several, because context lines were
-        cut to the model's length."""
+        """Yield all texts that may have been embedded for the part `span` of an entry. There may be several texts,
+        because the context line before the part is cut to a length that depends on the window size."""
         if not entry.context:
             yield entry.content[span.start : span.end]
         elif self._embedder is not None:
@@ -64,12 +69,13 @@ class _Model:
                 self._failed(error)
 
     def can_compare(self, entry: MemoryEntry) -> bool:
-        """Return whether `texts` can return all texts of an entry."""
+        """Return whether `texts` can yield every text that may have been embedded. An entry with a context line needs
+        the embedder for this."""
         self.missed = self.missed or bool(entry.context and self._embedder is None)
         return not entry.context or self._embedder is not None
 
     def tokens(self, text: str) -> Sequence[Span] | None:
-        """Return the tokens of a text, or None if the embedder is unavailable."""
+        """Return the token positions in a text, or None if the embedder is unavailable."""
         try:
             return self._embedder.token_spans(text) if self._embedder is not None else None
         except EmbedderError as error:
@@ -82,8 +88,9 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Space:
-    """One space to verify. Entries in `queue` wait for their vectors. If the store is `moving` to the space, they may
-    have windows of a former text."""
+    """An embedding space that is verified. The entries in `queue` have no vectors yet. `moving` is True for the new
+    space of a migration that is not complete; in this space, the entries in `queue` may still have windows of their
+    former text."""
 
     number: int
     model: _Model
@@ -94,13 +101,15 @@ class _Space:
 def verify_windows(
     connection: sqlite3.Connection, embedder: Embedder | None, problem: str, damaged: Collection[int]
 ) -> Findings:
-    """Verify each searched entry: its windows cover its text and have the vectors of their texts, or the entry waits
-    for its vectors. The keys of the findings are entry numbers. `embedder` is the embedder of the active space. It is
-    None if the embedder is unavailable, and `problem` gives the reason. `damaged` entries are left out."""
+    """Verify the windows of each searchable entry. The windows must cover the text of the entry, and each window must
+    have the vector of its text. An entry in the queue needs no windows. The keys of the findings are entry numbers.
+    `embedder` belongs to the active space. If `embedder` is None, `problem` says why the embedder is unavailable.
+    Entries with a number in `damaged` are not verified."""
     findings = Findings(
-        "windows", "the windows of each entry cover its text and have vectors, or the entry waits for its vectors"
+        "windows",
+        "the windows (embedded parts) of each entry cover its text and have vectors, or the entry waits to be embedded",
     )
-    findings.advice = "`agentformer doctor --repair` has them embedded again"
+    findings.advice = "run `agentformer doctor --repair` to embed the entry again"
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         _verify_owners(connection, findings)
         active, building = active_space(connection), building_space(connection)
@@ -110,7 +119,10 @@ def verify_windows(
         model = _Model(embedder, problem)
         _verify_space(connection, findings, _Space(active[0], model, _queue(connection, "pending")), damaged)
         if model.missed:
-            findings.note(f"texts with a context line were not compared with their vectors: {model.problem}")
+            findings.note(
+                f"the texts of entries with a context line were not compared with their vectors, because the embedder "
+                f"is unavailable: {model.problem}"
+            )
         if building is not None:
             target = _Space(building[0], _Model(None, ""), _queue(connection, "moving"), moving=True)
             _verify_space(connection, findings, target, damaged)
@@ -118,9 +130,10 @@ def verify_windows(
 
 
 def verify_vectors(connection: sqlite3.Connection) -> Findings:
-    """Verify checksum, dimension and unit length of each vector. The keys of the findings are `DamagedRow` objects."""
-    findings = Findings("vectors", "each vector is as it was written, and a unit vector of its space")
-    findings.advice = "`agentformer doctor --repair` has its text embedded again"
+    """Verify the checksum, the dimension and the length 1 of each vector. The keys of the findings are `DamagedRow`
+    objects."""
+    findings = Findings("vectors", "each vector has a correct checksum, the dimension of its space, and the length 1")
+    findings.advice = "run `agentformer doctor --repair` to delete the vector and embed its text again"
     with findings.reading(sqlite3.DatabaseError):
         dimensions = _dimensions(connection)
         stored = readable_rows(connection, "vectors", "id")
@@ -128,7 +141,7 @@ def verify_vectors(connection: sqlite3.Connection) -> Findings:
             rows = []
             for row in batch:
                 if isinstance(row, DamagedRow):
-                    findings.add(f"vectors from number {row.num} on: {row.why}", row)
+                    findings.add(f"the vectors with number {row.num} and above are damaged: {row.why}", row)
                 else:
                     rows.append(row)
             findings.looked_at += len(rows)
@@ -138,14 +151,15 @@ def verify_vectors(connection: sqlite3.Connection) -> Findings:
         ).fetchone()[0]
         if unused:
             findings.note(
-                f"{unused} vectors belong to no entry: interrupted work uses them when it continues; "
-                "`agentformer doctor --repair` deletes them"
+                f"{unused} vectors belong to no entry; an interrupted import or embedding uses them when it is "
+                "repeated; `agentformer doctor --repair` deletes them"
             )
     return findings
 
 
 def repair_vectors(database: Database, findings: Findings) -> None:
-    """Delete damaged vectors with their windows, and queue the entries that used these vectors."""
+    """Delete the vectors that are damaged according to `findings`, and delete the windows that use these vectors. Put
+    the entries of these windows into the queue."""
     numbers = [damaged.num for damaged in findings.keys if damaged.last == damaged.num]
     for batch in _batches(numbers):
         chosen = "(SELECT value FROM json_each(?))"
@@ -155,21 +169,23 @@ def repair_vectors(database: Database, findings: Findings) -> None:
             _requeue(connection, [row[0] for row in rows])
             connection.execute(f"DELETE FROM windows WHERE vector IN {chosen}", parameters)
             connection.execute(f"DELETE FROM vectors WHERE id IN {chosen}", parameters)
-    findings.mark_repaired(len(numbers), f"deleted; their texts are {_REQUEUED}")
+    findings.mark_repaired(len(numbers), f"the damaged vectors were deleted, and their texts are {_REQUEUED}")
 
 
 def repair_windows(database: Database, findings: Findings) -> None:
-    """Queue entries with wrong windows, and delete windows that belong to no entry or no space."""
+    """Put the entries with wrong windows into the queue. Delete windows that belong to an entry or an embedding space
+    that does not exist."""
     for batch in _batches(findings.keys):
         with database.writing() as connection:
             missing = sorted(set(batch) - set(_requeue(connection, batch)))
             connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in missing))
             connection.execute("DELETE FROM windows WHERE space NOT IN (SELECT id FROM spaces)")
-    findings.mark_repaired(len(findings.keys), f"they are {_REQUEUED}")
+    findings.mark_repaired(len(findings.keys), f"these entries are {_REQUEUED}")
 
 
 def _requeue(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
-    """Queue the given entries that are searched. Return the given entries that exist."""
+    """Put the searchable entries with these numbers into the queue. Return those numbers that belong to existing
+    entries."""
     rows = connection.execute(
         "SELECT num, kind FROM entries WHERE num IN (SELECT value FROM json_each(?))", [json.dumps(list(nums))]
     ).fetchall()
@@ -221,7 +237,9 @@ def _verify_owners(connection: sqlite3.Connection, findings: Findings) -> None:
         "SELECT DISTINCT entry FROM windows WHERE entry NOT IN (SELECT num FROM entries) "
         "OR space NOT IN (SELECT id FROM spaces)"
     )
-    findings.add_all((f"windows of entry number {row[0]} belong to no entry or no space", row[0]) for row in rows)
+    findings.add_all(
+        (f"windows of entry number {row[0]} belong to no entry or no embedding space", row[0]) for row in rows
+    )
 
 
 def _verify_space(connection: sqlite3.Connection, findings: Findings, space: _Space, damaged: Collection[int]) -> None:
@@ -240,12 +258,12 @@ def _verify_space(connection: sqlite3.Connection, findings: Findings, space: _Sp
 
 def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> str:
     if not windows:
-        return "has no windows and does not wait for them" if entry.content.strip() else ""
+        return "has no windows (embedded parts) and does not wait to be embedded" if entry.content.strip() else ""
     for span, digest, _ in windows:
         if digest is None:
             return "has a window without its vector"
         if not 0 <= span.start < span.end <= len(entry.content):
-            return f"has a window from {span.start} to {span.end}, but {len(entry.content)} characters"
+            return f"has a window from character {span.start} to {span.end}, but its text has {len(entry.content)}"
         if all(store.text_hash(text) != digest for text in model.texts(entry, span)) and model.can_compare(entry):
             return "has a window with the vector of another text"
     if any(window.damaged for window in windows):
@@ -254,8 +272,8 @@ def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> s
 
 
 def _has_gap(content: str, windows: Sequence[_Window], model: _Model) -> bool:
-    """Return whether a token lies outside of all windows. If tokens are unknown, return whether many letters lie
-    outside."""
+    """Return whether a part of the text is in no window. The part must contain a token. If the model cannot compute
+    tokens, the part must contain a minimum number of letters."""
     spans = sorted(window.span for window in windows)
     ends = accumulate((span.end for span in spans), max, initial=0)
     starts = (*(span.start for span in spans), len(content))
@@ -272,7 +290,8 @@ def _has_gap(content: str, windows: Sequence[_Window], model: _Model) -> bool:
 def _searched_entries(
     connection: sqlite3.Connection, damaged: Collection[int]
 ) -> Iterator[Sequence[tuple[int, MemoryEntry]]]:
-    """Yield batches of all searched entries by number. The entries have only content and context."""
+    """Yield all searchable entries in batches, in order of their number. Only id, content and context of the entries
+    are read."""
     marks = ", ".join("?" * len(UNSEARCHED_KINDS))
     query = (
         "SELECT num, id, content, context FROM entries "

@@ -1,10 +1,12 @@
-"""Windows of entries that fit the model, and the vectors of these windows. Each distinct text is embedded once.
+"""Windows of entries, and the vectors of these windows. A window is a part of an entry that fits the length limit of
+the model. Equal texts are embedded only once.
 
-The windows of an entry cover all of its content. Each window is embedded together with the context line of the entry.
-So a passage from the middle of a document still names its document.
+The windows of an entry cover all of its content. The context line of the entry is added before the text of each window.
+For example, the vector of a passage from the middle of a document also represents the title of the document.
 
-A call keeps only the positions and hashes of windows in memory. The texts are cut out again when they are embedded, and
-finished vectors are stored after each batch. So memory does not grow with the number of vectors.
+During a call, memory contains only the positions and hashes of all windows. The text of a window is read when the
+window is embedded, and finished vectors are stored after each batch. So memory use does not depend on the number of
+vectors.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ SHARES = (1.0, 0.5, 0.25, 0.125)
 
 
 class Refused(NamedTuple):
-    """The reason why the model refuses an entry. It takes the place of the entry's windows."""
+    """The reason why the model refuses an entry. It is stored in a `WindowTable` instead of the windows of the
+    entry."""
 
     reason: str
 
@@ -45,8 +48,9 @@ Windows = list[Window] | Refused
 
 
 class WindowTable:
-    """The windows of many entries as columns. A window needs about fifty bytes. For each entry, in order, the table has
-    its windows or a refusal. The position of a window counts the windows of all entries."""
+    """The windows of many entries in compact arrays, with about fifty bytes for each window. The table contains windows
+    or a `Refused` object for each entry. All windows of the table are numbered in order; this number is the position of
+    a window."""
 
     __slots__ = ("_ends", "_first", "_hashes", "_replaced", "_starts")
 
@@ -58,7 +62,7 @@ class WindowTable:
         self._replaced: dict[int, Windows] = {}
 
     def append(self, windows: Iterable[Window]) -> None:
-        """Append the windows of the next entry."""
+        """Add an entry with these windows at the end of the table."""
         for (start, end), key in windows:
             self._starts.append(start)
             self._ends.append(end)
@@ -66,7 +70,7 @@ class WindowTable:
         self._first.append(len(self._starts))
 
     def replace(self, i: int, windows: Windows) -> None:
-        """Replace the windows of the entry `i`. The positions of its former windows are not used again."""
+        """Replace the windows of the entry at index `i`. The positions of the replaced windows stay unused."""
         self._replaced[i] = windows
 
     def __len__(self) -> int:
@@ -83,7 +87,7 @@ class WindowTable:
         return (self[i] for i in range(len(self)))
 
     def select(self, entries: Sequence[int]) -> WindowTable:
-        """Return a table of some entries, in their order."""
+        """Return a new table with the entries at these indices, in this order."""
         table = WindowTable()
         for n, i in enumerate(entries):
             windows = self[i]
@@ -99,18 +103,18 @@ class WindowTable:
         return bytes(self._hashes[position * HASH_BYTES : (position + 1) * HASH_BYTES])
 
     def lengths(self, positions: Positions) -> Positions:
-        """Return the number of code points of content in each of these windows."""
+        """Return the length of the windows at these positions, in code points, without the context line."""
         starts, ends = (np.array(column, dtype=np.int64) for column in (self._starts, self._ends))
         return (ends - starts)[positions]
 
     def owners(self) -> Positions:
-        """Return the entry of each window."""
+        """Return for each window the index of its entry."""
         first = np.array(self._first, dtype=np.int64)
         return np.repeat(np.arange(len(self)), first[1:] - first[:-1])
 
     def texts(self) -> tuple[Positions, Positions]:
-        """Return the position of the first window of each distinct text, in ascending order, and the text number of
-        each window."""
+        """Number the distinct texts of the windows in order of their first window. Return two arrays: the position of
+        the first window of each text, and for each window the number of its text."""
         if not self._starts:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         hashes = np.frombuffer(bytes(self._hashes), dtype=f"V{HASH_BYTES}")
@@ -122,8 +126,9 @@ class WindowTable:
 
 
 class WindowCutter:
-    """Cuts entries into windows of at most `share` of the model's length. `window_tokens` is an additional limit for
-    the content of a window (0: no additional limit). It does not limit the context line."""
+    """Cuts entries into windows. A window with its context line has at most the share `share` of the tokens that the
+    model can read. `window_tokens` is an additional limit for the content of a window without its context line (0: no
+    additional limit)."""
 
     def __init__(self, embedder: Embedder, share: float = 1.0, window_tokens: int = 0) -> None:
         self._embedder = embedder
@@ -132,7 +137,7 @@ class WindowCutter:
         self._contexts: dict[str, tuple[str, int]] = {}
 
     def cut(self, entries: Iterable[MemoryEntry]) -> WindowTable:
-        """Return the windows of entries."""
+        """Cut entries into windows. Entries of kinds that are never searched get no windows."""
         table = WindowTable()
         for entry in entries:
             context, spans = ("", []) if entry.kind in UNSEARCHED_KINDS else self._spans(entry)
@@ -141,11 +146,12 @@ class WindowCutter:
         return table
 
     def text(self, entry: MemoryEntry, span: Span) -> str:
-        """Return the text to embed for a window."""
+        """Return the text of a window as it is embedded: the context line, followed by the part `span` of the
+        content."""
         return self._context(entry)[0] + entry.content[span.start : span.end]
 
     def _spans(self, entry: MemoryEntry) -> tuple[str, list[Span]]:
-        """Return the text before each window, and the windows."""
+        """Return the context line that is added before each window, and the positions of the windows in the content."""
         context, tokens = self._context(entry)
         content, limit = entry.content, min(self._limit - tokens, self._window)
         # a token has at least one character, so the text fits
@@ -156,7 +162,8 @@ class WindowCutter:
         return context, windows(content, self._embedder.token_spans, limit)
 
     def _context(self, entry: MemoryEntry) -> tuple[str, int]:
-        """Return the context line before each window, and the number of its tokens."""
+        """Return the context line that is added before each window, and its number of tokens. The line is shortened if
+        it would take too much of the window."""
         if not entry.context:
             return "", 0
         context = self._contexts.get(entry.context)
@@ -181,8 +188,8 @@ class _Failures(NamedTuple):
 
 
 class WindowEmbedder:
-    """Embeds the windows of entries. `find_known` returns the hashes that already have a vector. `store_rows` stores
-    finished vectors during long work."""
+    """Embeds the windows of entries. The function `find_known` returns those of the given text hashes that already have
+    a stored vector. The function `store_rows` stores finished vectors; it is called several times in long work."""
 
     def __init__(
         self,
@@ -205,16 +212,17 @@ class WindowEmbedder:
 
     @property
     def rows(self) -> Rows:
-        """The vectors that are not stored yet. There are fewer than two batches."""
+        """The finished vectors that `store_rows` has not stored yet. They are fewer than two batches."""
         if not self._unstored:
             return Rows([], np.zeros((0, 0), dtype=np.float32))
         hashes = [key for rows in self._unstored for key in rows.hashes]
         return Rows(hashes, np.concatenate([rows.matrix for rows in self._unstored]))
 
     def embed(self, entries: Sequence[MemoryEntry]) -> WindowTable:
-        """Return the windows of each entry. New vectors are stored, or they are in `rows`. If the model refuses an
-        entry in every form, the entry is `Refused`, and the other entries are embedded. Raises `EmbedderUnavailable`
-        after finished vectors were stored."""
+        """Cut entries into windows and embed the windows that have no vector. Return the windows. The caller must store
+        the remaining vectors in `rows`. If the model refuses an entry, the table contains a `Refused` object for it,
+        and the other entries are embedded. Raises `EmbedderUnavailable`; finished vectors are stored before the
+        error."""
         cutter = WindowCutter(self._embedder, window_tokens=self._window_tokens)
         table = cutter.cut(entries)
         try:
@@ -231,7 +239,8 @@ class WindowEmbedder:
         return table
 
     def _embed_one(self, entry: MemoryEntry) -> Windows:
-        """Embed one entry in the longest windows that the model accepts."""
+        """Embed one entry that the model refused. Shorter windows are tried until the model accepts them. Return the
+        windows, or the reason of the refusal."""
         reason = ""
         for share in SHARES:
             cutter = WindowCutter(self._embedder, share, self._window_tokens)
@@ -269,7 +278,8 @@ class WindowEmbedder:
         return failures
 
     def _missing(self, table: WindowTable, first: Positions) -> Positions:
-        """Return the windows with texts that have no vector. The shortest windows are first."""
+        """Return the positions of the windows that have no vector, with the shortest windows first. `first` contains
+        the first window of each distinct text."""
         missing = np.ones(len(first), dtype=bool)
         unstored = {key for rows in self._unstored for key in rows.hashes}
         for start in range(0, len(first), _HASHES):

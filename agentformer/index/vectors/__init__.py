@@ -1,1 +1,2 @@
-"""The vector index: FAISS over the stored vectors. A small index is searched exactly. A large index is trained."""
+"""The vector index. It uses FAISS to find the nearest vectors. In a small index, every vector is compared with the
+query. A large index is trained: its vectors are grouped into lists, and a search reads only the nearest lists."""

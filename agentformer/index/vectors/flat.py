@@ -1,4 +1,5 @@
-"""The rows of the vector index, and its first stage: all rows in half precision, searched without approximation."""
+"""The rows of the vector index, and the exact stage of the index, which compares a query with every row. The vectors of
+this stage are stored with 16 bits per dimension."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ _thread = threading.local()
 
 
 class Rows:
-    """Window number, entry number and vector number of each position, in arrays that grow together. A dead row keeps
-    its position, and its entry number is -1. Not thread-safe."""
+    """The numbers that belong to each row of the vector index: the numbers of its window, entry and vector. A row is
+    identified by its position. A removed row is dead: it keeps its position, and its entry number is set to -1. Not
+    thread-safe."""
 
     def __init__(self, windows: Sequence[int] | IntArray = (), entries: Any = (), vectors: Any = ()) -> None:
         self._numbers = np.array([windows, entries, vectors], np.int64)  # by kind of number and by position
@@ -56,7 +58,7 @@ class Rows:
         return self._numbers.nbytes
 
     def append(self, windows: IntArray, entries: IntArray, vectors: IntArray) -> None:
-        """Append rows."""
+        """Add rows at the end. The arrays contain the window, entry and vector number of each row."""
         end = self.size + len(windows)
         if end > self._numbers.shape[1]:
             larger = np.zeros((3, max(end, self.size + self.size // 2, _MIN_CAPACITY)), np.int64)
@@ -69,7 +71,7 @@ class Rows:
         self.newest_window = max(self.newest_window, int(windows.max(initial=-1)))
 
     def drop(self, entries: IntArray) -> IntArray:
-        """Mark the rows of these entries as dead. Return the positions of these rows."""
+        """Mark all rows of the given entries as dead. Return the positions of the rows that were marked."""
         entries = entries[(entries >= 0) & (entries <= self.newest_entry)]
         if len(entries) == 0:
             return entries
@@ -82,14 +84,15 @@ class Rows:
         return self.drop_positions(positions)
 
     def drop_positions(self, positions: IntArray) -> IntArray:
-        """Mark the rows at these positions as dead. Return the positions that were alive."""
+        """Mark the rows at these positions as dead. Return the positions of the rows that were not dead before."""
         positions = positions[self.entries[positions] >= 0]
         self.entries[positions] = -1
         self.dead += len(positions)
         return positions
 
     def inside(self, allowed: Mask) -> Mask:
-        """Return a mask by position of the live rows with entries in the given mask by entry number."""
+        """Return a boolean array by row position. It is True for each row whose entry is True in `allowed`, an array by
+        entry number. Dead rows are False."""
         table = np.zeros(self.newest_entry + 2, np.bool_)
         end = min(len(allowed), self.newest_entry + 1)
         table[:end] = allowed[:end]
@@ -97,20 +100,20 @@ class Rows:
         return inside
 
     def take(self, positions: IntArray) -> Rows:
-        """Return a copy with only these rows, in this order."""
+        """Return a copy that contains only the rows at these positions, in this order."""
         return Rows(*self._numbers[:, positions])
 
 
 class Nearest(NamedTuple):
-    """Positions of rows, best first, with their approximate cosines."""
+    """The result of a search: positions of rows, best first, and the approximate cosine of each row."""
 
     positions: IntArray
     scores: NDArray[np.float32]
 
 
 class CodeCopy(NamedTuple):
-    """A copy of the codes of some rows in one block. Scanning the copy takes a tenth of the time of finding the rows in
-    all lists."""
+    """A copy of the codes of some rows. A code is the compressed vector of a row. The copy is one block of memory, so a
+    scan of the copy is about ten times as fast as a scan of all lists."""
 
     index: Any  # of FAISS; its ids are indices into `positions`
     positions: IntArray
@@ -118,7 +121,7 @@ class CodeCopy(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """The live rows of a scope."""
+    """The rows that one search may return: all rows of a scope that are not dead. `count` is their number."""
 
     count: int
     selector: Any = None  # a FAISS selector of these rows; None if they are all rows of the index
@@ -128,14 +131,16 @@ class Selection:
 
 
 class SelectionCache:
-    """Recent selections. Each selection is valid for one generation of the index. Thread-safe."""
+    """A cache of recent selections. A selection is valid until the index changes; each change increases the generation
+    number of the index. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._selections: OrderedDict[int, tuple[ScopeMask, int, Selection]] = OrderedDict()
 
     def get(self, mask: ScopeMask, generation: int, make: Callable[[], Selection]) -> Selection:
-        """Return the selection of a scope mask. If it is not cached for this generation, call `make`."""
+        """Return the selection for a scope mask. If the selection for this generation of the index is not cached,
+        create it with `make` and cache it."""
         key = id(mask)  # the mask is stored with its selection, so that its id is not used again
         with self._lock:
             cached = self._selections.get(key)
@@ -156,8 +161,9 @@ class SelectionCache:
 
 
 class Flat:
-    """A scan of all rows, or of the rows of a scope. Half precision needs half the memory and changes a score by about
-    1e-4. Callers compute exact scores for the best rows."""
+    """The exact stage of the vector index. A search compares the query with all rows, or with all rows of a scope.
+    Vectors have 16 bits per dimension, which needs half the memory and changes a score by about 0.0001. Callers compute
+    exact scores for the best rows."""
 
     name = "exact"
 
@@ -172,26 +178,29 @@ class Flat:
         return int(self.index.ntotal * self.index.code_size)
 
     def encode(self, rows: Matrix) -> NDArray[np.uint8]:
-        """Return the codes of rows. This needs no lock."""
+        """Return the codes of vectors: the numbers with 16 bits. No lock is needed."""
         return np.ascontiguousarray(rows, "<f2").view(np.uint8)
 
     def add(self, codes: NDArray[np.uint8], start: int) -> None:
-        """Append rows. `start` must be the number of present rows."""
+        """Add codes at the end. `start` is the position of the first new row; it must be equal to the present number of
+        rows."""
         self.index.add_sa_codes(codes)
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
-        """Return the `count` nearest rows of the selection. `probes` is not used."""
+        """Return the `count` rows of the selection that are nearest to the query. `probes` has no effect in this
+        stage."""
         limit_threads()
         parameters = search_parameters(0, selection.selector) if selection.selector is not None else None
         return nearest(*self.index.search(query.reshape(1, -1), min(count, selection.count), params=parameters))
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
-        """Return the selection of a mask by position. The index still contains `holes` dead rows."""
+        """Return the selection of the rows that are True in `inside`. `holes` is the number of dead rows that FAISS
+        still stores."""
         count = int(np.count_nonzero(inside))
         return Selection(count, None if count == rows.live and not holes else bitmap_selector(inside))
 
     def take(self, positions: IntArray) -> Flat:
-        """Return a copy with only these rows, in this order."""
+        """Return a copy that contains only the codes at these positions, in this order."""
         import faiss
 
         codes = faiss.vector_to_array(self.index.codes).reshape(-1, self.index.code_size)
@@ -202,13 +211,15 @@ class Flat:
 
 
 def nearest(scores: NDArray[np.float32], positions: IntArray) -> Nearest:
-    """Return the answer of FAISS to one query, without empty places (-1)."""
+    """Convert the result arrays of FAISS for one query. FAISS fills unused places with -1; these places are left
+    out."""
     used = positions[0] >= 0
     return Nearest(positions[0][used], scores[0][used])
 
 
 def search_parameters(lists: int, selector: Any) -> Any:
-    """Return the FAISS parameters for a search in `probes` lists. With 0, return the parameters for a flat search."""
+    """Return the FAISS parameters for a search. `lists` is the number of lists to read, or 0 for an index without
+    lists. `selector` limits the search to some rows."""
     import faiss
 
     kind: Any = faiss.SearchParametersIVF if lists else faiss.SearchParameters
@@ -216,7 +227,7 @@ def search_parameters(lists: int, selector: Any) -> Any:
 
 
 def bitmap_selector(inside: Mask) -> Any:
-    """Return a FAISS selector of the positions in a mask."""
+    """Return a FAISS selector for the positions that are True in `inside`."""
     import faiss
 
     bits: Any = np.packbits(inside, bitorder="little")
@@ -224,9 +235,10 @@ def bitmap_selector(inside: Mask) -> Any:
 
 
 def limit_threads(*, training: bool = False) -> None:
-    """Make FAISS use one core in this thread, or half of the cores for a `training`. Only the first call in a thread
-    has an effect. A single query is not faster with more cores, and the additional threads take time from other
-    searches. `OMP_NUM_THREADS` is an upper limit."""
+    """Limit the number of threads that FAISS uses for calls from the current thread: one, or half of the cores if
+    `training` is True. Later calls in the same thread have no effect. A single query is not faster with more threads,
+    and additional threads would slow down other searches. The environment variable `OMP_NUM_THREADS` sets an upper
+    limit."""
     import faiss
 
     if not getattr(_thread, "set", False):

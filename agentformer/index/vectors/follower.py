@@ -1,4 +1,5 @@
-"""The vector index of a store. It follows the records, is trained in the background, and is saved in snapshots."""
+"""Keeps the vector index of a store up to date. It applies the changes of the records to the index, trains the index in
+the background, and saves the index in a snapshot file."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _SMALL = 20_000
 
 
 class VectorFollower:
-    """Cosine search that includes every acknowledged change. Thread-safe."""
+    """The vector index of a store. A search by cosine sees every change that was committed before the search.
+    Thread-safe."""
 
     def __init__(self, folder: Path, store_id: str, options: IndexOptions | None = None) -> None:
         self._folder = folder
@@ -62,19 +64,21 @@ class VectorFollower:
 
     @property
     def space(self) -> int:
-        """The number of the space of the index in memory. It is 0 before the first refresh."""
+        """The number of the embedding space that the index in memory belongs to, or 0 if no index is in memory."""
         index = self._index
         return index.space if index is not None else 0
 
     def refresh(self, database: Database) -> None:
-        """Apply all acknowledged changes in the active space."""
+        """Apply all committed changes of the records to the index. If the store has moved to another embedding space,
+        the index of the new space is loaded or built."""
         with database.reading() as connection:
             newest, space = change_feed.last_seq(connection), active_space(connection)
         if space is not None:
             self.follow(database, newest, space[0])
 
     def follow(self, database: Database, newest: int, space: int) -> None:
-        """Apply at least the changes up to `newest`. The caller has just read `newest` and the active space."""
+        """Apply all changes up to the change number `newest` or a later one, and start a training if one is needed. The
+        caller has just read `newest` and the number of the active embedding space `space` from the database."""
         if self.space != space or self._applied < newest:
             with self._following, database.reading() as connection:
                 newest, active = change_feed.last_seq(connection), active_space(connection)
@@ -83,16 +87,16 @@ class VectorFollower:
         self._train_soon(database)
 
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
-        """Return the nearest windows with approximate scores. Return None if the index does not belong to `space`, the
-        space of the query."""
+        """Return the windows that are nearest to the query, with approximate cosines. `space` is the number of the
+        embedding space of the query. Return None if the index belongs to another space."""
         index = self._index
         if index is None or index.space != space:
             return None
         return index.search(query, limit, allowed)
 
     def save(self) -> None:
-        """Write a snapshot if it saves enough work at a later start, and if no other process is writing one. Raises
-        `OSError`."""
+        """Write a snapshot of the index. Nothing is written if the last snapshot is recent enough, or if another
+        process is writing a snapshot. Raises `OSError`."""
         with self._following:
             index = self._index
             if index is None or self._applied == self._saved_seq:
@@ -105,8 +109,9 @@ class VectorFollower:
                 self._saved_seq, self._unsaved = self._applied, 0
 
     def discard(self) -> None:
-        """Delete the snapshot, which may contain removed entries. Raises `OSError`. If another process is training or
-        writing a snapshot, the error is a `Timeout`."""
+        """Delete the snapshot, because it may contain vectors of removed entries. Raises `OSError` if the files cannot
+        be deleted, and `Timeout` (a subclass of `OSError`) if another process is training the index or writing a
+        snapshot."""
         with self._following:
             self._saved_seq = -1
             snapshots.discard(self._folder)
@@ -114,26 +119,26 @@ class VectorFollower:
                 snapshots.discard(self._folder)
 
     def unload(self) -> None:
-        """Remove the index from memory. The next search loads or builds it."""
+        """Remove the index from memory. The next search loads the snapshot or builds the index."""
         with self._following:
             self._index, self._applied, self._point = None, 0, ""
 
     def status(self) -> dict[str, Any]:
-        """Return the state of the index as JSON values for users and monitoring. If the index is not in memory, return
-        the state in its snapshot."""
+        """Return the state of the index as JSON values. If the index is not in memory, return the state that was saved
+        with the snapshot."""
         index = self._index
         about = read_index_status(self._folder) if index is None else {**index.status(), "in_memory": True}
         return {**about, "training": self._trainer.running, "problem": self._trainer.problem or None}
 
     def train_now(self, database: Database) -> None:
-        """If the index needs training, train it and wait for the end of the training."""
+        """Train the index if a training is needed, and wait until the training ends."""
         self.refresh(database)
         self._train_not_before = 0.0
         self._train_soon(database)
         self._trainer.wait()
 
     def close(self) -> None:
-        """Stop the background training. Idempotent."""
+        """Stop the background training. A second call has no effect."""
         self._trainer.close()
 
     def _apply(self, connection: sqlite3.Connection, newest: int, space: int, dimension: int) -> None:
@@ -160,7 +165,7 @@ class VectorFollower:
         self._applied, self._point = newest, change_feed.token_at(connection, newest)
 
     def _load(self, connection: sqlite3.Connection, space: int, dimension: int) -> VectorIndex:
-        """Return the index of a valid snapshot, or an empty index."""
+        """Return the index from the snapshot, or an empty index if no valid snapshot exists."""
         snapshot = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
         self._applied, self._saved_seq, self._unsaved = 0, -1, 0
         self._train_not_before = time.monotonic() + self._options.train_after
@@ -197,11 +202,15 @@ class VectorFollower:
             index.tune(read_vectors, stopped)
 
     def _save_trained(self, image: Image, space: int, seq: int, point: str, changed: Callable[[], IntArray]) -> None:
-        """Write the snapshot of a new index. If writing fails, the index is still used."""
+        """Write the snapshot of an index that was just trained. If this fails, a warning is logged, and the index in
+        memory is used. `changed` returns the entries that changed during the training. If the snapshot contains one of
+        these entries, the snapshot is deleted."""
         try:
             self._write(image, space, seq, point)
         except OSError as error:
-            log.warning("The trained index was not saved; the next start trains it again: %s", error)
+            log.warning(
+                "The trained vector index could not be saved; after the next start, it is trained again: %s", error
+            )
             return
         entries = changed()
         if np.isin(entries[entries <= image.rows.newest_entry], image.rows.entries).any():
@@ -214,7 +223,8 @@ class VectorFollower:
 
 
 class StoredWindows(NamedTuple):
-    """Windows read from SQLite: arrays of equal length, and unit rows of shape (windows, dimension)."""
+    """Windows that were read from the database. The arrays have one element for each window: the numbers of the window,
+    its entry and its vector, and the vector itself (`rows`)."""
 
     windows: IntArray
     entries: IntArray
@@ -223,14 +233,15 @@ class StoredWindows(NamedTuple):
 
 
 def read_space(connection: sqlite3.Connection, space: int, dimension: int) -> Iterator[StoredWindows]:
-    """Read all windows of a space in batches. Raises `StoreDamaged` for a vector with a wrong checksum."""
+    """Yield all windows of an embedding space, in batches. Raises `StoreDamaged` if a vector has a wrong checksum."""
     cursor = _tuple_cursor(connection).execute(_SELECT + "WHERE w.space = ? ORDER BY w.id", [space])
     while batch := cursor.fetchmany(_READ_ROWS):
         yield _stored_windows(batch, dimension)
 
 
 def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[int], dimension: int) -> StoredWindows:
-    """Read the windows of these entries. Raises `StoreDamaged` for a vector with a wrong checksum."""
+    """Return the windows of the given entries in one embedding space. Raises `StoreDamaged` if a vector has a wrong
+    checksum."""
     rows = _tuple_cursor(connection).execute(
         _SELECT + "WHERE w.space = ? AND w.entry IN (SELECT value FROM json_each(?)) ORDER BY w.id",
         [space, json.dumps(list(entries))],
@@ -239,8 +250,8 @@ def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[i
 
 
 def read_stored_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
-    """Read full-precision vectors by number, in ascending order. Return the numbers that are still stored, and unit
-    rows. Raises `StoreDamaged` for a vector with a wrong checksum."""
+    """Read the vectors with the given numbers, which are sorted in ascending order. Return two arrays: the numbers of
+    the vectors that are stored, and these vectors. Raises `StoreDamaged` if a vector has a wrong checksum."""
     rows: list[tuple[int, bytes, int | None]] = []
     cursor = _tuple_cursor(connection)
     for start in range(0, len(vectors), _VARIABLES):

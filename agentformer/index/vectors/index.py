@@ -1,7 +1,8 @@
-"""The vector index in memory. A small index scans all rows exactly. A large index is trained and re-ranks its results.
+"""The vector index in memory. In a small index, a search compares the query with every row. A large index is trained: a
+search reads only some lists of rows, and the caller computes exact scores for the best rows.
 
-A row is identified by its position. The next search sees every added and removed row. Searches continue during a
-training. The trained index then replaces the former index in one step.
+A row is the vector of one window. It is identified by its position in the index. Each change is visible to the next
+search. During a training, searches use the present index. The trained index then replaces it in one step.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # a marker for all live rows
 
 
 class VectorHits(NamedTuple):
-    """The windows nearest to a query, best first by approximate cosine. They belong to at least `limit` entries if
-    there are so many."""
+    """The windows nearest to a query, best first by approximate cosine, with the numbers of their entries and vectors.
+    They belong to at least `limit` different entries if the search found that many."""
 
     query: Vector
     limit: int
@@ -60,7 +61,7 @@ class VectorHits(NamedTuple):
 
 
 class Image(NamedTuple):
-    """The content of a snapshot."""
+    """The content of a snapshot file: the FAISS index, the numbers of its rows, and its state."""
 
     index: Any  # of FAISS
     rows: Rows
@@ -70,7 +71,8 @@ class Image(NamedTuple):
 
 
 class TrainingRows(NamedTuple):
-    """The rows at the start of a training."""
+    """The rows of the index at the start of a training. Some of these rows may be removed during the training, and new
+    rows may be added."""
 
     index_rows: Rows  # the rows of the index, which continue to grow
     size: int  # of `index_rows` at the start
@@ -79,8 +81,8 @@ class TrainingRows(NamedTuple):
 
 
 class VectorIndex:
-    """Cosine search over windows. Thread-safe, but `change` must be called by one thread at a time, and also `train`
-    and `tune`."""
+    """A search index for vectors by cosine. Thread-safe, with two exceptions: only one thread at a time may call
+    `change`, and only one thread at a time may call `train` or `tune`."""
 
     def __init__(self, dimension: int, options: IndexOptions | None = None, space: int = 0) -> None:
         self.dimension = dimension
@@ -104,8 +106,9 @@ class VectorIndex:
         return self._rows.newest_window
 
     def change(self, dropped: IntArray, windows: IntArray, entries: IntArray, vectors: IntArray, rows: Matrix) -> None:
-        """Remove the windows of the entries `dropped` and add other windows, in one step. `vectors` are the numbers of
-        the stored vectors. `rows` are unit vectors of shape (windows, dimension)."""
+        """Remove all windows of the entries `dropped`, and add new windows, in one step. `windows`, `entries` and
+        `vectors` contain the numbers of each new window, its entry and its vector. `rows` contains the vectors
+        themselves, one vector of length 1 in each row."""
         stage: Any = self._stage  # the stage encodes rows and adds the codes
         codes = stage.encode(rows) if len(windows) else None
         with self._lock.write():
@@ -123,16 +126,18 @@ class VectorIndex:
                 self._sweep()
 
     def search(self, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits:
-        """Return windows of the best `limit` allowed entries (or of all, if there are fewer), and additional windows
-        for re-ranking."""
+        """Return the windows nearest to the query. They belong to at least `limit` entries of the scope mask `allowed`,
+        or to all of its entries if there are fewer. Some additional windows are returned, because exact scores may
+        change the order."""
         self._queries.append(query)
         self._query_count += 1
         with self._lock.read():
             return self._nearest(query, limit, self._selection(allowed))
 
     def needs_training(self) -> bool:
-        """Return whether the index needs its first training or a new training. A new training is needed after the
-        number of rows has doubled, or if there are many dead positions or many outliers."""
+        """Return whether the index should be trained. The first training is needed when the index has enough rows.
+        Another training is needed when the number of rows has doubled, or when there are too many dead rows or too many
+        outliers."""
         rows, stage = self._rows, self._stage
         if isinstance(stage, Flat):
             return rows.live >= self._options.train_at
@@ -140,7 +145,7 @@ class VectorIndex:
         return outliers or rows.live >= 2 * stage.trained_rows or rows.dead > max(rows.live, _SWEEP_MIN)
 
     def training_rows(self) -> TrainingRows:
-        """Return the present rows as input for `train`."""
+        """Return the present rows, which `train` needs as `start`."""
         with self._lock.read():
             live = np.flatnonzero(self._rows.entries >= 0)
             return TrainingRows(self._rows, self._rows.size, live, self._rows.take(live))
@@ -153,9 +158,10 @@ class VectorIndex:
         changed: Callable[[], IntArray],
         save: Callable[[Image], None],
     ) -> None:
-        """Train an index while searches continue. Then replace the present index, and apply all changes made since
-        `start`. Before the replacement, `save` receives the trained index without the entries that `changed` since
-        `start`. Raises `Interrupted`."""
+        """Train a new index from the rows `start`, and replace the present index with the new index. Searches continue
+        during the training. `changed` returns the entries that changed since `start`. Before the replacement, `save` is
+        called with the new index without these entries. Then the changes since `start` are applied. Raises
+        `Interrupted` if `stopped` returns True."""
         rows = start.rows
         trained = train_ivf(rows.vectors, read_vectors, self.dimension, self._options.exact_rows, stopped)
         live, query_count = trained.select(rows, rows.entries >= 0, 0), self._query_count
@@ -171,11 +177,12 @@ class VectorIndex:
         self._tuned_at = query_count
 
     def needs_tuning(self) -> bool:
-        """Return whether enough queries were logged since the last tuning."""
+        """Return whether there were enough searches since the last tuning to tune a trained index again."""
         return isinstance(self._stage, Ivf) and self._query_count - self._tuned_at >= _TUNE_EVERY
 
     def tune(self, read_vectors: ReadVectors, stopped: Stopped) -> None:
-        """Choose the search effort by measuring the recall of the latest queries. Raises `Interrupted`."""
+        """Choose how many lists a search reads. The number is the smallest number that finds enough of the exact
+        results of the latest queries. Raises `Interrupted` if `stopped` returns True."""
         stage, query_count = self._stage, self._query_count
         if not isinstance(stage, Ivf):
             return
@@ -192,14 +199,14 @@ class VectorIndex:
         stage.tuning = tuner.tune(list(self._queries), self._options.target_recall)
 
     def status(self) -> dict[str, Any]:
-        """Return JSON values for users and monitoring. Recall is measured for the ten best results. It is null if every
-        search is exact."""
+        """Return the state of the index as JSON values. `recall` is the measured share of the ten best results that a
+        search finds. It is null if every search is exact."""
         return {**_about(self._stage, self._rows), "memory_bytes": self._stage.bytes + self._rows.bytes}
 
     @contextmanager
     def image(self) -> Iterator[Image]:
-        """Yield the content of a snapshot, without removed rows. Changes wait until the block ends, and searches
-        continue."""
+        """Yield the content of a snapshot, without removed rows. Changes wait until the `with` block ends. Searches do
+        not wait."""
         with self._lock.write():
             self._sweep()
         with self._lock.read():
@@ -207,7 +214,7 @@ class VectorIndex:
 
     @classmethod
     def from_image(cls, image: Image, options: IndexOptions | None = None, space: int = 0) -> VectorIndex:
-        """Return the index of a snapshot."""
+        """Create an index from the content of a snapshot."""
         index = cls(int(image.index.d), options, space)
         index._rows = image.rows
         if image.lists is None:
@@ -259,8 +266,9 @@ class VectorIndex:
         self._generation += 1
 
     def _catch_up(self, trained: Ivf, start: TrainingRows, read_vectors: ReadVectors) -> None:
-        """Apply all changes since `start` to the trained index, and use it from now on. If rows were moved during the
-        training, raise `Interrupted`, so that the training starts again."""
+        """Apply all changes since `start` to the trained index, and replace the present index with it. Raises
+        `Interrupted` if the present index was compacted during the training, because its row positions have changed.
+        The training then starts again."""
         former, first, live, rows = start
         done = first
         while True:
@@ -281,7 +289,7 @@ class VectorIndex:
 
 
 def image_of(stage: Flat | Ivf, rows: Rows) -> Image:
-    """Return the content of a snapshot."""
+    """Return the content of a snapshot: the index `stage` and the numbers of its rows."""
     if isinstance(stage, Ivf):
         return Image(stage.index, rows, stage.list_of[: rows.size], _about(stage, rows), stage.outliers.codes())
     return Image(stage.index, rows, None, _about(stage, rows))
@@ -305,8 +313,8 @@ def _put_vectors(ivf: Ivf, vectors: IntArray, start: int, read_vectors: ReadVect
 
 
 class ReadWriteLock:
-    """A lock that many readers share or one writer holds alone. A waiting writer gets the lock before new readers, so
-    that constant searches do not delay a change. The lock is not reentrant."""
+    """A lock that many readers can hold together, or that one writer holds alone. New readers wait while a writer
+    waits, so that frequent searches do not delay a change. A thread that holds the lock must not acquire it again."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition(threading.Lock())  # a writer holds it until its block ends
@@ -315,7 +323,7 @@ class ReadWriteLock:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Hold the lock together with other readers."""
+        """Hold the lock as a reader. Other readers can hold it at the same time."""
         with self._condition:
             while self._waiting_writers:
                 self._condition.wait()
@@ -330,7 +338,7 @@ class ReadWriteLock:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """Hold the lock alone."""
+        """Hold the lock as the writer. No other thread can hold it at the same time."""
         with self._condition:
             self._waiting_writers += 1
             try:

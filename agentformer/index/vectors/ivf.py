@@ -1,4 +1,5 @@
-"""The second stage of the vector index: an inverted file with 8 bits per dimension. The caller re-ranks the results."""
+"""The trained stage of the vector index. Rows are grouped into lists of similar vectors (an inverted file), and vectors
+are stored with 8 bits per dimension. The caller computes exact scores for the best rows."""
 
 from __future__ import annotations
 
@@ -28,15 +29,16 @@ _NO_OFFSET = -1  # of a position with no row in the index
 
 
 class OutlierCodes(NamedTuple):
-    """Outliers in the form of a snapshot. All arrays have the same length."""
+    """The outliers of an index as they are saved in a snapshot: the position of each row, and its vector as bytes, with
+    16 bits per dimension."""
 
     positions: IntArray
     halves: NDArray[np.uint8]  # (rows, 2 x dimension)
 
 
 class Outliers:
-    """Rows with numbers outside the range of the 8-bit codes. They are stored in half precision by position, and every
-    search scans them. The lists also contain these rows, with the nearest possible codes."""
+    """Rows with a number that is too large for the 8-bit codes. These rows are also stored with 16 bits per dimension,
+    and every search compares the query with them. In the lists, these rows have the nearest code that is possible."""
 
     def __init__(self, dimension: int, codes: OutlierCodes | None = None) -> None:
         self._flat = Flat(dimension)
@@ -54,19 +56,19 @@ class Outliers:
         return self._flat.bytes + self._positions.nbytes
 
     def add(self, rows: Matrix, positions: IntArray) -> None:
-        """Add rows at these positions."""
+        """Add outliers. `positions` contains the position of each row in the index."""
         self._flat.add(self._flat.encode(rows), self.size)
         self._positions = np.concatenate([self._positions, positions])
 
     def remove(self, dropped: Mask) -> None:
-        """Remove the rows of a mask by position."""
+        """Remove the outliers at the positions that are True in `dropped`."""
         remaining = np.flatnonzero(~dropped[self._positions])
         if len(remaining) < self.size:
             self._flat, self._positions = self._flat.take(remaining), self._positions[remaining]
 
     def select(self, inside: Mask) -> Selection | None:
-        """Return the outliers of a mask by position, as input for `merge`. Return None if the mask contains no
-        outlier."""
+        """Return the outliers at the positions that are True in `inside`, in the form that `merge` needs. Return None
+        if there is none."""
         if not self.size:
             return None
         selected = inside[self._positions]
@@ -74,8 +76,8 @@ class Outliers:
         return Selection(count, bitmap_selector(selected)) if count else None
 
     def merge(self, results: Nearest, query: Vector, count: int, selection: Selection) -> Nearest:
-        """Return the `count` best rows of the rows found in the lists and the selected outliers. Outliers get their
-        scores from the half-precision rows."""
+        """Combine the rows that were found in the lists (`results`) with the selected outliers. Return the best `count`
+        rows. The score of an outlier is computed from its 16-bit vector."""
         near = self._flat.search(query, count, selection)
         others = ~np.isin(results.positions, self._positions)
         positions = np.concatenate([self._positions[near.positions], results.positions[others]])
@@ -84,7 +86,7 @@ class Outliers:
         return Nearest(positions[best], scores[best])
 
     def codes(self) -> OutlierCodes:
-        """Return the outliers in the form of a snapshot."""
+        """Return the outliers as they are saved in a snapshot."""
         import faiss
 
         index: Any = self._flat.index
@@ -92,7 +94,7 @@ class Outliers:
 
 
 class AssignedRows(NamedTuple):
-    """Rows, and the number of the list of each row."""
+    """Vectors, and for each vector the number of the list that it belongs to."""
 
     rows: Matrix
     lists: IntArray
@@ -100,8 +102,8 @@ class AssignedRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Search effort, measured after training. `recall` is measured with queries that were not used to choose the
-    effort."""
+    """The number of lists and rows that a search reads, and the recall that was measured with these numbers. The recall
+    is measured with other queries than those that were used to choose the numbers."""
 
     probes: int  # lists that a search reads
     candidates: int  # rows that are re-ranked at least
@@ -111,8 +113,9 @@ class Tuning:
 
 @dataclass(slots=True)
 class Ivf:
-    """Lists of rows around centroids. A search reads the nearest lists. If a scope has at most `exact_rows` rows, a
-    search reads every row of the scope. Such a search is exact except for the 8-bit rounding."""
+    """The trained stage of the index. Rows are grouped into lists around centroids, and a search reads the nearest
+    lists. If a scope has at most `exact_rows` rows, a search reads every row of the scope. Such a search is exact
+    except for the rounding to 8 bits."""
 
     index: Any  # faiss.IndexIVFScalarQuantizer; its ids are positions
     trained_rows: int
@@ -141,23 +144,24 @@ class Ivf:
 
     @property
     def bytes(self) -> int:
-        """Memory size of codes, centroids and offsets, without Python objects."""
+        """The memory size of codes, centroids, row offsets and outliers in bytes. Python objects are not counted."""
         codes = int(self.index.ntotal) * (int(self.index.code_size) + 8)
         centroids = self.lists * int(self.index.d) * 4
         return codes + centroids + self.list_of.nbytes + self._offset_of.nbytes + self.outliers.bytes
 
     def encode(self, rows: Matrix) -> AssignedRows:
-        """Return rows with the number of their nearest list. This needs no lock, because centroids never change."""
+        """Find the nearest list for each vector. Return the vectors with the numbers of these lists. No lock is needed,
+        because the lists never change their centroids."""
         rows = np.ascontiguousarray(rows, np.float32)
         limit_threads()
         return AssignedRows(rows, self.index.quantizer.assign(rows, 1).reshape(-1))
 
     def add(self, assigned: AssignedRows, start: int) -> None:
-        """Add rows at the positions from `start` on."""
+        """Add rows at consecutive positions that begin at `start`."""
         self.put(assigned, np.arange(start, start + len(assigned.rows)))
 
     def put(self, assigned: AssignedRows, positions: IntArray) -> None:
-        """Add rows at these positions."""
+        """Add rows. `positions` contains the position of each row in the index."""
         import faiss
 
         if len(positions) == 0:
@@ -174,7 +178,7 @@ class Ivf:
             self.outliers.add(assigned.rows[beyond], ids[beyond])
 
     def reserve(self, size: int) -> None:
-        """Allocate space for positions below `size`. Positions may stay empty."""
+        """Allocate space for all positions below `size`. A position may stay without a row."""
         if size > len(self.list_of):
             added = (0, max(size, self.size + self.size // 2) - len(self.list_of))
             self.list_of = np.pad(self.list_of, added)
@@ -182,7 +186,7 @@ class Ivf:
         self.size = max(self.size, size)
 
     def remove(self, positions: IntArray) -> None:
-        """Remove the codes of these positions from their lists."""
+        """Remove the rows at these positions from their lists and from the outliers."""
         if len(positions):
             dropped = np.zeros(self.size, np.bool_)
             dropped[positions] = True
@@ -191,7 +195,8 @@ class Ivf:
             self._read_offsets()
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
-        """Return the selection of a mask by position. The index still holds `holes` dead rows."""
+        """Return the selection of the rows that are True in `inside`. `holes` is the number of dead rows that FAISS
+        still stores."""
         count, outliers = int(np.count_nonzero(inside)), self.outliers.select(inside)
         if count == rows.live:
             return Selection(count, bitmap_selector(inside) if holes else None, outliers=outliers)
@@ -201,13 +206,13 @@ class Ivf:
         return Selection(count, bitmap_selector(inside), lists, outliers=outliers)
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
-        """Return the `count` nearest rows of the selection in `probes` lists. With 0, the tuned number of lists is
-        used."""
+        """Return the `count` rows of the selection that are nearest to the query. `probes` is the number of lists to
+        read; 0 means the number that was chosen by the last tuning."""
         results = self._search_codes(query, count, selection, probes)
         return self.outliers.merge(results, query, count, selection.outliers) if selection.outliers else results
 
     def _search_codes(self, query: Vector, count: int, selection: Selection, probes: int) -> Nearest:
-        """Search by the 8-bit codes. They give outliers too low scores."""
+        """Search with the 8-bit codes only. The scores of outliers are too low in this result."""
         limit_threads()
         row, count = np.ascontiguousarray(query.reshape(1, -1), np.float32), min(count, selection.count)
         if selection.copy is not None:
@@ -223,8 +228,9 @@ class Ivf:
         return nearest(*self.index.search(row, count, params=parameters))
 
     def _lists_of_scope(self, row: Matrix, selection: Selection, probes: int) -> IntArray | None:
-        """Return lists with as many rows of the scope as a search without a scope would read. Return None if a search
-        should read the nearest lists, whatever rows they contain."""
+        """Return the numbers of the lists to read for a search in a scope. These are the nearest lists until they
+        contain as many rows of the scope as a search without a scope would read. Return None if the selection is not
+        limited to a scope."""
         if selection.lists is None:
             return None
         if probes >= self.lists:
@@ -252,8 +258,8 @@ class Ivf:
         return nearest(scores, positions)
 
     def _copy_codes(self, positions: IntArray) -> CodeCopy:
-        """Copy the codes of these positions. A row that was removed from the records before it was added to the index
-        has no code and is left out."""
+        """Return a copy of the codes at these positions. A position without a code is left out. This happens if the
+        vector of a row was removed from the records before the row was added to the index."""
         import faiss
 
         lists, offsets = self.list_of[positions], self._offset_of[positions]
@@ -286,7 +292,7 @@ class Ivf:
 
 
 def _occurrences(lists: IntArray) -> IntArray:
-    """Return for each number how many equal numbers are before it."""
+    """Return for each number how often the same number occurs before it in `lists`."""
     order = np.argsort(lists, kind="stable")
     _, first, counts = np.unique(lists[order], return_index=True, return_counts=True)
     ranks = np.empty(len(lists), np.int64)

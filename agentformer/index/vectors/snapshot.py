@@ -1,10 +1,12 @@
-"""Snapshots of the vector index: `rag_faiss_index.bin` and its description `rag_faiss_meta.json`.
+"""Snapshot files of the vector index: `rag_faiss_index.bin` with the index, and `rag_faiss_meta.json` with its
+description.
 
-A snapshot only saves time. It is written to a temporary file, synced and renamed. It is valid if store, space,
-dimension and checksum match. An invalid snapshot is renamed, and the index is built from the records.
+A snapshot makes the next start faster. It contains no data that is not also in the records. It is valid if its store,
+embedding space, dimension and checksum are the expected ones. The files of an invalid snapshot are renamed, and the
+index is built from the records.
 
-The index file is in the format of FAISS, so tools for FAISS can read it. After the index, the file contains arrays:
-window, entry and vector numbers by position, the list of each position of a trained index, and the outliers.
+The index file begins with an index in the format of FAISS, so that other tools for FAISS can read it. Arrays follow:
+the window, entry and vector number of each row, and for a trained index the list of each row and the outliers.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ READ_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, Runt
 
 
 class Snapshot(NamedTuple):
-    """An index, the `seq` up to which it has applied the change feed, and the token of that change."""
+    """An index that was read from a snapshot. `seq` is the number of the last change of the records that the index
+    contains. `point` is the token of this change; it shows whether the records still have the same history."""
 
     image: Image
     seq: int
@@ -48,8 +51,7 @@ class Snapshot(NamedTuple):
 
 
 def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, point: str) -> None:
-    """Write a snapshot. The description is written last, so that an incomplete pair of files is detected. Raises
-    `OSError`."""
+    """Write a snapshot. The description is written last, so that an interrupted write is detected. Raises `OSError`."""
     with atomic_writer(folder / INDEX_FILE) as file:
         writer = _HashingWriter(file)
         writer.write_index(image.index)
@@ -82,7 +84,8 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
 
 
 def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot | None:
-    """Return the snapshot of this store and space. If it is invalid, rename its files and return None."""
+    """Return the snapshot of this store and embedding space, or None if there is none. If the snapshot is invalid,
+    rename its files and return None."""
     try:
         files = read(folder, store=store_id, space=space, dimension=dimension)
     except READ_ERRORS:
@@ -99,9 +102,9 @@ def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot
 
 
 def read(folder: Path, **expected: Any) -> tuple[dict[str, Any], Image | None] | None:
-    """Return the description and the index of a snapshot. The index is None if the snapshot has another format. Return
-    None if there is no snapshot. Raises one of `READ_ERRORS` if the files are damaged, or if the description does not
-    have the `expected` values."""
+    """Return the description and the index of a snapshot, or None if there is no snapshot. The index is None if the
+    snapshot was written in another version of the format. `expected` contains required values of the description.
+    Raises one of `READ_ERRORS` if the files are damaged, or if a value differs from the expected value."""
     try:
         with open_regular_file(folder / INDEX_FILE) as file:
             meta = json.loads(read_file(folder / META_FILE))
@@ -119,7 +122,8 @@ def read(folder: Path, **expected: Any) -> tuple[dict[str, Any], Image | None] |
 
 
 def discard(folder: Path) -> None:
-    """Delete the snapshot, renamed invalid snapshots, and the temporary files of killed writers. Raises `OSError`."""
+    """Delete the snapshot, the renamed files of invalid snapshots, and temporary files that a killed process has left.
+    Raises `OSError`."""
     for name in (META_FILE, INDEX_FILE):
         delete(folder / name)
         delete(folder / (name + _ASIDE))
@@ -134,13 +138,14 @@ class _HashingWriter:
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write and hash data. Raises `OSError`."""
+        """Write data to the file and add it to the hash. Raises `OSError`."""
         self.hash.update(data)
         self._file.write(data)
         self.size += len(data)
 
     def write_index(self, index: Any) -> None:
-        """Write a FAISS index. Raises `OSError` in cases where FAISS raises `RuntimeError`."""
+        """Write a FAISS index to the file. If writing fails, raise the original `OSError` instead of the `RuntimeError`
+        of FAISS."""
         faiss: Any = importlib.import_module("faiss")  # its stubs lack the callbacks
         try:
             faiss.write_index(index, faiss.PyCallbackIOWriter(self._write_block, _BLOCK))
@@ -178,5 +183,6 @@ def _array(file: BinaryIO, kind: str, size: int) -> NDArray[Any]:
 
 
 def _checksum(meta: dict[str, Any]) -> str:
-    """Return the checksum of the description. Without it, a flipped digit in `seq` could hide changes forever."""
+    """Return the checksum of the description. The checksum is needed because a damaged `seq` would hide changes of the
+    records from the index."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,7 @@
-"""Training of an inverted file from the stored vectors, tuning of its searches, and the background thread for both.
+"""Training of the vector index, tuning of its searches, and the background thread that does this work. Training groups
+the stored vectors into lists. Tuning chooses how many lists a search reads.
 
-The work is done in slices. It can be stopped between two slices.
+The work is divided into short steps, and it can be stopped between two steps.
 """
 
 from __future__ import annotations
@@ -53,15 +54,16 @@ Stopped = Callable[[], bool]
 
 
 class Interrupted(Exception):
-    """Raised inside a training that was stopped."""
+    """Raised inside a training or tuning that must stop."""
 
 
 # ------------------------------------------------------------------ training
 
 
 def train_ivf(vectors: IntArray, read_vectors: ReadVectors, dimension: int, exact_rows: int, stopped: Stopped) -> Ivf:
-    """Return an index of the vectors with these numbers. Each vector gets the same position as its number in `vectors`.
-    Raises `Interrupted`."""
+    """Train an index. `vectors` contains the numbers of the stored vectors; the vector at index i of this array gets
+    the position i. `read_vectors` reads vectors by number. A search in a scope with at most `exact_rows` rows reads
+    every row of the scope. Raises `Interrupted` if `stopped` returns True."""
     import faiss
 
     limit_threads(training=True)
@@ -89,13 +91,15 @@ def train_ivf(vectors: IntArray, read_vectors: ReadVectors, dimension: int, exac
 
 
 def list_count(rows: int) -> int:
-    """Return the number of lists for this number of rows: 4 x sqrt(rows), as FAISS recommends, in steps of 16."""
+    """Return the number of lists for an index with `rows` rows: about 4 x sqrt(rows), as FAISS recommends. A small
+    index has fewer lists, so that each list has enough rows."""
     return max(1, min(int(4 * math.sqrt(rows)) // 16 * 16 or 4, rows // _PER_LIST or 1))
 
 
 def positions_of(vectors: IntArray, order: IntArray, numbers: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the positions in `vectors` that contain one of `numbers`, and for each position the index into `numbers`.
-    `order` sorts `vectors`. Entries with equal texts share a vector, so a number may have several positions."""
+    """Find the places in `vectors` that contain one of the distinct `numbers`. Return two arrays: the found places, and
+    for each place the index of its number in `numbers`. `order` is the result of `argsort` for `vectors`. A number may
+    occur at several places, because entries with equal texts share a vector."""
     ordered = vectors[order]
     first, last = np.searchsorted(ordered, numbers, "left"), np.searchsorted(ordered, numbers, "right")
     counts = last - first
@@ -115,7 +119,8 @@ def _slices(vectors: IntArray, read_vectors: ReadVectors, stopped: Stopped) -> I
 
 
 def _centroids(sample: Matrix, lists: int, rng: np.random.Generator, stopped: Stopped) -> NDArray[np.float32]:
-    """Run spherical k-means. FAISS's k-means cannot be interrupted and needs a second copy of the sample."""
+    """Compute the centroids of the lists with spherical k-means. The k-means of FAISS is not used, because it cannot be
+    interrupted and needs a second copy of the sample."""
     import faiss
 
     centroids = np.ascontiguousarray(sample[rng.choice(len(sample), lists, replace=False)])
@@ -146,7 +151,7 @@ def _add_to_lists(rows: Matrix, lists: IntArray, sums: NDArray[np.float32], coun
 
 
 class _Truth(NamedTuple):
-    """The result of an exact search."""
+    """The result of an exact search for one query."""
 
     best: IntArray  # positions of the ten best
     wide: IntArray  # of more, best first by 8 bits
@@ -156,8 +161,8 @@ class _Truth(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuner:
-    """Measures the recall of a trained index by comparing it with exact searches. `vectors` are vector numbers by
-    position."""
+    """Measures the recall of a trained index, by comparison with exact searches, and chooses how many lists a search
+    reads. `search_lists` searches a number of lists. `vectors` contains the vector number of each row."""
 
     search_lists: SearchLists
     lists: int
@@ -166,9 +171,9 @@ class Tuner:
     stopped: Stopped
 
     def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
-        """Return the smallest effort that reaches the target recall. On one half of the queries, it reaches the target
-        with a margin for chance. On the other half, it also reaches the target; the reported recall is measured on that
-        half. Raises `Interrupted`."""
+        """Return the smallest number of lists that reaches the recall `target`. The numbers are tried with one half of
+        the queries, and the target must be exceeded by a margin for chance. The other half then confirms the number,
+        and the recall in the result is measured with this other half. Raises `Interrupted`."""
         queries = self._queries(user_queries)
         truths = [self._truth(query) for query in queries]
         chosen, control = slice(0, None, 2), slice(1, None, 2)
@@ -191,7 +196,8 @@ class Tuner:
         return Tuning(probes, candidates, round(float(np.mean(measured)), 4) if measured else 1.0, len(user_queries))
 
     def _queries(self, user_queries: Sequence[Vector]) -> Matrix:
-        """Return the queries of users, in random order. If there are too few, add stored vectors plus noise."""
+        """Return the queries of users, in random order. If there are fewer than `TUNING_QUERIES`, add stored vectors
+        with random noise."""
         rng = np.random.default_rng(len(self.vectors))
         count = min(len(self.vectors), TUNING_QUERIES - len(user_queries))
         sample = self.vectors[rng.choice(len(self.vectors), count, replace=False)]
@@ -216,7 +222,8 @@ class Tuner:
         return _Truth(wide[order[:_TOP]], wide, least, bool((scores[order[_TOP:]] >= least - _EQUAL).any()))
 
     def _recall(self, query: Vector, truth: _Truth, candidates: int, probes: int) -> float:
-        """Return the share of the exact best rows that are among the candidates. Re-ranking then finds these rows."""
+        """Return the share of the exact best rows that are among the first `candidates` rows of a search. These rows
+        get exact scores, so a row among them is not lost."""
         positions = self._search(query, candidates, probes)
         if not truth.tied:
             return float(np.isin(truth.best, positions).mean())
@@ -224,7 +231,8 @@ class Tuner:
         return min(1.0, float((scores >= truth.least - _EQUAL).sum()) / len(truth.best))
 
     def _scores(self, positions: IntArray, query: Vector) -> tuple[IntArray, Vector]:
-        """Return the positions that have a stored vector, and their exact cosines."""
+        """Return the positions whose vector is still stored, and the exact cosine of each of these vectors with the
+        query."""
         numbers, rows = self.read_vectors(np.unique(self.vectors[positions]))
         positions = positions[np.isin(self.vectors[positions], numbers)]
         scores: Vector = (rows @ query)[np.searchsorted(numbers, self.vectors[positions])]
@@ -232,8 +240,8 @@ class Tuner:
 
 
 def _candidates(truths: Sequence[_Truth], target: float) -> int:
-    """Return how many of the best rows by 8-bit codes must be re-ranked to include the exact best rows. A tenth of the
-    loss that the target allows is accepted."""
+    """Return how many of the best rows by 8-bit codes must get exact scores, so that the exact best rows are among
+    them. A tenth of the loss that `target` allows may be lost here."""
     for count in _CANDIDATES[:-1]:
         shares = [np.isin(truth.best, truth.wide[:count]).mean() for truth in truths if len(truth.best)]
         if not shares or np.mean(shares) >= 1 - (1 - target) / 10:
@@ -242,7 +250,8 @@ def _candidates(truths: Sequence[_Truth], target: float) -> int:
 
 
 def _ladder(lists: int) -> list[int]:
-    """Return numbers of lists to try. Each number is about a fifth larger than the number before it."""
+    """Return the numbers of lists to try, in ascending order. Each number is about a fifth larger than the number
+    before."""
     steps, probes = [], 1.0
     while probes < lists:
         steps.append(int(probes))
@@ -254,8 +263,8 @@ def _ladder(lists: int) -> list[int]:
 
 
 class BackgroundTrainer:
-    """Runs trainings in a thread. Only one training runs at a time, and only in one process. The thread ends after the
-    training. Thread-safe."""
+    """Runs a training in a background thread. A lock file makes sure that only one process trains the index at a time.
+    The thread ends with the training. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._lock_file = folder / LOCK_FILE
@@ -271,8 +280,8 @@ class BackgroundTrainer:
         return self._thread is not None
 
     def start(self, train: Callable[[Stopped], None]) -> None:
-        """Call `train` in the background. Nothing happens if a training is running, or if a training has failed a short
-        time ago."""
+        """Call `train` in the background thread. Nothing happens if a training is running, or if the waiting time after
+        a failure is not over. `train` receives a function that returns True when the training must stop."""
         if self._thread is not None or time.monotonic() < self._not_before:
             return
         with self._lock:
@@ -286,20 +295,20 @@ class BackgroundTrainer:
                     self._failed(error)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until no training runs, or for this time."""
+        """Wait until the training ends, but at most `seconds` (None: without a limit)."""
         with self._lock:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(seconds)
 
     def close(self) -> None:
-        """Stop the thread between two slices of its work. Calling this twice does no harm."""
+        """Stop the training at the end of its present step, and wait for the thread. A second call has no effect."""
         self._stopped.set()
         self.wait(_CLOSE_SECONDS)
 
     def lock(self, seconds: float = 0.0) -> FileLock:
-        """Return the lock for training and for writing a snapshot. Acquiring the lock raises `Timeout` after the given
-        number of seconds."""
+        """Return the file lock that a process holds while it trains the index or writes a snapshot. Acquiring the lock
+        raises `Timeout` if another process holds it for longer than `seconds`."""
         return FileLock(self._lock_file, timeout=seconds)
 
     def _run(self, train: Callable[[Stopped], None]) -> None:

@@ -1,4 +1,5 @@
-"""Options of the vector index: when it is trained, and how exact its searches are. Importing them loads no library."""
+"""Options of the vector index: when it is trained, and how exact its searches are. This module can be imported without
+loading FAISS or NumPy."""
 
 from __future__ import annotations
 

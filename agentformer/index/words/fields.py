@@ -1,8 +1,9 @@
-"""Fields of the word index: the terms of an entry, the terms of a query, and the analyzers that made these terms.
+"""Fields of the word index. This module computes the terms of an entry and the terms of a query, and records which
+analyzers made the terms.
 
-Terms are made by `text.analysis`. Tantivy only splits the terms at spaces and computes scores. Namespace, session, user
-and similar properties of an entry are terms of the field `places`, so that a search in a small scope reads only the
-entries of this scope.
+The module `text.analysis` makes the terms; tantivy only splits them at spaces and computes scores. The field `places`
+contains properties of an entry, such as namespace, session and user. With this field, a search in a small scope reads
+only few entries outside the scope.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _MAX_EXACT = 2**53  # integers below it equal their float, as SQLite compares th
 
 
 class WeightedTerm(NamedTuple):
-    """A term of a query, with its field and weight."""
+    """A term of a query, the field of the index in which it is searched, and its weight."""
 
     field: str
     term: str
@@ -48,7 +49,7 @@ class WeightedTerm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AnalyzedEntry:
-    """The content of one document of the word index."""
+    """The fields of one entry in the word index. `places` contains properties such as namespace and user."""
 
     num: int
     language: str  # "" when unknown
@@ -60,7 +61,8 @@ class AnalyzedEntry:
     def of(
         cls, num: int, entry: MemoryEntry, analyzers: Analyzers = PLAIN, around: Sequence[str] = ()
     ) -> AnalyzedEntry:
-        """Analyze an entry together with the texts `around` it. These texts get a lower weight."""
+        """Analyze an entry. `around` contains the texts of neighboring messages, whose terms get a lower weight. `num`
+        is the number of the entry."""
         prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
         language = language_of(entry.content, prior, analyzers)
         terms = text_terms(entry.content, language, analyzers)
@@ -72,7 +74,7 @@ class AnalyzedEntry:
         return cls(num, language, tuple(_places(entry)), fields, analyzers.names(language))
 
     def document(self) -> Any:
-        """Return the tantivy document."""
+        """Return the entry as a document of tantivy."""
         document = tantivy.Document()
         document.add_unsigned("num", self.num)
         for place in self.places:
@@ -86,7 +88,7 @@ class AnalyzedEntry:
 
 
 def schema() -> Any:
-    """Return the schema of the tantivy index."""
+    """Return the tantivy schema with the fields of the word index."""
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("num", indexed=True, fast=True)
     for name in ("places", "language", ANALYZERS_FIELD):
@@ -97,21 +99,22 @@ def schema() -> Any:
 
 
 def in_language(term: str, language: str) -> bool:
-    """Return whether a term is a stem of this language, or is the same in all languages."""
+    """Return whether a term is a stem of this language. Terms without a language mark belong to every language."""
     head, mark, _ = term.partition("~")
     return not mark or head == language
 
 
 def weighted_terms(terms: Terms, dates: Sequence[str] = ()) -> list[WeightedTerm]:
-    """Return the distinct terms of a query with their weights, and the date terms `dates`."""
+    """Return each distinct term of a query with its weight. `dates` contains additional terms for the days that the
+    query names."""
     counts = Counter((field, term) for field in BOOSTS for term in getattr(terms, field))
     counts.update(("stems", term) for term in dates if term not in terms.stems)
     return [WeightedTerm(field, term, BOOSTS[field] * times) for (field, term), times in counts.items()]
 
 
 def required_places(scope: Scope) -> list[str]:
-    """Return place terms that every entry of the scope has. Entries outside the scope may have them too, because terms
-    cannot express every condition of a scope."""
+    """Return terms that every entry of the scope has in the field `places`. Some entries outside the scope may also
+    have these terms, because the field does not contain every property that a scope can check."""
     terms = [_place("namespace", scope.namespace)]
     for name in (*_PLACES, "document_id"):
         value = getattr(scope, name)
@@ -125,24 +128,27 @@ def required_places(scope: Scope) -> list[str]:
 
 
 def entry_date_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
-    """Return terms for the day of an entry, and for the days that its title and text name. "Yesterday" is the day
-    before the day of the entry. If the day of the entry is unknown, only complete dates are used."""
+    """Return terms for the day on which the entry happened, and for the days that are named in its title and content.
+    "Yesterday" in the text means the day before the entry happened. If this day is unknown, only complete dates in the
+    text are used."""
     day = day_of(entry.occurred_at)
     own = day_terms(day) if day else ()
     return tuple(dict.fromkeys((*own, *date_terms(f"{entry.title}\n{entry.content}", day, language))))
 
 
 def day_of(moment: datetime | None) -> date | None:
-    """Return the day of a moment in UTC."""
+    """Return the date of a moment in UTC, or None for None."""
     return moment.astimezone(UTC).date() if moment else None
 
 
 class SharedAnalyzers:
-    """Finds the entries to analyze again when processes with different analyzers share one index. Not thread-safe.
+    """Finds the entries that must be analyzed again, because processes with different optional analyzers use the same
+    index. Not thread-safe.
 
-    Each document names the analyzers that made its terms. A process updates a document if the document lacks one of the
-    process's analyzers, but not if the document names an analyzer that the process does not have. So two processes
-    never replace a document again and again. A process with fewer analyzers uses the documents and warns once.
+    Each document of the index contains the names of the analyzers that made its terms. A process analyzes an entry
+    again if one of the analyzers of this process is missing there. It does not do this if the document names an
+    analyzer that this process does not have. Otherwise two processes could replace the same document forever. A process
+    that lacks an analyzer uses the document as it is and logs one warning.
     """
 
     def __init__(self, analyzers: Analyzers) -> None:
@@ -150,8 +156,8 @@ class SharedAnalyzers:
         self._warned: set[str] = set()
 
     def outdated(self, searcher: Any, schema: Any) -> list[int]:
-        """Return the numbers of the entries to analyze again. Raises `MissingExtra` for a required analyzer that cannot
-        be loaded."""
+        """Return the numbers of the entries that must be analyzed again. Raises `MissingExtra` if a required analyzer
+        cannot be loaded."""
         own = [(tantivy.Query.all_query(), analyzer) for analyzer in self._analyzers.of_any]
         for language in ANALYZED_LANGUAGES:
             texts = _raw_term(schema, "language", language)
@@ -160,7 +166,9 @@ class SharedAnalyzers:
         foreign = used - {analyzer.name for _, analyzer in own}
         if new := foreign - self._warned:
             self._warned |= new
-            message = "The word index was made with %s, which this process lacks; some words may not be found"
+            message = (
+                "The word index was made with the analyzer %s, which this process cannot use; searches may miss words"
+            )
             log.warning(message, ", ".join(sorted(new)))
         entries: set[int] = set()
         for texts, analyzer in own:
@@ -185,7 +193,8 @@ def _places(entry: MemoryEntry) -> list[str]:
 
 
 def _tags(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """Yield terms of metadata values. Two values have equal terms if and only if they are equal in SQL."""
+    """Yield a term for each metadata value that is a short string or a number. Two values get the same term if and only
+    if SQLite compares them as equal."""
     for key, value in metadata.items():
         if not isinstance(key, str) or len(key) > _MAX_TAG:
             continue

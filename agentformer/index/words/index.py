@@ -1,11 +1,14 @@
-"""The word index: BM25 by tantivy over the terms of `text.analysis`. It is stored on disk and follows the change feed.
+"""The word index of a store. It ranks entries by BM25, using tantivy with the terms of `text.analysis`. It is stored on
+disk and updated with the changes of the records.
 
-A manifest records the `seq` up to which the index has followed the feed. Any process can update the index, under one
-lock. If an index cannot be read, does not match its manifest, or belongs to another store or analysis, it is renamed
-and rebuilt from the records.
+A manifest file contains the number of the last change (`seq`) that the index contains. Any process can update the
+index; a lock file lets only one process write at a time. An index is invalid if it cannot be read, does not match its
+manifest, or was made for another store or with other analysis rules. An invalid index is renamed, and a new index is
+built from the records.
 
-In a large store, a few changes wait in memory for the next commit (`memtable`). Each process reads these changes from
-the records. When a process has enough of them, it writes them in the background.
+In a large store, a few changes are kept in memory (`Memtable`) and are written together later. Each process reads these
+changes from the records. When a process has collected enough changes, it writes them to the index in a background
+thread.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ _UNCHANGED = -1  # the seq of an entry that is analyzed again without a change
 
 
 class WordIndex:
-    """BM25 search over entries. Thread-safe. Several processes may use the same folder."""
+    """The word index of a store, for searches by BM25. Thread-safe. Several processes may use the same folder."""
 
     def __init__(self, folder: Path, store_id: str, analyzers: Analyzers = PLAIN) -> None:
         self._folder = folder
@@ -74,8 +77,10 @@ class WordIndex:
         self._closed = False
 
     def view(self, database: Database, newest: int = -1) -> View:
-        """Follow the records up to `newest`, or up to the newest acknowledged change. Return the state. It never
-        changes, even if another thread discards the index. Raises `StoreFull` or another `StoreError`."""
+        """Return the state of the index for one search, after all committed changes were applied. If the present state
+        already contains exactly the changes up to `newest`, the records are not read. The returned state never changes,
+        even if another thread deletes the index. Raises `StoreFull` if the index cannot be written, or another
+        `StoreError`."""
         while True:
             with self._lock:
                 current = (self._view is not None and self._seen == newest) or self._up_to_date(database)
@@ -86,12 +91,12 @@ class WordIndex:
                     return self._view
 
     def flush(self, database: Database) -> None:
-        """Write all changes to the index on disk, and wait until they are written."""
+        """Write all changes of the records to the index on disk. The call returns when they are written."""
         self._update(database, wait=True)
 
     def discard(self) -> None:
-        """Delete the index. This is needed because segments contain removed entries until they are merged. The next
-        search rebuilds the index from the records. Raises `OSError`."""
+        """Delete the index files and the state in memory, because the files may still contain the words of removed
+        entries. The next search rebuilds the index from the records. Raises `OSError`."""
         with self._writing, FileLock(self._lock_file):
             with self._lock:
                 self._index, self._applied, self._point = None, -1, ""
@@ -100,8 +105,8 @@ class WordIndex:
                 delete(folder)
 
     def close(self, database: Database) -> None:
-        """Wait for a background commit, and commit the changes that wait in memory. No new background commit is
-        started."""
+        """Wait for the background thread, and write the changes that are still in memory. After this call, no
+        background thread is started."""
         with self._lock:
             self._closed = True
             writer = self._writer
@@ -113,7 +118,8 @@ class WordIndex:
             self._index = None  # ends tantivy's thread that watches the folder
 
     def _up_to_date(self, database: Database) -> bool:
-        """Add the newest changes to the view. Return False if there are too many changes, or if there is no view."""
+        """Add the newest changes of the records to the state in memory. Return False if the index on disk must be
+        updated first, because there are too many changes or no state in memory."""
         with database.reading() as connection:
             newest = change_feed.last_seq(connection)
             if self._view is None or self._seen == newest:
@@ -141,11 +147,11 @@ class WordIndex:
         try:
             self._update(database, wait=False)
         except (AgentFormerError, OSError, ValueError) as error:
-            log.warning("The word index was not written; the next change writes it: %s", error)
+            log.warning("The word index could not be written; the next change tries it again: %s", error)
 
     def _update(self, database: Database, *, wait: bool) -> None:
-        """Update the index on disk. Without `wait`, nothing happens while another process updates it. Raises
-        `StoreError`."""
+        """Write the newest changes to the index on disk. If another process is writing the index, wait for it if `wait`
+        is True, otherwise do nothing. Raises `StoreError`."""
         try:
             self._update_locked(database, wait)
         except AgentFormerError:
@@ -182,7 +188,8 @@ class WordIndex:
                 self._publish()
 
     def _open(self) -> None:
-        """Open or reload the index on disk. If it cannot be read or belongs to another store, create a new index."""
+        """Open the index on disk, or read its newest commit. If the index cannot be read or belongs to another store,
+        replace it with an empty index."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             state = read_manifest(self._folder, verify=self._index is None)
@@ -196,11 +203,11 @@ class WordIndex:
         except BaseException as error:
             if not is_index_failure(error) or isinstance(store_error(error, self._folder), StoreFull):
                 raise  # a full disk is not damage, so the index must not be deleted
-            log.warning("The word index is rebuilt from the records: %s", error)
+            log.warning("The word index is invalid and is rebuilt from the records: %s", error)
             self._create()
 
     def _create(self) -> None:
-        """Rename the folder and create an empty index."""
+        """Rename the folder of the present index, and create an empty index."""
         self._index = None
         if os.path.lexists(self._folder):
             delete(self._aside)
@@ -211,12 +218,14 @@ class WordIndex:
 
     def _adopt(self, state: Mapping[str, Any]) -> None:
         if {key: state.get(key) for key in self._identity} != self._identity:
-            raise ValueError("the word index belongs to another store or of another analysis")
+            raise ValueError(
+                "the word index belongs to another store, or it was written by another version of agentformer"
+            )
         self._applied, self._point = int(state["seq"]), str(state["point"])
         self._committed = CommittedIndex(self._index.searcher(), self._index.schema, self._analyzers)
 
     def _publish(self) -> None:
-        """Make the index on disk visible to searches, together with newer changes in memory."""
+        """Let searches use the newest commit on disk. Changes that are newer than this commit stay in memory."""
         with self._lock:
             if self._view is None or self._seen <= self._applied:
                 self._view = View(self._committed, Memtable())
@@ -251,7 +260,8 @@ class WordIndex:
 
 
 def _analyze(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> dict[int, AnalyzedEntry]:
-    """Read and analyze the given entries that exist and are searched."""
+    """Read the entries with these numbers and return their terms by entry number. Entries that do not exist or are
+    never searched are left out."""
     return {
         num: AnalyzedEntry.of(num, entry, analyzers, neighbor_texts(connection, entry))
         for num, entry in records.by_num(connection, nums).items()

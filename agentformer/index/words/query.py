@@ -1,7 +1,8 @@
-"""Queries of the word index. They see one commit on disk, and the changes in memory since then, the memtable.
+"""Queries of the word index. A query reads one commit on disk, and the newer changes in memory, which are called the
+memtable.
 
-A commit needs a dozen synced writes. So the newest changes are kept in memory and written in batches. They get the same
-scores as in the index.
+A commit needs about a dozen synced writes. Therefore new changes are first kept in memory, and many changes are written
+together. An entry in memory gets the same score that it would get on disk.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _B = 0.75  # how much a long text lowers the weight of each word
 
 
 class WordHits(NamedTuple):
-    """Entries by number, best first, with BM25 scores. Scores are unbounded, and a higher score is better. Both lists
-    have the same length."""
+    """The result of a search by words: entry numbers, best first, and the BM25 score of each entry. A higher score is
+    better, and scores have no upper limit."""
 
     entries: list[int]
     scores: list[float]
@@ -59,7 +60,7 @@ class WordHits(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Entries and their scores as arrays, in any order."""
+    """Entry numbers and the score of each entry, in any order."""
 
     entries: NDArray[np.int64]
     scores: NDArray[np.float64]  # rounded, so that sums of the same terms are equal
@@ -69,16 +70,16 @@ class Scored(NamedTuple):
         return cls(np.array(entries, np.int64), np.array(scores, np.float64).round(_DIGITS))
 
     def where(self, kept: NDArray[np.bool_]) -> Scored:
-        """Return the entries that a mask selects."""
+        """Return the entries at the indices that are True in `kept`."""
         return Scored(self.entries[kept], self.scores[kept])
 
     def inside(self, allowed: ScopeMask) -> Scored:
-        """Return only the allowed entries."""
+        """Return only the entries that the scope mask allows."""
         inside = self.where(self.entries < len(allowed.mask))
         return inside.where(allowed.mask[inside.entries])
 
     def with_others(self, others: Scored) -> Scored:
-        """Return these entries together with the other entries."""
+        """Return the entries of the two objects together."""
         return Scored(np.concatenate((self.entries, others.entries)), np.concatenate((self.scores, others.scores)))
 
 
@@ -92,7 +93,8 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemtableEntry:
-    """A changed entry with its terms, counted by field."""
+    """A changed entry with its terms. `seq` is the number of the change. `counts` contains for each field how often
+    each term occurs."""
 
     seq: int
     analyzed: AnalyzedEntry
@@ -101,9 +103,10 @@ class MemtableEntry:
 
 @dataclass(frozen=True, slots=True)
 class Memtable:
-    """Entries that changed after the last commit of the index. The value of a removed entry is None. One thread at a
-    time makes a new memtable for each change. All memtables share `postings`, which only grows. Each memtable uses only
-    its own entries in `postings`."""
+    """The entries that changed after the last commit of the index. A removed entry has the value None. An object is not
+    modified: each change creates a new memtable, and only one thread at a time creates one. All these objects share
+    `postings`, to which entries are only added. An object ignores entries in `postings` that it does not contain
+    itself."""
 
     entries: Mapping[int, MemtableEntry | None] = field(default_factory=dict)  # by number
     seqs: Mapping[int, int] = field(default_factory=dict)  # the change of each
@@ -114,8 +117,8 @@ class Memtable:
         return len(self.entries)
 
     def with_changes(self, changes: Iterable[Change], analyzed: Mapping[int, AnalyzedEntry]) -> Memtable:
-        """Return a memtable that also has these changes. `analyzed` contains the changed entries that exist and are
-        searched."""
+        """Return a new memtable that contains these changes too. `analyzed` contains the terms of the changed entries
+        by number. A changed entry that is missing there was removed or is never searched."""
         entries, seqs, languages = dict(self.entries), dict(self.seqs), set(self.languages)
         for seq, num in changes:
             seqs[num], entries[num] = seq, None
@@ -129,13 +132,15 @@ class Memtable:
         return Memtable(entries, seqs, self.postings, frozenset(languages))
 
     def after(self, seq: int) -> Memtable:
-        """Return a memtable with only the changes after `seq`. The index already has the other changes."""
+        """Return a new memtable that contains only the changes after the change number `seq`. The index on disk already
+        contains the other changes."""
         changes = [Change(own, num) for num, own in self.seqs.items() if own > seq]
         analyzed = {num: entry.analyzed for _, num in changes if (entry := self.entries[num])}
         return Memtable().with_changes(changes, analyzed)
 
     def analyzed(self, change: Change) -> AnalyzedEntry | None:
-        """Return the entry as this change left it, or None if the memtable does not have this change."""
+        """Return the terms that the entry has after this change. Return None if the memtable does not contain this
+        change."""
         entry = self.entries.get(change.num)
         return entry.analyzed if entry and entry.seq == change.seq else None
 
@@ -145,8 +150,9 @@ class Memtable:
         frequencies: Mapping[tuple[str, str], int],
         statistics: tuple[int, Mapping[str, float]],
     ) -> dict[int, float]:
-        """Return the BM25 score of each entry that has at least one of the terms. `frequencies` gives the number of
-        entries in the index for each term. `statistics` are those of `CommittedIndex`."""
+        """Return the BM25 scores of the entries in memory that have at least one of the terms. `frequencies` says for
+        each field and term how many entries on disk have it. `statistics` is the result of
+        `CommittedIndex.statistics`."""
         entries, lengths = statistics
         scores: dict[int, float] = {}
         for name, term, weight in terms:
@@ -167,7 +173,7 @@ class Memtable:
 
 
 class CommittedIndex:
-    """One commit of the index. Thread-safe. Its answers do not change when newer commits are written."""
+    """The index as it was at one commit. Later commits do not change its results. Thread-safe."""
 
     def __init__(self, searcher: Any, schema: Any, analyzers: Analyzers = PLAIN) -> None:
         self._searcher = searcher
@@ -190,16 +196,17 @@ class CommittedIndex:
     def query_terms(
         self, query: QueryTerms, more_languages: Collection[str], dates: Sequence[str] = ()
     ) -> list[WeightedTerm]:
-        """Return the terms of a query for the index and for texts in `more_languages`, and the date terms `dates`. Of a
-        thousand short texts, a few get the wrong language. So in a large index, stems are searched only for the main
-        languages of the index and for the language of the query. Unstemmed words are always searched."""
+        """Return the terms of a query with their weights. Words are stemmed for the languages of the index and for
+        `more_languages`. In a large index, rare languages are left out, because a few short texts always get a wrong
+        language. The language of the query is never left out if the index has it. `dates` contains additional terms for
+        the days that the query names."""
         languages = {*self.languages, *more_languages}
         if self.entries >= _LARGE and len(self._main_languages) < len(self.languages):
             languages = {*self._main_languages, *more_languages, *(languages & {query.language})}
         return weighted_terms(query.terms(languages, self._analyzers), dates)
 
     def frequency(self, field: str, term: str) -> int:
-        """Return how many entries have the term."""
+        """Return how many entries have this term in this field."""
         frequency = self._frequencies.get((field, term))
         if frequency is None:
             frequency = int(self._searcher.doc_freq(field, term))
@@ -209,7 +216,8 @@ class CommittedIndex:
         return frequency
 
     def statistics(self, terms: Sequence[WeightedTerm]) -> tuple[int, Mapping[str, float]]:
-        """Return the number of entries, and the mean number of terms of each field that these terms belong to."""
+        """Return the number of entries, and for each field the mean number of terms per entry. A field is missing in
+        the result if none of the `terms` occurs in it and its mean is not known yet."""
         with self._lock:
             for name in BOOSTS:
                 if name not in self._lengths:
@@ -217,7 +225,8 @@ class CommittedIndex:
             return self._document_count or self.entries, dict(self._lengths)
 
     def _read_statistics(self, name: str, terms: Sequence[WeightedTerm]) -> None:
-        """Read the statistics of a field from tantivy's explanation of a score. Tantivy shows them nowhere else."""
+        """Read the number of entries and the mean length of a field. These values are read from tantivy's explanation
+        of a score, because tantivy offers no other function for them."""
         for _, term, _ in terms:
             if self.frequency(name, term):
                 query = tantivy.Query.term_query(self._schema, name, term, "freq")
@@ -230,8 +239,9 @@ class CommittedIndex:
     def best(
         self, terms: Sequence[WeightedTerm], scope: Scope, limit: int, allowed: ScopeMask, hidden: Collection[int]
     ) -> Scored:
-        """Return at least the best `limit` allowed entries, without `hidden` entries. All entries with the same score
-        as the last one are included."""
+        """Return the best entries of the scope mask `allowed`, without the entries in `hidden`. If several entries have
+        the same score as entry number `limit` of the result, they are all included, so the result may have more than
+        `limit` entries."""
         if not terms:
             return _NONE
         query, share = self._query(terms, scope, allowed)
@@ -251,7 +261,8 @@ class CommittedIndex:
             count *= 4
 
     def _query(self, terms: Sequence[WeightedTerm], scope: Scope, allowed: ScopeMask) -> tuple[Any, float]:
-        """Return the query, and the share of its results that is allowed, above 0 and at most 1."""
+        """Return the tantivy query, and an estimate of the share of its results that the scope allows (above 0, at most
+        1)."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         weighted = (tantivy.Query.boost_query(self._term(field, term, "freq"), weight) for field, term, weight in terms)
         scoring = tantivy.Query.boolean_query([(should, query) for query in weighted])
@@ -272,7 +283,7 @@ class CommittedIndex:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The state that a search sees: a commit, and the changes after the commit."""
+    """The state of the index that one search reads: a commit on disk, and the newer changes in memory."""
 
     committed: CommittedIndex
     memtable: Memtable
@@ -280,8 +291,8 @@ class View:
     def search(
         self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
     ) -> WordHits:
-        """Return the best `limit` allowed entries of the scope, best first. Entries with equal scores are in order of
-        number. `dates` are the terms of the days that the query names."""
+        """Return the best `limit` entries that the scope mask `allowed` contains, best first. Entries with equal scores
+        are sorted by number. `dates` contains terms for the days that the query names."""
         committed, memtable = self.committed, self.memtable
         terms = committed.query_terms(query, memtable.languages, dates)
         frequencies = {(field, term): committed.frequency(field, term) for field, term, _ in terms}
@@ -300,8 +311,8 @@ class View:
 def ideal_score(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, languages: Iterable[str]
 ) -> float:
-    """Return the BM25 score of a text of mean length that contains each stem of the query once. The language with the
-    most frequent stems is used."""
+    """Return the BM25 score of an imaginary text of mean length that contains each stem of the query once. The score is
+    computed for each of the `languages`, and the lowest score above 0 is returned."""
     rarity = {}
     for name, term, weight in terms:
         if name == "stems":
@@ -314,8 +325,9 @@ def ideal_score(
 def without_common_terms(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, language: str
 ) -> list[WeightedTerm]:
-    """In a large index, leave out the terms that nearly every entry has, if enough rarer terms remain. A common word
-    has rare stems in all other languages. So only rare stems of the index's `language` are counted as rarer terms."""
+    """Leave out the terms that very many entries have, if the index is large and enough rarer terms remain. Only stems
+    of the main language of the index count as rarer terms. In other languages, a common word can have a stem that is
+    rare in this index."""
     if entries < _LARGE:
         return [*terms]
     rare = [term for term in terms if frequencies[term.field, term.term] <= entries * _COMMON]
@@ -325,7 +337,8 @@ def without_common_terms(
 
 
 def _explained_values(explained: Mapping[str, Any]) -> dict[str, float]:
-    """Return values by the part of their description before the comma."""
+    """Return the values in tantivy's explanation of a score. The key of a value is its description, up to the first
+    comma."""
     values = {str(explained["description"]).partition(",")[0]: float(explained["value"])}
     for detail in explained.get("details", ()):
         values |= _explained_values(detail)
@@ -333,8 +346,8 @@ def _explained_values(explained: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _stored_length(entry: MemtableEntry, name: str) -> int:
-    """Return the length of a field as the index stores it in one byte. It is exact up to 40 terms. Larger lengths are
-    rounded to four binary digits."""
+    """Return the number of terms in a field of an entry, rounded as tantivy rounds it. Tantivy stores the number in one
+    byte: it is exact below 40, and larger numbers keep four binary digits."""
     length = len(entry.analyzed.terms[name])
     if length < 40:
         return length

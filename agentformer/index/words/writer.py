@@ -1,9 +1,10 @@
-"""Writing of the word index: tantivy's writer, the manifest of each commit, and the conversion of errors.
+"""Writing of the word index: the tantivy writer, the manifest file that is written after each commit, and the
+conversion of errors.
 
-The manifest records up to which change the index has followed the records, and the checksums of the index files. It is
-written after each commit. If the manifest does not match the files, the index is not used. Possible causes are a
-process that was killed before it wrote the manifest, a flipped bit, or a file of another index. The manifest is not a
-document of the index, because a document would change the BM25 statistics.
+The manifest contains the number of the last change that the index contains, and the checksums of the index files. An
+index that does not match its manifest is not used. Possible causes are a process that was killed before it wrote the
+manifest, a damaged file, or a file from another index. The manifest is a separate file, because an additional document
+in the index would change the BM25 scores.
 """
 
 from __future__ import annotations
@@ -43,32 +44,37 @@ _MAX_QUOTED = 200  # characters of a library's message
 
 
 class UncommittedManifest(ValueError):
-    """The index has a commit without a manifest. The index is not damaged, but its state is unknown."""
+    """Raised if the index has a commit without a manifest. The index may be intact, but it is unknown which changes it
+    contains."""
 
 
 def is_index_failure(error: BaseException) -> bool:
-    """Return whether an error comes from tantivy or the disk. Some damage causes a Rust panic in tantivy, which is not
-    an `Exception`."""
+    """Return whether tantivy or the disk caused the error. A damaged file may cause a Rust panic in tantivy; the
+    exception of a panic is not a subclass of `Exception`."""
     return isinstance(error, (ValueError, OSError, KeyError)) or type(error).__name__ == "PanicException"
 
 
 def store_error(error: BaseException, folder: Path) -> StoreError:
-    """Return the error for the caller, with advice. Tantivy raises almost every error as a `ValueError`."""
+    """Convert an error of tantivy or the disk into a `StoreError` with advice for the user. The text of the error is
+    examined, because tantivy raises nearly every error as a `ValueError`."""
     text = " ".join(str(error).split())[:_MAX_QUOTED]
     if getattr(error, "errno", None) in _NO_ROOM_NUMBERS or any(part in str(error) for part in _NO_ROOM):
-        return StoreFull(f"the word index {folder} cannot be written ({text}); free space or check permissions")
+        return StoreFull(f"cannot write the word index {folder}: {text}; free some disk space or check the permissions")
     if _BUSY in str(error):
         return StoreError(
-            f"the word index {folder} is locked by another process, such as one forked while it was written; "
-            "end that process, and open a memory after a fork"
+            f"another process holds the lock of the word index {folder}, for example a process that was forked during "
+            "a write; end that process, and open a memory only after a fork"
         )
-    return StoreError(f"the word index {folder} cannot be updated ({text}); if this persists, delete that folder")
+    return StoreError(
+        f"cannot update the word index {folder}: {text}; if this error repeats, delete the folder to rebuild the index"
+    )
 
 
 @contextmanager
 def index_writer(index: Any, folder: Path, heap: int) -> Iterator[Any]:
-    """Yield a tantivy writer. At the end, commit and merge the changes. After an error, discard them. The caller holds
-    the lock of the folder."""
+    """Yield a tantivy writer. At the end of the `with` block, the changes are committed. After an exception, the
+    changes are discarded. The caller must hold the lock of the index folder. `heap` is the size of the write buffer in
+    bytes."""
     writer = _open_writer(index, folder, heap)
     try:
         yield writer
@@ -81,8 +87,9 @@ def index_writer(index: Any, folder: Path, heap: int) -> Iterator[Any]:
 
 
 def _open_writer(index: Any, folder: Path, heap: int) -> Any:
-    """Open tantivy's writer. If a child process that was forked while a writer was open still has tantivy's lock, the
-    lock file is deleted: our own lock guarantees that no process writes."""
+    """Open a tantivy writer. If tantivy's own lock file is still locked after several tries, delete it. This is safe,
+    because the caller holds the lock of the index folder. The file stays locked if a child process was forked while a
+    writer was open."""
     for _ in range(_TRIES):
         try:
             return index.writer(heap_size=heap, num_threads=1)
@@ -96,7 +103,8 @@ def _open_writer(index: Any, folder: Path, heap: int) -> Any:
 
 
 def write_manifest(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write `state` and the checksums of all files. Segments never change, so only new files are read."""
+    """Write the manifest with `state` and the checksums of all index files. Checksums of unchanged files are taken from
+    the former manifest."""
     listed = _load_manifest(folder).get("files", {})
     names = [path.name for path in _index_files(folder)]
     files = {name: listed[name] if name in listed and name != _SEGMENTS_FILE else _crc(folder / name) for name in names}
@@ -104,8 +112,9 @@ def write_manifest(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def delete_unlisted(folder: Path) -> None:
-    """Delete files that the manifest does not list. A writer that was killed before its commit left them, and the next
-    commit would fail because their names exist. The caller holds the lock and has called `read_manifest`."""
+    """Delete index files that the manifest does not list. A process that was killed before its commit leaves such
+    files, and the next commit would fail because their names exist. The caller must hold the lock of the index folder,
+    and must have called `read_manifest`."""
     listed = _load_manifest(folder).get("files", {})
     for path in _index_files(folder) if listed else ():
         if path.name not in listed:
@@ -113,11 +122,12 @@ def delete_unlisted(folder: Path) -> None:
 
 
 def read_manifest(folder: Path, *, verify: bool) -> dict[str, Any]:
-    """Return the state from the manifest. It is empty for an empty folder. Raises `ValueError` if the manifest does not
-    match the files. With `verify`, all files are read. Without `verify`, only tantivy's list of segments is read."""
+    """Return the state from the manifest, or an empty dictionary for an empty folder. Raises `ValueError` if the index
+    files do not match the manifest. If `verify` is True, the checksums of all files are compared, otherwise only the
+    checksum of tantivy's list of segments."""
     for path in folder.iterdir():  # tantivy would wait forever for a pipe in the place of one of its files
         if not path.is_file() and os.path.lexists(path):
-            raise ValueError(f"{path.name} in the word index is not a file")
+            raise ValueError(f"{path.name} in the word index is not a regular file")
     manifest = _load_manifest(folder)
     files = manifest.get("files", {})
     present = {path.name for path in _index_files(folder)}
@@ -125,7 +135,7 @@ def read_manifest(folder: Path, *, verify: bool) -> dict[str, Any]:
         return {}
     segments = files.get(_SEGMENTS_FILE)
     if segments is None or _SEGMENTS_FILE not in present or segments != _crc(folder / _SEGMENTS_FILE):
-        raise UncommittedManifest("a commit of the word index was interrupted before its manifest")
+        raise UncommittedManifest("a commit of the word index was interrupted before its manifest was written")
     if not files.keys() <= present or (verify and any(_crc(folder / name) != crc for name, crc in files.items())):
         raise ValueError("the files of the word index do not match its manifest")
     return dict(manifest["state"])
@@ -142,7 +152,7 @@ def _load_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _index_files(folder: Path) -> list[Path]:
-    """Return the segments and the list of segments, without locks, hidden files and temporary files."""
+    """Return the files of the index. Locks, other hidden files and the manifest are left out."""
     return [p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".") and p.name != MANIFEST_FILE]
 
 
