@@ -30,7 +30,7 @@ _RETRY_SECONDS = 60.0
 
 
 def read_index_status(folder: Path) -> dict[str, Any]:
-    """Return the state of the vector index that was saved with its last snapshot, as JSON values. The values are not
+    """Return the state of the vector index at the time of its last snapshot, as JSON values. The values are not
     validated. Without a snapshot, the result contains only `in_memory`."""
     try:
         return {**json.loads(read_file(folder / META_FILE))["about"], "in_memory": False}
@@ -58,9 +58,9 @@ def check_records(records: Path) -> None:
 
 
 class ScratchFolder:
-    """A temporary folder for the indexes of a store that cannot be written. It contains links to the index files of the
-    store. All new files, such as locks and updates, are written to this folder and deleted with it. Raises `StoreFull`
-    if the folder cannot be created."""
+    """A temporary folder for the indexes of a read-only store. The folder contains links to the index files of the
+    store. All new files, such as locks and updates of the indexes, are written to this folder and are deleted with it.
+    Raises `StoreFull` if the folder cannot be created."""
 
     def __init__(self, source: Path) -> None:
         try:

@@ -97,8 +97,8 @@ class ActiveEmbedder:
         return embedder
 
     def loaded_for_space(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
-        """Return the embedder like `for_space`, but do not wait for loading. If the embedder must be loaded first, a
-        background thread loads it, and the result is None until the embedder is loaded."""
+        """Return the same embedder as `for_space`, but never wait until a model is loaded. If the model must be loaded
+        first, a background thread loads it. Until then, the result is None."""
         current = self.current
         own = current.known_space or current.space
         if not self._follows or not stored.difference(own) or self._used_for(stored):

@@ -83,8 +83,8 @@ class SpaceMigration:
 
     def run(self, queries: Sequence[str] = (), progress: Progress | None = None) -> Reembedding:
         """Embed all entries with the new embedder, and switch the store to the new space. The overlap in the result
-        says how similar the search results of the two spaces are. It is measured with `queries`, or with entries of the
-        store if no queries are given."""
+        says how similar the search results of the two spaces are. The overlap is measured with `queries`, or with
+        entries of the store if no queries are given."""
         started = time.monotonic()
         space = self._target.space
         with self._database.reading() as connection:

@@ -75,7 +75,7 @@ class _Model:
         return not entry.context or self._embedder is not None
 
     def tokens(self, text: str) -> Sequence[Span] | None:
-        """Return the token positions in a text, or None if the embedder is unavailable."""
+        """Return the position of each token in a text, or None if the embedder is unavailable."""
         try:
             return self._embedder.token_spans(text) if self._embedder is not None else None
         except EmbedderError as error:
@@ -130,8 +130,8 @@ def verify_windows(
 
 
 def verify_vectors(connection: sqlite3.Connection) -> Findings:
-    """Verify the checksum, the dimension and the length 1 of each vector. The keys of the findings are `DamagedRow`
-    objects."""
+    """Verify that each vector has a correct checksum, the dimension of its embedding space, and the length 1. The keys
+    of the findings are `DamagedRow` objects."""
     findings = Findings("vectors", "each vector has a correct checksum, the dimension of its space, and the length 1")
     findings.advice = "run `agentformer doctor --repair` to delete the vector and embed its text again"
     with findings.reading(sqlite3.DatabaseError):
@@ -263,7 +263,9 @@ def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> s
         if digest is None:
             return "has a window without its vector"
         if not 0 <= span.start < span.end <= len(entry.content):
-            return f"has a window from character {span.start} to {span.end}, but its text has {len(entry.content)}"
+            return (
+                f"has a window from {span.start} to {span.end}, but its text has only {len(entry.content)} characters"
+            )
         if all(store.text_hash(text) != digest for text in model.texts(entry, span)) and model.can_compare(entry):
             return "has a window with the vector of another text"
     if any(window.damaged for window in windows):

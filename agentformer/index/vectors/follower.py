@@ -1,5 +1,5 @@
-"""Keeps the vector index of a store up to date. It applies the changes of the records to the index, trains the index in
-the background, and saves the index in a snapshot file."""
+"""Management of the vector index of a store. This module applies the changes of the records to the index, trains the
+index in the background, and saves the index in a snapshot file."""
 
 from __future__ import annotations
 

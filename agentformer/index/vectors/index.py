@@ -1,8 +1,9 @@
 """The vector index in memory. In a small index, a search compares the query with every row. A large index is trained: a
 search reads only some lists of rows, and the caller computes exact scores for the best rows.
 
-A row is the vector of one window. It is identified by its position in the index. Each change is visible to the next
-search. During a training, searches use the present index. The trained index then replaces it in one step.
+A row is the vector of one window. A row is identified by its position in the index. Each change is visible to the next
+search. During a training, searches use the present index. After the training, the trained index replaces the present
+index in one step.
 """
 
 from __future__ import annotations
@@ -159,9 +160,9 @@ class VectorIndex:
         save: Callable[[Image], None],
     ) -> None:
         """Train a new index from the rows `start`, and replace the present index with the new index. Searches continue
-        during the training. `changed` returns the entries that changed since `start`. Before the replacement, `save` is
-        called with the new index without these entries. Then the changes since `start` are applied. Raises
-        `Interrupted` if `stopped` returns True."""
+        during the training. The function `changed` returns the entries that changed since `start`. Before the
+        replacement, the function `save` receives the content of the new index, without the changed entries. At the
+        replacement, all changes since `start` are applied. Raises `Interrupted` if `stopped` returns True."""
         rows = start.rows
         trained = train_ivf(rows.vectors, read_vectors, self.dimension, self._options.exact_rows, stopped)
         live, query_count = trained.select(rows, rows.entries >= 0, 0), self._query_count
@@ -200,7 +201,7 @@ class VectorIndex:
 
     def status(self) -> dict[str, Any]:
         """Return the state of the index as JSON values. `recall` is the measured share of the ten best results that a
-        search finds. It is null if every search is exact."""
+        search finds. `recall` is null if every search is exact."""
         return {**_about(self._stage, self._rows), "memory_bytes": self._stage.bytes + self._rows.bytes}
 
     @contextmanager
@@ -266,9 +267,9 @@ class VectorIndex:
         self._generation += 1
 
     def _catch_up(self, trained: Ivf, start: TrainingRows, read_vectors: ReadVectors) -> None:
-        """Apply all changes since `start` to the trained index, and replace the present index with it. Raises
-        `Interrupted` if the present index was compacted during the training, because its row positions have changed.
-        The training then starts again."""
+        """Apply all changes since `start` to the trained index, and replace the present index with the trained index.
+        Raises `Interrupted` if dead rows were deleted from the present index during the training, because its row
+        positions have changed. In that case the training starts again."""
         former, first, live, rows = start
         done = first
         while True:

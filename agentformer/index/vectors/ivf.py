@@ -37,8 +37,9 @@ class OutlierCodes(NamedTuple):
 
 
 class Outliers:
-    """Rows with a number that is too large for the 8-bit codes. These rows are also stored with 16 bits per dimension,
-    and every search compares the query with them. In the lists, these rows have the nearest code that is possible."""
+    """Vectors with an element that is too large for the 8-bit codes. These vectors are also stored with 16 bits per
+    dimension, and every search compares the query with all of them. In the lists, each outlier has the nearest code
+    that is possible."""
 
     def __init__(self, dimension: int, codes: OutlierCodes | None = None) -> None:
         self._flat = Flat(dimension)
@@ -228,9 +229,9 @@ class Ivf:
         return nearest(*self.index.search(row, count, params=parameters))
 
     def _lists_of_scope(self, row: Matrix, selection: Selection, probes: int) -> IntArray | None:
-        """Return the numbers of the lists to read for a search in a scope. These are the nearest lists until they
-        contain as many rows of the scope as a search without a scope would read. Return None if the selection is not
-        limited to a scope."""
+        """Return the numbers of the lists to read for a search in a scope. These are the lists nearest to the query
+        `row`. Together they contain about as many rows of the scope as a search without a scope would read. Return None
+        if the selection is not limited to a scope."""
         if selection.lists is None:
             return None
         if probes >= self.lists:

@@ -151,7 +151,7 @@ def _add_to_lists(rows: Matrix, lists: IntArray, sums: NDArray[np.float32], coun
 
 
 class _Truth(NamedTuple):
-    """The result of an exact search for one query."""
+    """The result of an exact search for one query, with which the result of an approximate search is compared."""
 
     best: IntArray  # positions of the ten best
     wide: IntArray  # of more, best first by 8 bits
@@ -241,7 +241,7 @@ class Tuner:
 
 def _candidates(truths: Sequence[_Truth], target: float) -> int:
     """Return how many of the best rows by 8-bit codes must get exact scores, so that the exact best rows are among
-    them. A tenth of the loss that `target` allows may be lost here."""
+    them. The recall `target` 0.99 allows a loss of 0.01, for example; a tenth of this loss is accepted here."""
     for count in _CANDIDATES[:-1]:
         shares = [np.isin(truth.best, truth.wide[:count]).mean() for truth in truths if len(truth.best)]
         if not shares or np.mean(shares) >= 1 - (1 - target) / 10:
@@ -308,7 +308,7 @@ class BackgroundTrainer:
 
     def lock(self, seconds: float = 0.0) -> FileLock:
         """Return the file lock that a process holds while it trains the index or writes a snapshot. Acquiring the lock
-        raises `Timeout` if another process holds it for longer than `seconds`."""
+        raises `Timeout` if another process does not release the lock within `seconds`."""
         return FileLock(self._lock_file, timeout=seconds)
 
     def _run(self, train: Callable[[Stopped], None]) -> None:

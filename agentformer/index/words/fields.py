@@ -146,9 +146,9 @@ class SharedAnalyzers:
     index. Not thread-safe.
 
     Each document of the index contains the names of the analyzers that made its terms. A process analyzes an entry
-    again if one of the analyzers of this process is missing there. It does not do this if the document names an
-    analyzer that this process does not have. Otherwise two processes could replace the same document forever. A process
-    that lacks an analyzer uses the document as it is and logs one warning.
+    again if the document of the entry lacks one of the analyzers of this process. The entry is not analyzed again if
+    its document names an analyzer that this process does not have. Without this exception, two processes could replace
+    the same document forever. A process that lacks an analyzer uses the document as it is, and logs one warning.
     """
 
     def __init__(self, analyzers: Analyzers) -> None:

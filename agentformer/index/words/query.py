@@ -103,10 +103,10 @@ class MemtableEntry:
 
 @dataclass(frozen=True, slots=True)
 class Memtable:
-    """The entries that changed after the last commit of the index. A removed entry has the value None. An object is not
-    modified: each change creates a new memtable, and only one thread at a time creates one. All these objects share
-    `postings`, to which entries are only added. An object ignores entries in `postings` that it does not contain
-    itself."""
+    """The entries that changed after the last commit of the index, by entry number. A removed entry has the value None.
+    A memtable is never modified: each change creates a new memtable, and only one thread at a time creates one. All
+    memtables share `postings`, to which entries are only added. A memtable ignores each entry in `postings` that does
+    not belong to this memtable."""
 
     entries: Mapping[int, MemtableEntry | None] = field(default_factory=dict)  # by number
     seqs: Mapping[int, int] = field(default_factory=dict)  # the change of each
