@@ -65,7 +65,7 @@ def test_a_snapshot_with_vectors_of_other_texts_is_repaired(tmp_path: Path, plan
     with closing(
         FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes, FaissOptions(index=PLANS[plan]))
     ) as backend:
-        assert "holds 1 vectors that differ from those" in found(backend)["snapshot"].findings[0]
+        assert "contains 1 vectors that differ from" in found(backend)["snapshot"].findings[0]
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -76,7 +76,7 @@ def test_a_snapshot_with_other_rows_is_repaired(tmp_path: Path, plan: str) -> No
         connection.execute("UPDATE windows SET checksum = NULL, entry = ? - entry WHERE id IN (3, 4)", [first + second])
         connection.execute("UPDATE windows SET vector = 7 - vector WHERE id IN (3, 4)")  # so that texts agree again
         connection.commit()
-    assert_repaired(tmp_path, PLANS[plan], "snapshot", "not all with the same entries and vectors")
+    assert_repaired(tmp_path, PLANS[plan], "snapshot", "they may differ in their entries or vectors")
 
 
 def test_index_files_of_another_store_are_repaired(tmp_path: Path) -> None:
