@@ -92,8 +92,8 @@ class GuardedEmbedder(Guarded[Embedder]):
         space = provider.space
         if self.known_space and self.known_space.difference(space):
             raise EmbedderUnavailable(
-                f"{self.known_space.spec} is a different model now ({space.dimension} dimensions, revision "
-                f"{space.revision or 'unknown'}); restore the former model, or move the store to this one: "
+                f"{self.known_space.spec} is the name of a different model now ({space.dimension} dimensions, revision "
+                f"{space.revision or 'unknown'}); restore the former model, or compute all vectors with this model: "
                 f"agentformer reembed --to {space.spec}"
             )
         self.known_space = self.known_space or space
@@ -121,6 +121,8 @@ def _check_rows(rows: Any, shape: tuple[int, ...], space: EmbeddingSpace) -> Non
 
     actual = getattr(rows, "shape", None)
     if actual != shape:
-        raise EmbedderUnavailable(f"{space.spec} returned vectors of shape {actual}, not {shape}; check the model")
+        raise EmbedderUnavailable(f"{space.spec} returned vectors of shape {actual}, not {shape}; use another model")
     if not np.isfinite(rows).all() or np.abs(np.linalg.norm(rows, axis=-1) - 1.0).max() > _UNIT:
-        raise EmbedderUnavailable(f"{space.spec} returned vectors that are not finite and of unit length")
+        raise EmbedderUnavailable(
+            f"{space.spec} returned a vector that is not finite or not of unit length; use another model"
+        )

@@ -29,7 +29,7 @@ class HashingEmbedder:
 
     def __init__(self, dimension: int = 256) -> None:
         if not 8 <= dimension <= 65_536:
-            raise InvalidInput("embedder", f"hashing needs a dimension in 8..65536, got {dimension}")
+            raise InvalidInput("embedder", f"the dimension of hashing must be between 8 and 65536, not {dimension}")
         self._space = EmbeddingSpace("hashing", str(dimension), dimension, _MAX_TOKENS, languages="*")
 
     @classmethod
@@ -37,7 +37,7 @@ class HashingEmbedder:
         """Return the embedder. `model` is the dimension of the vectors as a text, such as "256"; if it is empty, the
         dimension is 256. Raise `InvalidInput` for an invalid dimension."""
         if model and not model.isdecimal():
-            raise InvalidInput("embedder", f"hashing needs a number as its dimension, as in hashing:256, not {model!r}")
+            raise InvalidInput("embedder", f"the dimension must be a number, as in hashing:256, not {model!r}")
         return cls(int(model)) if model else cls()
 
     @property
@@ -51,7 +51,10 @@ class HashingEmbedder:
         """Return the vectors of the texts, as `Embedder.embed_documents` describes."""
         for text in texts:
             if (count := len(self.token_spans(text))) > _MAX_TOKENS:
-                raise TextTooLong(f"the text has {count} tokens, but the hashing embedder reads at most {_MAX_TOKENS}")
+                raise TextTooLong(
+                    f"the text has {count} tokens, but the embedder hashing reads at most {_MAX_TOKENS} tokens; "
+                    "split the text into shorter texts"
+                )
         if not texts:
             return np.zeros((0, self._space.dimension), dtype=np.float32)
         return np.stack([self.embed_query(text) for text in texts])

@@ -143,7 +143,7 @@ class OllamaEmbedder(RemoteEmbedder):
         elif failure.status in (401, 403):
             advice = "set AGENTFORMER_EMBED_API_KEY to a key that this server accepts"
         elif failure.cause == "refused":
-            advice = f"start it with `ollama serve`, or set {_ADDRESS_SETTINGS}"
+            advice = f"start the server with `ollama serve`, or set {_ADDRESS_SETTINGS} to its address"
         elif failure.cause == "timeout":
             advice = TIMEOUT_ADVICE
         elif failure.cause == "size":

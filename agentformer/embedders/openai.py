@@ -55,8 +55,8 @@ class OpenAIEmbedder(RemoteEmbedder):
         server = servers.pick()
         if server is None:
             raise EmbedderUnavailable(
-                f"no server is reachable for embedder 'openai:{model}' (tried {servers.tried}); start one, or set "
-                "AGENTFORMER_EMBED_BASE_URL or OPENAI_BASE_URL"
+                f"no server is reachable for embedder 'openai:{model}' (tried {servers.tried}); start a server, or set "
+                "AGENTFORMER_EMBED_BASE_URL or OPENAI_BASE_URL to the address of a server"
             )
         return cls(model, server, RemoteOptions.from_settings(settings))
 
@@ -71,7 +71,7 @@ class OpenAIEmbedder(RemoteEmbedder):
         else:
             if isinstance(response, str) and response.lstrip().startswith("<"):
                 raise EmbedderUnavailable(
-                    f"{self._title} returned HTML; is this the right address (AGENTFORMER_EMBED_BASE_URL)?"
+                    f"{self._title} returned HTML instead of JSON; check the address (AGENTFORMER_EMBED_BASE_URL)"
                 )
             return _vectors(response)
         if failure.kind == "timeout":
@@ -88,7 +88,7 @@ def parse_model(spec: str) -> tuple[str, int]:
     if not (model and dimensions.isascii() and dimensions.isdecimal()):
         return spec, 0
     if not 1 <= int(dimensions[:9]) <= 65_536:
-        raise InvalidInput("embedder", f"the dimensions of {spec} must be in 1..65536")
+        raise InvalidInput("embedder", f"the number of dimensions in {spec} must be between 1 and 65536")
     return model, int(dimensions)
 
 

@@ -132,8 +132,8 @@ class RemoteEmbedder(ABC):
         if texts and max(lengths) > space.max_tokens:
             longest = lengths.index(max(lengths))
             raise TextTooLong(
-                f"text {longest} has about {lengths[longest]} tokens, but {self._title} reads at most "
-                f"{space.max_tokens}"
+                f"the text at index {longest} has about {lengths[longest]} tokens, but {self._title} reads at most "
+                f"{space.max_tokens} tokens; split the text into shorter texts"
             )
         rows = np.zeros((len(texts), space.dimension), dtype=np.float32)
         for start, end in _batches(lengths, self.request_texts, self._batch_tokens):
@@ -246,8 +246,8 @@ class RemoteEmbedder(ABC):
 
     def _swapped(self) -> EmbedderUnavailable:
         return EmbedderUnavailable(
-            f"{self._title}: a different model has this name now; restore the former model, or move the store to this "
-            f"one: agentformer reembed --to {self._space.spec}"
+            f"{self._title}: a different model has this name now; restore the former model, or compute all vectors "
+            f"with this model: agentformer reembed --to {self._space.spec}"
         )
 
     def _checked(self, vectors: Vectors, count: int, dimension: int) -> Matrix:
@@ -260,8 +260,8 @@ class RemoteEmbedder(ABC):
             return _unit_rows(vectors.rows, count, dimension)
         except ValueError as error:
             raise EmbedderUnavailable(
-                f"{self._title} {error}; check that the model is still the same, that it makes embeddings and that "
-                "no proxy rewrites responses, or choose another with --embedder"
+                f"{self._title} {error}; check that the server runs the same model as before, that this model makes "
+                "embeddings, and that no proxy changes the responses, or choose another embedder with --embedder"
             ) from None
 
 
@@ -300,8 +300,9 @@ def _warn_languages(title: str) -> None:
     """Log that the languages of the model are a guess, because the server reports no token counts. The warning appears
     once in a process for each model."""
     log.warning(
-        "%s reports no token counts, so it is assumed to know English only; if it knows more, set "
-        "AGENTFORMER_EMBED_LANGUAGES to their codes, such as: en fi; or to * for many",
+        "%s does not report the number of tokens, so the model is assumed to know only English; if it knows other "
+        "languages, set AGENTFORMER_EMBED_LANGUAGES to the codes of all its languages, such as 'en fi', or to '*' "
+        "for many languages",
         title,
     )
 
@@ -311,13 +312,13 @@ def _unit_rows(rows: object, count: int, dimension: int) -> Matrix:
     number of vectors, and `dimension` is their expected dimension, or 0 for any. Raise `ValueError` with a description
     of the problem."""
     if not isinstance(rows, list):
-        raise ValueError("did not send a list of one vector for each text")
+        raise ValueError("did not send a list with one vector for each text")
     if len(rows) != count:
         raise ValueError(f"sent {len(rows)} vectors for {count} texts")
     dimension = dimension or (len(rows[0]) if rows and isinstance(rows[0], list) else 0)
     for row in rows:
         if not isinstance(row, list) or not row:
-            raise ValueError("sent an empty vector or a value that is not a vector")
+            raise ValueError("sent an empty list or another value instead of a vector")
         if len(row) != dimension:
             raise ValueError(f"sent a vector of {len(row)} numbers instead of {dimension}")
         if any(type(number) is not float and type(number) is not int for number in row):
@@ -327,10 +328,10 @@ def _unit_rows(rows: object, count: int, dimension: int) -> Matrix:
     except OverflowError:  # an integer is too large
         values = np.array([np.inf])
     if not np.isfinite(values).all():
-        raise ValueError("sent numbers that are not finite")
+        raise ValueError("sent a vector with a number that is not finite")
     largest = np.abs(values).max(axis=1, keepdims=True)
     if not largest.all():
-        raise ValueError("sent a vector of zeros")
+        raise ValueError("sent a vector that contains only zeros")
     values /= largest  # so that the squares neither overflow nor become 0
     rows_unit: Matrix = (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
     return rows_unit

@@ -149,7 +149,10 @@ def open_client(server: Server, policy: Policy) -> openai.OpenAI:
     the key contains characters that a header cannot contain."""
     parts = urlsplit(server.base_url)
     if parts.query or parts.fragment:
-        raise InvalidInput("base_url", f"{server.address} must not contain a query; set a key in the setting for keys")
+        raise InvalidInput(
+            "base_url",
+            f"the address {server.address} must not contain a query or a fragment; write a key in the setting for keys",
+        )
     http = open_http(policy, server.credentials.authorization)
     import openai  # import it after `open_http`, which checks that the package is installed
 
@@ -218,7 +221,7 @@ def _explain_response(error: BaseException, server: Server, where: str, prefix: 
     if _is_connection(error):
         *_, root = _causes(error)
         reason = redact(getattr(root, "strerror", None) or str(root) or type(root).__name__, secrets)
-        advice = f"check that it runs, or set {prefix}_BASE_URL"
+        advice = f"check that the server runs, or set {prefix}_BASE_URL to its address"
         return Failure("unavailable", f"{server.label} is not reachable {where}: {reason}; {advice}")
     if detail:  # an error event in the middle of a stream
         kind = "too_long" if is_overflow(0, detail) else "unavailable"

@@ -36,7 +36,7 @@ def check_url(setting: str, url: str) -> str:
     if "?" in url or "#" in url:
         raise InvalidInput(
             setting,
-            "must not contain ? or #; set a key in the setting for keys; write ? and # in a password as %3F and %23",
+            "must not contain ? or #; write a key in the setting for keys; write ? and # in a password as %3F and %23",
         )
     return url.strip().rstrip("/")
 
@@ -74,7 +74,7 @@ def credentials(url: str, key: str) -> Credentials:
     contain."""
     key = key.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise InvalidInput("api_key", "must be printable ASCII without spaces")
+        raise InvalidInput("api_key", "the key must contain only printable ASCII characters, without spaces")
     parts = urlsplit(url)
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     encoded = base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""

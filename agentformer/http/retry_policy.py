@@ -120,7 +120,7 @@ class ResponseLimit:
 
     def too_slow(self) -> OverLimit:
         """Return the exception for a response that was not complete at its deadline."""
-        return OverLimit(f"did not finish within {self._seconds:.3g} s", "seconds")
+        return OverLimit(f"did not finish its response within {self._seconds:.3g} s", "seconds")
 
     def read(self, receive: Callable[[float], Any], timeout: float | None = None) -> Any:
         """Read from the network by calling `receive(seconds)`, and return the bytes that it returns. `seconds` is the

@@ -89,7 +89,9 @@ class OpenAIModel:
     @classmethod
     def _at(cls, model: str, servers: Sequence[Server], settings: Settings) -> OpenAIModel:
         if not model.strip():
-            raise InvalidInput("llm_model", "names no model; give one after the colon, such as ollama:gemma3")
+            raise InvalidInput(
+                "llm_model", "names no model; write the name of a model after the colon, such as ollama:gemma3"
+            )
         return cls(
             model.strip(),
             servers,
@@ -152,7 +154,7 @@ class OpenAIModel:
             if server is None:
                 raise LanguageModelUnavailable(
                     f"No server is reachable for model {self._model!r} (tried {self._choice.tried}); "
-                    "start one, or set AGENTFORMER_LLM_BASE_URL"
+                    "start a server, or set AGENTFORMER_LLM_BASE_URL to the address of a server"
                 )
             if failed:
                 log.warning("%s; trying %s next", [*failed.values()][-1], server)

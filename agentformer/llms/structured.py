@@ -39,13 +39,13 @@ class Schema:
             from jsonschema.validators import Draft202012Validator, validator_for
             from jsonschema_specifications import REGISTRY
         except ImportError as error:
-            raise MissingExtra("llm", "a reply under a JSON Schema", error) from None
+            raise MissingExtra("llm", "a reply that follows a JSON Schema", error) from None
         try:
             self.wire: dict[str, Any] = json.loads(json.dumps(dict(schema), allow_nan=False))
             kind = validator_for(self.wire, default=Draft202012Validator)
             kind.check_schema(self.wire)
         except SchemaError as error:
-            raise InvalidInput("schema", f"is no valid JSON Schema: {error.message:.200}") from None
+            raise InvalidInput("schema", f"is not a valid JSON Schema: {error.message:.200}") from None
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInput("schema", f"must be a JSON Schema, which is an object of JSON values: {error}") from None
         self._validator = kind(self.wire, registry=REGISTRY)
@@ -93,7 +93,7 @@ class Schema:
         except Unresolvable as error:
             raise InvalidInput("schema", f"has a $ref to a missing definition: {error.ref!r:.200}") from None
         except RecursionError:
-            raise InvalidInput("schema", "refers to itself endlessly") from None
+            raise InvalidInput("schema", "contains a $ref that refers to itself without an end") from None
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -126,7 +126,7 @@ def parse_json(text: str) -> Any:
         value = json.loads(text, parse_constant=_refuse, parse_float=_number, object_pairs_hook=_members)
         json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError("the value is nested too deeply") from None
     except UnicodeEncodeError:
         raise ValueError("a text contains a lone surrogate") from None
     return value
@@ -139,7 +139,7 @@ def _refuse(constant: str) -> None:
 def _number(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"{text:.40} is too large a number")
+        raise ValueError(f"the number {text:.40} is too large")
     return number
 
 

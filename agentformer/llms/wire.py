@@ -47,25 +47,29 @@ def check_request(
         _check_message(message)
     for tool in tools:
         if not isinstance(tool, Tool):
-            raise InvalidInput("tools", f"must be Tools, got {type(tool).__name__}")
+            raise InvalidInput("tools", f"must contain only objects of the class Tool, not {type(tool).__name__}")
         _check_json("tools", tool.parameters)
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-        raise InvalidInput("max_tokens", f"must be a whole number of at least 1, got {max_tokens!r:.80}")
+        raise InvalidInput("max_tokens", f"must be a whole number of at least 1, not {max_tokens!r:.80}")
     number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not (number and math.isfinite(temperature) and 0 <= temperature <= 2):
-        raise InvalidInput("temperature", f"must be a number in 0..2, got {temperature!r:.80}")
+        raise InvalidInput("temperature", f"must be a number between 0 and 2, not {temperature!r:.80}")
 
 
 def _check_message(message: object) -> None:
     if not isinstance(message, ChatMessage):
-        raise InvalidInput("messages", f"must be ChatMessages, got {type(message).__name__}")
+        raise InvalidInput(
+            "messages", f"must contain only objects of the class ChatMessage, not {type(message).__name__}"
+        )
     if message.role not in _ROLES:
         raise InvalidInput("messages", f"the role must be one of {', '.join(_ROLES)}, got {message.role!r:.80}")
     if not isinstance(message.content, str):
-        raise InvalidInput("messages", f"the content must be text, got {type(message.content).__name__}")
+        raise InvalidInput("messages", f"the content must be text, not {type(message.content).__name__}")
     for call in message.tool_calls:
         if not isinstance(call, ToolCall):
-            raise InvalidInput("messages", f"tool_calls must be ToolCalls, got {type(call).__name__}")
+            raise InvalidInput(
+                "messages", f"tool_calls must contain only objects of the class ToolCall, not {type(call).__name__}"
+            )
         _check_json("messages", call.arguments)
 
 
@@ -73,7 +77,7 @@ def _check_json(field: str, value: object) -> None:
     try:
         json.dumps(dict(value), allow_nan=False)  # type: ignore[call-overload]  # the call checks that the value is a mapping
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(field, f"parameters and arguments must be objects of JSON values: {error}") from None
+        raise InvalidInput(field, f"the parameters and arguments of a tool must be JSON objects: {error}") from None
 
 
 class Capabilities:
@@ -288,7 +292,7 @@ def _calls_in(calls: Any, title: str) -> tuple[ToolCall, ...]:
     for call in calls:
         name = call.function.name
         if not isinstance(name, str) or not name:
-            raise InvalidReply(f"{title} called a tool without a name")
+            raise InvalidReply(f"{title} returned a tool call that names no tool; ask again, or use another model")
         id = call.id if isinstance(call.id, str) else ""
         if not id or id in by_id:
             id = f"call_{uuid.uuid4().hex}"
@@ -303,9 +307,9 @@ def _arguments_in(arguments: Any, name: str, title: str) -> Mapping[str, Any]:
     try:
         value = parse_json(text) if text.strip() else None
     except ValueError:
-        raise InvalidReply(f"{title} called {name!r:.80} with arguments that are not JSON") from None
+        raise InvalidReply(f"{title} called the tool {name!r:.80} with arguments that are not JSON") from None
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidReply(f"{title} called {name!r:.80} with arguments that are not a JSON object")
+        raise InvalidReply(f"{title} called the tool {name!r:.80} with arguments that are not a JSON object")
     return value

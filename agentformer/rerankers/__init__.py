@@ -52,7 +52,7 @@ class GuardedReranker(Guarded[Reranker]):
             if scores.shape != (len(texts),):
                 raise RerankerUnavailable(f"{self.name} returned scores of shape {scores.shape}, not ({len(texts)},)")
             if not np.isfinite(scores).all():
-                raise RerankerUnavailable(f"{self.name} returned scores that are not finite")
+                raise RerankerUnavailable(f"{self.name} returned scores that are not finite; use another reranker")
         return scores, tuple(warnings)
 
 

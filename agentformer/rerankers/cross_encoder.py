@@ -75,7 +75,9 @@ class CrossEncoderReranker:
         """Load the cross-encoder with the name `sbert:NAME_OR_FOLDER` in the settings. `model` is the text after
         `sbert:`. Raise `InvalidInput` if it is empty."""
         if not model:
-            raise InvalidInput("reranker", "names no model; give sbert:NAME_OR_FOLDER of a cross-encoder")
+            raise InvalidInput(
+                "reranker", "names no model; write sbert:NAME_OR_FOLDER with the name or the folder of a cross-encoder"
+            )
         return cls(model, device=settings.device, batch_tokens=settings.batch_tokens)
 
     @property
@@ -97,9 +99,13 @@ class CrossEncoderReranker:
         selected = [window for all_windows in per_text for window in _evenly_spaced(all_windows, _WINDOWS)]
         warnings = []
         if long := sum(len(all_windows) > _WINDOWS for all_windows in per_text):
-            warnings.append(f"the reranker read {_WINDOWS} evenly spaced parts of each of {long} long passages")
+            warnings.append(
+                f"the reranker read only {_WINDOWS} parts of each very long passage; very long passages: {long}"
+            )
         if len(parts) < len(all_parts):
-            warnings.append(f"the reranker read {len(parts)} of {len(all_parts)} parts of a long question")
+            warnings.append(
+                f"the question is very long: the reranker read only {len(parts)} of its {len(all_parts)} parts"
+            )
         best = [self._best_scores(part, selected, len(texts), used) for part in parts]
         mean: Vector = np.mean(best, axis=0, dtype=np.float32)
         return mean, tuple(warnings)
@@ -172,7 +178,7 @@ def _load(model: str, device: str) -> CrossEncoder:
     """Load a cross-encoder from a folder, or by its name on the model hub. If environment variables switch the hub off,
     the model is loaded from the folder in the hub's cache, because the client of the hub would send a request in spite
     of these variables."""
-    with loading(RerankerUnavailable, f"the reranker {model!r}", "or make it reachable"):
+    with loading(RerankerUnavailable, f"the reranker {model!r}", "or check the connection to the model hub"):
         from sentence_transformers import CrossEncoder
 
         folder = _folder(model)
@@ -202,6 +208,6 @@ def _folder(model: str) -> Path | None:
     if cached := local_folder(model, "cross-encoder"):
         return cached
     raise RerankerUnavailable(
-        f"the reranker {model!r} could not be loaded: it is not on this machine, and the environment switches the "
-        "model hub off"
+        f"the reranker {model!r} could not be loaded: it is not on this machine, and HF_HUB_OFFLINE or "
+        "TRANSFORMERS_OFFLINE forbids a download; unset these variables, or give the folder of the model"
     )

@@ -323,7 +323,7 @@ def test_nonsense_at_the_first_request_is_such_an_error_too(nonsense: str) -> No
 
 def test_a_server_that_takes_the_question_and_says_nothing_costs_one_timeout() -> None:
     with HostileServer(lambda connection, path: hostile.wait()) as hostile:
-        with pytest.raises(EmbedderUnavailable, match=r"did not finish within 1 s"):
+        with pytest.raises(EmbedderUnavailable, match=r"did not finish its response within 1 s"):
             OllamaEmbedder("all-minilm", hostile.url, RemoteOptions(timeout=1, retries=2))
         assert len(hostile.paths) == 1
 

@@ -363,7 +363,7 @@ def beside_the_probe(answer: bytes) -> bytes:
 
 
 def test_html_is_told_as_such_with_the_setting_of_the_address() -> None:
-    for status, words in (("200 OK", "returned HTML; is this the right address"), ("404 Not Found", "the path")):
+    for status, words in (("200 OK", "returned HTML instead of JSON; check"), ("404 Not Found", "the path")):
         page = said("<html><body>Welcome to the hotel</body></html>", status=status, kind="text/html")
         with (
             HostileServer(saying(page)) as hostile,

@@ -153,7 +153,7 @@ def test_a_server_that_never_comes_to_an_end_is_left_after_the_timeout(what: str
 def test_a_server_that_takes_the_connection_and_is_silent_is_left_after_the_timeout() -> None:
     with (
         HostileServer(lambda connection, path: server.wait()) as server,
-        pytest.raises(HttpFailure, match=r"did not finish within 0\.5 s") as caught,
+        pytest.raises(HttpFailure, match=r"did not finish its response within 0\.5 s") as caught,
     ):
         client(server, timeout=0.5).get("/")
     assert len(server.paths) == 1 and caught.value.status == 0 and caught.value.retryable

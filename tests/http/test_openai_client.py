@@ -89,7 +89,7 @@ def test_each_answer_on_a_connection_has_limits_of_its_own() -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         try:
             assert [http.get(url).status_code for _ in range(3)] == [200, 200, 200]
-            with pytest.raises(OverLimit, match=r"did not finish within 1\.5 s"):
+            with pytest.raises(OverLimit, match=r"did not finish its response within 1\.5 s"):
                 http.get(url)
         finally:
             gone.set()

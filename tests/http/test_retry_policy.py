@@ -109,7 +109,7 @@ def test_the_last_attempt_has_the_time_that_is_left(clock: Clock) -> None:
     limit = attempts.limit()
     assert limit.left() == pytest.approx(1)
     clock.now += 1
-    with pytest.raises(OverLimit, match="did not finish within 1 s") as caught:
+    with pytest.raises(OverLimit, match="did not finish its response within 1 s") as caught:
         limit.left()
     assert caught.value.exceeded == "seconds"
 
@@ -136,7 +136,7 @@ def test_silence_and_the_end_of_the_time_are_different_limits(clock: Clock) -> N
     with pytest.raises(OverLimit, match=r"sent nothing for 0\.5 s"):
         limit.read(silent, 0.5)
     clock.now += 4
-    with pytest.raises(OverLimit, match="did not finish within 5 s"):
+    with pytest.raises(OverLimit, match="did not finish its response within 5 s"):
         limit.read(silent)
     assert waits == [2, 0.5, 1]
     with pytest.raises(ConnectionResetError):

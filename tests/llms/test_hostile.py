@@ -232,7 +232,7 @@ def test_the_last_attempt_has_what_is_left_of_twice_the_timeout(serve: Serve) ->
         yield from busy("retry-after-ms: 1400")
 
     server = serve(answer)
-    with pytest.raises(LanguageModelUnavailable, match=r"did not finish within [01](\.\d+)? s"):
+    with pytest.raises(LanguageModelUnavailable, match=r"did not finish its response within [01](\.\d+)? s"):
         model(server, llm_retries=5, llm_timeout=2.0).complete(ASK)
     assert len(server.seen) == 2
     server.stop.set()

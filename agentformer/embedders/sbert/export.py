@@ -99,14 +99,14 @@ class ExportCache:
             stats = {str(file.relative_to(model)): file.stat() for file in files}
             stamps = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in stats.items()]
             if not files:
-                raise OpenVinoUnavailable(f"{model} contains no files of a model")
+                raise OpenVinoUnavailable(f"the folder {model} contains no model files")
             stamp_file = self._folder / "stamps" / f"{_short_hash(str(model))}.json"
             cached = _read_json(stamp_file, dict)
             if cached.get("stamps") == stamps and isinstance(cached.get("digest"), str):
                 return str(cached["digest"])
             digest = _hash(files, model)
         except OSError as error:
-            raise OpenVinoUnavailable(f"the files of {model} cannot be read ({error.strerror})") from error
+            raise OpenVinoUnavailable(f"the model files in {model} cannot be read ({error.strerror})") from error
         with suppress(OSError):  # without the stamp, the digest is computed at each start
             stamp_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write_json(stamp_file, {"stamps": stamps, "digest": digest})
@@ -142,7 +142,7 @@ def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], 
         refusal = _read_json(_refusal_file(export), dict)
         if refusal.get("versions") == _versions():
             reason = refusal.get("reason")
-            raise NotExportable(f"{reason}; the export is tried again when the version of a package changes")
+            raise NotExportable(f"{reason}; the next attempt is made when the version of a package has changed")
         _delete_parts(export)  # of a killed process
         try:
             _make(export, source, make)
@@ -247,7 +247,9 @@ def export_in_process(model: Path, target: Path, precision: str) -> None:
     for package in _packages(precision):
         if importlib.util.find_spec(package) is None:
             extra = "sbert" if package == "sentence_transformers" else "fast"
-            raise OpenVinoUnavailable(f"its export needs {package}: pip install 'agentformer[{extra}]'")
+            raise OpenVinoUnavailable(
+                f"the export of the model needs {package}; install it: pip install 'agentformer[{extra}]'"
+            )
     code = f"import sys; sys.path[:0] = {sys.path!r}; from agentformer.embedders.sbert.export import main; main()"
     command = [sys.executable, "-P", "-c", code, str(model), str(target), precision]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -259,11 +261,11 @@ def export_in_process(model: Path, target: Path, precision: str) -> None:
             process.kill()
             raise
     if status < 0:
-        raise OpenVinoUnavailable(f"it could not be exported (signal {-status} ended the process)")
+        raise OpenVinoUnavailable(f"the model could not be exported (signal {-status} ended the process)")
     if status:
         last = (output.strip().splitlines() or [f"exit status {status}"])[-1]
         kind = NotExportable if status == _NOT_EXPORTABLE else OpenVinoUnavailable
-        raise kind(f"it could not be exported ({' '.join(last.split())[:_QUOTED]})")
+        raise kind(f"the model could not be exported ({' '.join(last.split())[:_QUOTED]})")
 
 
 def main() -> None:
@@ -321,11 +323,11 @@ def export(folder: Path, target: Path, precision: str) -> None:
     max_tokens = int(model.max_seq_length or model.tokenizer.model_max_length)
     probes = [text for text in PROBES if tokenizer.fitting([text], max_tokens)]
     if probes[:1] != [PROBE]:
-        raise NotExportable(f"it reads only {max_tokens} tokens")
+        raise NotExportable(f"the model reads only {max_tokens} tokens, which is too few to check the export")
     reference = np.asarray(model.encode(probes, prompt="", show_progress_bar=False), dtype=np.float32)
     with _blame_model():
         graph = _convert(model)
-    _check_rows(_compute(graph, tokenizer, probes), reference, SAME_SPACE, "its export")
+    _check_rows(_compute(graph, tokenizer, probes), reference, SAME_SPACE, "the export")
     if precision:
         with _blame_model():
             graph = _quantize(graph, tokenizer, max_tokens)
@@ -351,12 +353,12 @@ def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer
     `NotExportable` if the two tokenizers return different tokens for the probe texts."""
     original: Any = model.tokenizer
     if not hasattr(original, "backend_tokenizer"):
-        raise NotExportable("the package tokenizers cannot read its tokenizer")
+        raise NotExportable("the package tokenizers cannot read the tokenizer of the model")
     target.write_text(original.backend_tokenizer.to_str(), encoding="utf-8")
     tokenizer = FastTokenizer(target, list(original(["a"], padding=True)), int(original.pad_token_id or 0))
     expected = original(list(PROBES), add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
     if [item.content[0] for item in tokenizer.tokenize(PROBES)] != expected:
-        raise NotExportable("its tokenizer returns different tokens without transformers")
+        raise NotExportable("the exported tokenizer returns different tokens than the tokenizer of the model")
     return tokenizer
 
 

@@ -121,7 +121,9 @@ class OpenVinoRuntime(FastTokenizer):
         except OpenVinoUnavailable:
             raise
         except Exception as error:  # OpenVINO and tokenizers raise many classes for a damaged file
-            raise BadExport(f"its export cannot be read ({type(error).__name__}: {str(error)[:200]})") from error
+            raise BadExport(
+                f"the export of the model cannot be read ({type(error).__name__}: {str(error)[:200]})"
+            ) from error
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
         """Return the vectors of the texts in the batch, as `TorchRuntime.rows` describes."""
@@ -157,7 +159,7 @@ class OpenVinoRuntime(FastTokenizer):
                 _delete_old_compiled(folder, compiled_before)
                 return
         raise BadExport(
-            f"its export computes different vectors: the mean cosine is {cosine:.5f}, but at least {least} is required"
+            f"the export computes different vectors: the mean cosine is {cosine:.5f}, but at least {least} is required"
         )
 
 

@@ -111,7 +111,9 @@ class TorchRuntime:
 def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransformer:
     """Load a model by its name on the model hub or by its folder. With `local_only`, nothing is downloaded. Raise
     `EmbedderUnavailable` if the model cannot be loaded."""
-    with loading(EmbedderUnavailable, f"the model {model!r}", "make it reachable, or use --embedder minilm"):
+    with loading(
+        EmbedderUnavailable, f"the model {model!r}", "check the connection to the model hub, or use --embedder minilm"
+    ):
         from sentence_transformers import SentenceTransformer
 
         return SentenceTransformer(model, local_files_only=local_only, device=device or None)
@@ -125,7 +127,7 @@ def loading(error: type[AgentFormerError], what: str, advice: str) -> Iterator[N
         import sentence_transformers  # noqa: F401
         from transformers.utils import logging as transformers_logging
     except ImportError:
-        raise error("sentence-transformers is not installed: pip install 'agentformer[sbert]'") from None
+        raise error("sentence-transformers is not installed; install it: pip install 'agentformer[sbert]'") from None
     transformers_logging.disable_progress_bar()  # loading takes a second
     try:
         yield
@@ -134,7 +136,7 @@ def loading(error: type[AgentFormerError], what: str, advice: str) -> Iterator[N
     except Exception as cause:  # the hub's client, transformers and torch raise different classes
         reason = str(cause).strip().split("\n", 1)[0][:200]
         raise error(
-            f"{what} could not be loaded ({type(cause).__name__}: {reason}); give a folder that contains it, {advice}"
+            f"{what} could not be loaded ({type(cause).__name__}: {reason}); give the folder of the model, {advice}"
         ) from cause
 
 
