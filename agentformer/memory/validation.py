@@ -92,12 +92,14 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
     """Check the arguments of `store`, and return the new entry. Text that a prompt has quoted from memory is removed
     from the content, because this text is stored already. Raises `InvalidInput`."""
     check_known(values, STORED)
-    entry = MemoryEntry(**{"id": new_id(), "content": "", **_checked_fields({"content": None, **values})})
-    new_text, recalled = without_recalled(entry.content)
-    if recalled and not new_text.strip():
-        raise InvalidInput("content", "contains only recalled memory, which is stored already")
-    content = new_text.strip() if recalled else entry.content
-    entry = replace(entry, content=content, category=entry.category or _CATEGORY_OF_KIND.get(entry.kind, ""))
+    given = _checked_fields({"content": None, **values})
+    new_text, recalled = without_recalled(given["content"])
+    if recalled:
+        given["content"] = new_text.strip()
+        if not given["content"]:
+            raise InvalidInput("content", "contains only recalled memory, which is stored already")
+    given["category"] = given.get("category") or _CATEGORY_OF_KIND.get(given.get("kind", "fact"), "")
+    entry = MemoryEntry(id=new_id(), **given)
     return replace(entry, context=context_line(entry))
 
 
