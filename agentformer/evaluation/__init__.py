@@ -1,1 +1,1 @@
-"""Measure how well a memory finds known passages, and find better settings for it."""
+"""Measures how well a memory finds known passages, and searches for better settings of the memory."""

@@ -1,10 +1,11 @@
-"""Read datasets from a folder. A dataset has passages, and questions with their relevant passages.
+"""Reads datasets from a folder. A dataset consists of passages, and of questions with the ids of the passages that
+answer them.
 
 Each line of `corpus.jsonl` is a passage, `{"id": "p1", "text": "...", "meta": {...}}`. Each line of `queries.jsonl` is
-a question, `{"id": "q1", "text": "...", "relevant": ["p1"], "meta": {...}}`. `meta` is optional. If a question has no
-`relevant` ids, the corpus has no answer. `loading` describes the keys of `meta`.
+a question, `{"id": "q1", "text": "...", "relevant": ["p1"], "meta": {...}}`. `meta` is optional. A question without
+`relevant` ids has no answer in the corpus. The module `loading` describes the keys of `meta`.
 
-Dates may have the notations of common corpora: ISO 8601, "1:56 pm on 8 May, 2023", "8.5.2023 13.56", seconds since
+Dates may have the notations of common corpora: ISO 8601, "1:56 pm on 8 May, 2023", "8.5.2023 13.56", or seconds since
 1970.
 """
 
@@ -36,13 +37,13 @@ _MILLISECONDS = range(10**11, 10**14)
 
 
 def date_value(meta: Mapping[str, Any]) -> Any:
-    """Return the date in a passage's `meta`, or None if it has no date."""
+    """Return the date in the `meta` of a passage as it is written there, or None if `meta` has no date."""
     return next((meta[name] for name in MOMENT if meta.get(name) not in (None, "")), None)
 
 
 def parse_moment(value: Any) -> datetime | None:
-    """Return the moment in UTC. A moment without a time zone is taken as UTC. Return None if the text names no certain
-    day: no date, no year, or an ambiguous date such as "05/08/2023"."""
+    """Return a date and time in UTC. A value without a time zone is read as UTC. Return None if the day is not certain:
+    the value has no date or no year, or has an ambiguous date such as "05/08/2023"."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _since_1970(value)
     if not isinstance(value, str) or len(value) > _LONGEST:
@@ -81,8 +82,8 @@ def _written(text: str) -> datetime | None:
 
 
 def _clock(text: str) -> time | None:
-    """Return the first time of day, such as "13:56", "13.56", "1:56 pm" or "2 p.m.". A number without minutes, "am" or
-    "pm" is not a time."""
+    """Return the first time of day in a text, such as "13:56", "13.56", "1:56 pm" or "2 p.m.". A number counts as a
+    time only if minutes, "am" or "pm" follow."""
     for match in _CLOCK.finditer(text):
         if not (match["minute"] or match["half"]):
             continue
@@ -112,7 +113,8 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question and the ids of the passages that answer it. Without ids, no passage answers it."""
+    """A question and the ids of the passages that answer it. If `relevant` is empty, no passage answers the
+    question."""
 
     id: str
     text: str
@@ -122,7 +124,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Passages and questions. `notes` report data that was skipped while reading."""
+    """Passages and questions. `notes` are messages about lines or values that were ignored during reading."""
 
     name: str
     passages: tuple[Passage, ...]
@@ -131,15 +133,16 @@ class Dataset:
 
     @property
     def answerable(self) -> tuple[Question, ...]:
-        """The questions that have a relevant passage."""
+        """The questions that have at least one relevant passage."""
         return tuple(question for question in self.questions if question.relevant)
 
     def asking(self, questions: Sequence[Question]) -> Dataset:
-        """Return the same passages with other questions."""
+        """Return a dataset with the same passages and these questions."""
         return replace(self, questions=tuple(questions))
 
     def digest(self, *, questions: bool = True) -> str:
-        """Return a hash of the content in hexadecimal. If `questions` is false, only the passages are hashed."""
+        """Return a hash of the passages and questions in hexadecimal. If `questions` is false, only the passages are
+        hashed."""
         digest = hashlib.blake2b(digest_size=16)
         for passage in self.passages:
             digest.update(_canonical(passage.id, passage.text, dict(passage.meta)))
@@ -149,10 +152,10 @@ class Dataset:
 
 
 def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
-    """Read the dataset in a folder. If `questions` is false, read only its corpus.
+    """Read the dataset in a folder. If `questions` is false, read only the passages.
 
-    A relevant id that is missing in the corpus is dropped and reported in `notes`. Raises `InvalidInput`, which lists
-    file and line of at most ten errors.
+    A relevant id that no passage has is ignored, and `notes` reports it. Raises `InvalidInput` if lines are invalid.
+    The message names the file and the line number of the first ten invalid lines.
     """
     if not folder.is_dir():
         raise InvalidInput("DIR", f"{folder} is not a folder; give a folder with {CORPUS} and {QUERIES}")
@@ -161,7 +164,7 @@ def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
         raise InvalidInput("DIR", f"""{folder / CORPUS} has no passages; write lines like {{"id": ..., "text": ...}}""")
     empty = sum(not passage.text.strip() for passage in passages)
     if empty == len(passages):
-        raise InvalidInput("DIR", f"{folder / CORPUS}: every passage is empty")
+        raise InvalidInput("DIR", f"every passage of {folder / CORPUS} is empty; write a text in each line")
     notes = [f"{empty} passages of {CORPUS} are empty and cannot be found"] if empty else []
     dates = [value for passage in passages if (value := date_value(passage.meta)) is not None]
     if unreadable := [value for value in dates if parse_moment(value) is None]:
@@ -173,7 +176,8 @@ def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
 
 
 def _questions(path: Path, ids: set[str], notes: list[str]) -> list[Question]:
-    """Read the questions. Drop relevant ids that are not in `ids`, and add a note about them."""
+    """Read the questions. Relevant ids that are not in `ids` are ignored, and a message about them is added to
+    `notes`."""
     questions = _read(path, _question)
     if not questions:
         message = f'{path} has no questions; write lines like {{"id": ..., "text": ..., "relevant": [...]}}'
@@ -195,7 +199,7 @@ def _questions(path: Path, ids: set[str], notes: list[str]) -> list[Question]:
 
 
 def sampled(questions: Sequence[Question], most: int) -> tuple[Question, ...]:
-    """Return at most `most` questions, evenly spread. If `most` is 0, return all questions."""
+    """Return at most `most` questions, at even distances in the list. If `most` is 0, return all questions."""
     if not most or len(questions) <= most:
         return tuple(questions)
     return tuple(questions[n * len(questions) // most] for n in range(most))
@@ -220,7 +224,9 @@ def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
                 more += len(bad) >= _TOLD
                 bad += [f"{path.name}:{number}: {error}"] if len(bad) < _TOLD else []
     except OSError as error:
-        raise InvalidInput("DIR", f"{path} cannot be read ({error.strerror or type(error).__name__})") from None
+        raise InvalidInput(
+            "DIR", f"{path} cannot be read ({error.strerror or type(error).__name__}); check the path"
+        ) from None
     if bad:
         rest = f"; and {more} more lines" if more else ""
         raise InvalidInput("DIR", f"correct or remove these lines: {'; '.join(bad)}{rest}")
@@ -228,27 +234,29 @@ def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield line number, from 1, and content of each line that is not blank."""
+    """Yield (line number, content) for each line that is not blank. The first line has the number 1."""
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
             if len(line) > MAX_LINE:
                 place = f"{path.name}:{number}"
-                raise InvalidInput("DIR", f"{place}: has more than {MAX_LINE} bytes; write one object per line")
+                raise InvalidInput(
+                    "DIR", f"{place}: the line has more than {MAX_LINE} bytes; write one object per line"
+                )
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if line.strip():
                 yield number, line
 
 
 def _object(line: bytes) -> Mapping[str, Any]:
-    """Parse a line. Raises `ValueError` with the reason."""
+    """Parse a line as a JSON object. Raises `ValueError` with the reason if the line is invalid."""
     try:
         given = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
-        raise ValueError("is not UTF-8; convert the file") from None
+        raise ValueError("the line is not UTF-8; convert the file to UTF-8") from None
     except (ValueError, RecursionError):
-        raise ValueError("is not JSON; write one object per line") from None
+        raise ValueError("the line is not JSON; write one object per line") from None
     if not isinstance(given, dict):
-        raise ValueError('is not a JSON object; write {"id": ..., "text": ...}')
+        raise ValueError('the line is not a JSON object; write {"id": ..., "text": ...}')
     return given
 
 
@@ -280,7 +288,7 @@ def _id(value: Any, name: str) -> str:
 def _text(given: Mapping[str, Any]) -> str:
     text = given.get("text")
     if text is None:
-        raise ValueError("'text' is missing")
+        raise ValueError("'text' is missing; write the text")
     if not isinstance(text, str):
         raise ValueError(f"'text' must be a text, got {type(text).__name__}")
     return fields.encodable("text", text)

@@ -1,18 +1,20 @@
-"""Load a corpus into a memory as a user would store it, and find the passage id of a hit.
+"""Stores a corpus in a memory as a user would store it, and finds the passage that a hit belongs to.
 
-The following keys of a passage's `meta` have a meaning. If a passage has several keys of a line, the first one counts.
+Some keys of a passage's `meta` have a meaning. The keys in a line of this list are synonyms: the first key that `meta`
+has is used.
 
 - `title`: the title of the passage or of its document
-- `aliases`: a list of other names of the passage, by which search finds it
-- `conversation`, `conv`: the name of its conversation. Each conversation is searched separately. A question with a
-  conversation finds only passages of this conversation. Any other question finds only passages without conversation
+- `aliases`: a list of other names for the passage. Search also finds the passage by these names
+- `conversation`, `conv`: the name of a conversation. A question with this key searches only this conversation. A
+  question without this key searches only passages that belong to no conversation
 - `session`, `session_id`: the session of a message. Messages are in the order of the file
 - `speaker`, `role`: the speaker. A passage with a speaker is a message if it also has a conversation or a session
-- `date_time`, `date`, `occurred_at`, `timestamp`: the date of the event; see `dataset`
-- `language`, `lang`: the ISO 639-1 code of its language. A question may have this key, too
+- `date_time`, `date`, `occurred_at`, `timestamp`: the date of the event. The module `dataset` lists the notations
+- `language`, `lang`: the ISO 639-1 code of the language. A question may have this key, too
 
-Messages are stored as `add_message` stores them. Another text of more than `chunk_tokens` tokens is split like an
-uploaded document with the passage id as its name. A hit of a chunk counts for its passage.
+Messages are stored as `add_message` stores them. If another passage has more than `chunk_tokens` tokens, it is split
+into chunks like an uploaded document. The name of this document is the id of the passage. If search finds a chunk, the
+passage counts as found.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ _LATEST = datetime.max.replace(tzinfo=UTC) - _STEP
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loader:
-    """Loads corpora into a memory. Switch the cleaner of this memory off (`clean_every=0`), because a summary is not a
-    passage."""
+    """Stores corpora in a memory. The memory must have no cleaner (`clean_every=0`), because a cleaner replaces
+    passages by summaries."""
 
     memory: MemoryManager
     backend: MemoryBackend
@@ -66,7 +68,8 @@ class Loader:
     settings: Settings  # with the sizes of chunks
 
     def load(self, dataset: Dataset, progress: Progress | None = None) -> None:
-        """Store every passage that is not empty, in batches. Raises `InvalidInput`, which names the passage."""
+        """Store the passages in batches. Empty passages are skipped. Raises `InvalidInput` with the id of the passage
+        if a passage cannot be stored."""
         passages = [passage for passage in dataset.passages if passage.text.strip()]
         moments = _Moments()
         for start in range(0, len(passages), _TOGETHER):
@@ -89,7 +92,8 @@ class Loader:
             self.backend.store(others)
 
     def _entries(self, passage: Passage) -> list[MemoryEntry]:
-        """Return the entries of a passage: one entry, or for a long text the entries of a document."""
+        """Return the entries to store for a passage. A long passage becomes a document with its chunks, and any other
+        passage becomes one entry."""
         meta = passage.meta
         title = text_value(meta, TITLE)[:_MOST_TITLE]
         chunk = self.settings.chunk_tokens
@@ -121,17 +125,20 @@ class Loader:
 
 
 def passage_of(hit: Hit) -> str:
-    """Return the id of the passage that a hit belongs to. The hit may be a chunk."""
+    """Return the id of the passage that the entry of the hit was made from. The entry contains the whole passage or a
+    chunk of the passage."""
     return str(hit.entry.metadata.get(PASSAGE, hit.entry.id))
 
 
 def scope_of(question: Question) -> Scope:
-    """Return the scope of a question: its conversation, or all passages without a conversation."""
+    """Return the scope that is searched for a question: the conversation of the question, or all passages that belong
+    to no conversation."""
     return Scope(namespace_of(question.meta))
 
 
 def namespace_of(meta: Mapping[str, Any]) -> str:
-    """Return the namespace of a conversation, or the default namespace."""
+    """Return the namespace for the conversation in `meta`. If `meta` names no conversation, return the default
+    namespace."""
     conversation = text_value(meta, CONVERSATION)
     if not conversation:
         return DEFAULT_NAMESPACE
@@ -141,19 +148,21 @@ def namespace_of(meta: Mapping[str, Any]) -> str:
 
 
 def is_message(passage: Passage) -> bool:
-    """Return whether the passage belongs to a session, or has a speaker and a conversation."""
+    """Return whether the passage is stored as a message. A message has a session, or it has both a speaker and a
+    conversation."""
     meta = passage.meta
     speaker = text_value(meta, SPEAKER) or text_value(meta, ROLE)
     return bool(text_value(meta, SESSION) or (text_value(meta, CONVERSATION) and speaker))
 
 
 def value(meta: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """Return the value of the first of these keys that `meta` has."""
+    """Return the value of the first key of `names` that `meta` has, or None if `meta` has none of these keys."""
     return next((meta[name] for name in names if meta.get(name) is not None), None)
 
 
 def text_value(meta: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the value of the first of these keys as text. A number becomes text, and any other value ""."""
+    """Return the value of the first key of `names` that `meta` has, as text. A number is converted to text. For any
+    other type, return ""."""
     item = value(meta, names)
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return str(item)
@@ -161,14 +170,15 @@ def text_value(meta: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 class _Moments:
-    """Assigns moments to messages without a date. A message is one step after the previous message of its session. If a
-    session has no date, it begins on a fixed day, so that evaluations are reproducible."""
+    """Assigns dates to messages that have no date. Such a message gets the date of the previous message of its session
+    plus one millisecond. If there is no previous message, it gets a fixed date, so that every evaluation stores the
+    same dates."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], datetime] = {}
 
     def assign(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the message with its moment."""
+        """Return the message with a date in `occurred_at`."""
         session = message["namespace"], message["session_id"]
         moment = message["occurred_at"] or min(self._last.get(session, _UNDATED), _LATEST) + _STEP
         self._last[session] = moment
@@ -176,7 +186,7 @@ class _Moments:
 
 
 def _message(passage: Passage) -> dict[str, Any]:
-    """Return the arguments of `add_message`."""
+    """Return the arguments with which `add_message` stores a passage."""
     meta = passage.meta
     role = text_value(meta, ROLE)
     is_role = role.lower() in validation.ROLES
@@ -197,7 +207,8 @@ def _metadata(passage: Passage) -> dict[str, Any]:
 
 
 def _named(passage: Passage, make: Callable[[Passage], list[MemoryEntry]]) -> list[MemoryEntry]:
-    """Call `make`. If the passage cannot be stored, raise `InvalidInput` with its id."""
+    """Return the result of `make(passage)`. If the passage cannot be stored, raise `InvalidInput` with the id of the
+    passage."""
     try:
         return make(passage)
     except (InvalidInput, DocumentError) as error:

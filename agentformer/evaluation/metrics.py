@@ -1,10 +1,15 @@
 """Metrics of a ranking, and confidence intervals of their means.
 
-Higher is better, and each metric lies in 0..1. Ranks count from 1. The rank None means that a relevant passage is not
-in the list. Relevance is binary, and each metric has its usual definition: the share of relevant passages (`recall`),
-at least one relevant passage (`recall_any`, also called success or hit rate), all relevant passages (`recall_all`),
-precision, the reciprocal rank of the first relevant passage, and nDCG (Järvelin & Kekäläinen, TOIS 2002) with the
-discount 1 / log2(rank + 1).
+Each metric lies in 0..1, and a higher value is better. The name of a metric ends with the number of results that count,
+such as `recall@5`. Ranks start at 1. The rank None means that search did not find a relevant passage. A passage is
+either relevant or not. Each metric has its usual definition:
+
+- `recall`: the share of the relevant passages that are found
+- `recall_any`: 1 if at least one relevant passage is found, else 0. Other names are success and hit rate
+- `recall_all`: 1 if all relevant passages are found, else 0
+- `precision`: the share of the results that are relevant
+- `mrr`: 1 / rank of the first relevant passage
+- `ndcg`: nDCG (Järvelin & Kekäläinen, TOIS 2002) with the discount 1 / log2(rank + 1)
 
 Intervals are 95% percentile bootstraps (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). All
 columns of a call use the same random draws, so the interval of the difference of two columns is that of the paired
@@ -44,7 +49,8 @@ METRICS: tuple[str, ...] = (
 
 
 def metric(name: str) -> Callable[[Ranks], float]:
-    """Return the metric with a name such as `recall@5`. Raises `InvalidInput`, which lists the known names."""
+    """Return the function that computes a metric from ranks. `name` is a name such as `recall@5`. Raises `InvalidInput`
+    for an unknown name. The message lists the known names."""
     measure, _, cut = name.partition("@") if isinstance(name, str) else ("", "", "")
     if measure not in MEASURES or not cut.isdecimal() or not 0 < int(cut) <= 1000:
         raise InvalidInput(
@@ -66,7 +72,7 @@ _AT_ONCE = 4_000_000  # counts held at a time: 32 MB
 
 
 class Interval(NamedTuple):
-    """The mean over questions and the bounds of its 95% confidence interval."""
+    """A mean over questions (`value`), and the lower and upper bound of its 95% confidence interval."""
 
     value: float
     low: float
@@ -74,13 +80,14 @@ class Interval(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """True if the interval of a difference excludes 0."""
+        """True if a difference is significant, because its interval does not contain 0."""
         return self.low > 0 or self.high < 0
 
 
 def intervals(columns: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES) -> list[Interval]:
-    """Return mean and interval of each column. Each column has one value for each question, in the same order. There
-    must be at least one question."""
+    """Return the mean of each column, with its confidence interval. A column has one value for each question, and all
+    columns have the same questions in the same order. There must be at least one question. `resamples` is the number of
+    random draws."""
     if not columns:
         return []
     import numpy as np
@@ -100,6 +107,7 @@ def intervals(columns: Sequence[Sequence[float]], *, seed: int = 0, resamples: i
 
 
 def difference(a: Sequence[float], b: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """Return the mean of `a - b` over the same questions, with the interval of the paired bootstrap."""
+    """Return the mean of `a - b`, with the confidence interval of the paired bootstrap. `a` and `b` have one value for
+    each question, in the same order. `resamples` is the number of random draws."""
     paired = [[one - other for one, other in zip(a, b, strict=True)]]
     return intervals(paired, seed=seed, resamples=resamples)[0]

@@ -1,5 +1,5 @@
-"""Measure a memory: either a trial memory with a loaded corpus, or the open memory of the user with the user's own
-questions."""
+"""Measures a memory: either a temporary memory that contains the corpus of a dataset, or the memory that the user has
+open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentformer.types import DEFAULT_NAMESPACE, UNSEARCHED_KINDS, Embedder, Hit
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The parts of a memory that a measurement needs. `factory.open_trial` creates a trial."""
+    """The parts of a temporary memory that a measurement needs. `factory.trial` creates this object."""
 
     backend: MemoryBackend
     memory: MemoryManager
@@ -27,11 +27,13 @@ class Trial:
     settings: Settings
 
     def load(self, dataset: Dataset, progress: Progress | None = None) -> None:
-        """Store the corpus, as `Loader` does. Raises `InvalidInput`."""
+        """Store the passages of a dataset in this memory; see `Loader.load`. Raises `InvalidInput` if a passage cannot
+        be stored."""
         Loader(self.memory, self.backend, self.embedder, self.settings).load(dataset, progress)
 
     def evaluate(self, dataset: Dataset, **options: Any) -> Evaluation:
-        """Ask the questions of a loaded corpus. `options` are the options of `run.evaluate`."""
+        """Ask the questions of a dataset whose passages are stored in this memory. `options` are the fields of
+        `EvaluationOptions`."""
         return evaluate(self.backend.search, dataset, EvaluationOptions(**options))
 
 
@@ -49,11 +51,12 @@ def evaluate_opened(
     scope_of: Callable[[Question], Scope] | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Measure an open memory with its own entries.
+    """Measure how well an open memory finds its own entries.
 
-    A question lists names under `relevant`: the id of an entry, a source id, a page (`name#3`) or a document name. If a
-    name fits several of these kinds, the first kind counts. `scope_of` returns the scope of a question; by default it
-    is the namespace. Raises `InvalidInput` for an unknown name, and the errors of `evaluate`.
+    The field `relevant` of a question lists names. A name is the id of an entry, a source id, the name of a document,
+    or a page (`name#3`). If a name fits several of these kinds, the first of these kinds is used. `scope_of(question)`
+    returns the scope that is searched for a question. By default, the whole namespace is searched. Raises
+    `InvalidInput` for a name that nothing in the namespace has. Also raises the errors of `evaluate`.
     """
     if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
         raise InvalidInput("questions", f"must be a list of questions or a folder, got {type(questions).__name__}")
@@ -62,7 +65,9 @@ def evaluate_opened(
     kinds_of = _kinds(backend, within, parsed)
 
     def passage_of(hit: Hit, question: Question) -> str:
-        """Return the name under `relevant` that a hit counts for."""
+        """Return a name of the entry in the hit. If one of its names is in `question.relevant`, return this name, so
+        that the hit counts as found. Otherwise, return a name that the entry shares with other parts of the same
+        document or record, so that these parts count as one result."""
         names = names_of(hit)
         kinds = [kinds_of[name] for name in question.relevant]
         for kind in _ORDER:
@@ -76,7 +81,8 @@ def evaluate_opened(
 
 
 def question_of(given: Question | Mapping[str, Any], number: int) -> Question:
-    """Return the question that a caller gave. A question without `id` gets its number as id. Raises `InvalidInput`."""
+    """Return a `Question` from the values that a caller gave. If the values have no `id`, the id is `number`. Raises
+    `InvalidInput` if the values are invalid."""
     if isinstance(given, Question):
         return given
     if not isinstance(given, Mapping):
@@ -97,7 +103,8 @@ def question_of(given: Question | Mapping[str, Any], number: int) -> Question:
 
 
 def names_of(hit: Hit) -> dict[Named, str]:
-    """Return kind -> name for all names that a hit has."""
+    """Return kind -> name for the names of the entry in a hit. The kinds are entry (its id), record (its source id),
+    document and page."""
     entry, source = hit.entry, hit.entry.source
     names: dict[Named, str] = {"entry": entry.id}
     if entry.source_id:
@@ -110,12 +117,13 @@ def names_of(hit: Hit) -> dict[Named, str]:
 
 
 def page_name(document: str, page: int) -> str:
-    """Return the name of a document's page. Pages count from 1, as in citations."""
+    """Return the name of a page, such as `rules.pdf#3`. The first page has the number 1."""
     return f"{document}#{page}"
 
 
 def _kinds(backend: MemoryBackend, within: Scope, questions: Sequence[Question]) -> dict[str, Named]:
-    """Return name -> kind for each name under `relevant`. Raises `InvalidInput` for unknown names."""
+    """Return name -> kind for each name in the field `relevant` of the questions. Raises `InvalidInput` for unknown
+    names."""
     names = dict.fromkeys(name for question in questions for name in question.relevant)
     kinds = {name: kind for name in names if (kind := _kind(backend, within, name))}
     if lost := [name for name in names if name not in kinds]:

@@ -1,5 +1,5 @@
-"""Evaluate a search: ask each question in each mode, find the ranks of its relevant passages, and compute metrics for
-all questions and for parts of them."""
+"""Evaluates a search. Each question is asked in each search mode, and the ranks of its relevant passages are recorded.
+Metrics are computed from the ranks for all questions, for each language and for each category."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ UNKNOWN = "unknown"  # the part of questions with an unknown language
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One question with its ranks. For each mode, `ranks` has the rank of each relevant passage in the order of
-    `question.relevant`, or None if the passage was not found."""
+    """The result of one question. `ranks` maps each search mode to the ranks of the relevant passages, in the order of
+    `question.relevant`. A rank is None if the passage was not found."""
 
     question: Question
     ranks: Mapping[str, tuple[int | None, ...]]
@@ -30,14 +30,15 @@ class Outcome:
 
     @property
     def category(self) -> str:
-        """The category in the question's `meta`, or ""."""
+        """The category in the `meta` of the question, or "" if there is no category."""
         return text_value(self.question.meta, CATEGORY)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The figures of some questions by mode and metric. `differences` compares hybrid search with each other mode on
-    the same questions. If a difference is above 0, hybrid search is better."""
+    """The results of a group of questions. `figures` maps each search mode to the mean of each metric. `differences`
+    maps each other mode to the difference between hybrid search and this mode on the same questions. A difference above
+    0 means that hybrid search is better."""
 
     name: str
     questions: int
@@ -45,7 +46,7 @@ class Part:
     differences: Mapping[str, Mapping[str, Interval]]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the part as JSON values. An interval is `[mean, low, high]`."""
+        """Return the results as JSON values. A mean with its confidence interval is `[mean, low, high]`."""
         return {
             "name": self.name,
             "questions": self.questions,
@@ -56,8 +57,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of an evaluation. There are parts by language or by category if the questions have at least two
-    languages or categories."""
+    """The result of an evaluation. `languages` has a part for each language, if the questions have at least two
+    languages. `categories` has a part for each category, if the questions have at least two categories."""
 
     name: str
     passages: int
@@ -75,17 +76,17 @@ class Evaluation:
         return len(self.outcomes)
 
     def figure(self, name: str, mode: str = "hybrid") -> Interval:
-        """Return the mean of a metric over all questions, with its confidence interval."""
+        """Return the mean of a metric over all questions in a search mode, with its confidence interval."""
         return self.overall.figures[mode][name]
 
     def values(self, name: str, mode: str = "hybrid") -> list[float]:
-        """Return a metric of each question in the order of `outcomes`. `metrics.difference` can compare these values
-        with those of another evaluation."""
+        """Return one value of a metric for each question, in the order of `outcomes`. To compare two evaluations of the
+        same questions, give the values of each to `metrics.difference`."""
         measure = metric(name)
         return [measure(outcome.ranks[mode]) for outcome in self.outcomes]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the evaluation as JSON values. An interval is `[mean, low, high]`."""
+        """Return the evaluation as JSON values. A mean with its confidence interval is `[mean, low, high]`."""
         return {
             "name": self.name,
             "passages": self.passages,
@@ -122,7 +123,7 @@ Progress = Callable[[int, int], None]  # questions asked, questions in all
 
 
 def check_modes(modes: Sequence[str]) -> None:
-    """Raise `InvalidInput` if a mode is unknown or the list of modes is empty."""
+    """Raise `InvalidInput` if the list of search modes is empty or contains an unknown mode."""
     listed = isinstance(modes, Iterable) and not isinstance(modes, str)
     if not listed or not modes or any(mode not in MODES for mode in modes):
         raise InvalidInput("modes", f"must be a list of modes ({', '.join(MODES)}), got {modes!r:.80}")
@@ -130,11 +131,12 @@ def check_modes(modes: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOptions:
-    """The options of `evaluate`. Raises `InvalidInput`.
+    """The options of `evaluate`. Raises `InvalidInput` if a value is invalid.
 
-    The first `limit` passages are ranked. Metrics that need more passages are skipped. If no `Loader` stored the
-    corpus, `scope_of` returns the scope of a question, and `passage_of` returns the name of a hit's passage as
-    `relevant` names it. `seed` is used for the confidence intervals.
+    The first `limit` passages of a search are ranked. Metrics that need more passages are skipped. `scope_of(question)`
+    returns the scope to search. `passage_of(hit, question)` returns the id of the passage that the hit belongs to, as
+    in `question.relevant`. The defaults of these two functions are for a corpus that a `Loader` stored. `seed` is the
+    seed of the confidence intervals.
     """
 
     modes: Sequence[Mode] = MODES
@@ -156,14 +158,15 @@ class EvaluationOptions:
 
 
 def evaluate(search: Search, dataset: Dataset, options: EvaluationOptions) -> Evaluation:
-    """Ask each question that has an answer in each mode, and rank the passages found.
+    """Ask each question in each search mode, and rank the passages that are found. Questions without a relevant passage
+    are skipped.
 
-    `search` is the search of a backend, without usage counts and salience. If a passage has several hits, the best hit
-    counts. Raises `InvalidInput` if no question has an answer.
+    `search` is the search of a backend, which does not count uses and does not rank by salience. If several hits belong
+    to one passage, the best hit counts. Raises `InvalidInput` if no question has a relevant passage.
     """
     questions = dataset.answerable
     if not questions:
-        raise InvalidInput("questions", "have no relevant passages; list passage ids under relevant")
+        raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")
     outcomes: list[Outcome] = []
     warnings: dict[str, None] = {}
     for number, question in enumerate(questions, 1):
@@ -182,7 +185,7 @@ def evaluate(search: Search, dataset: Dataset, options: EvaluationOptions) -> Ev
 def _search_passages(
     search: Search, question: Question, mode: Mode, options: EvaluationOptions
 ) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return passage -> rank, from 1, and the warnings of the search."""
+    """Search the question. Return (passage -> rank, warnings of the search). The best passage has rank 1."""
     limit, scope = options.limit, options.scope_of(question)
     while True:
         hits = search(Query(question.text, scope, limit, mode=mode))

@@ -153,7 +153,7 @@ def test_questions_are_built_from_the_stored_documents_with_their_pages(
     chunks = shown("memories", "--kind", "chunk")["entries"]
     assert [each["match_count"] for each in chunks] == [0] * 10
     printed = run("eval", "--synthetic").stdout
-    assert "of the correct page:" in printed and "note: 10 questions made of sentences" in printed
+    assert "of the correct page:" in printed and "note: 10 questions were made from sentences" in printed
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_bad_line_is_named(folder: str, run: Invoke) -> None:
     with (Path(folder) / "corpus.jsonl").open("a") as file:
         file.write("\n{")
     done = run("eval", folder)
-    assert done.exit_code == 2 and "corpus.jsonl:11: is not JSON" in done.stderr
+    assert done.exit_code == 2 and "corpus.jsonl:11: the line is not JSON" in done.stderr
 
 
 @pytest.mark.process

@@ -100,7 +100,7 @@ def test_questions_are_built_where_there_are_none(tmp_path: Path, work: str, sho
     assert told["without"] == ["fusion", "dense_weight"]  # which such questions cannot tell
     tried = {name for each in told["tried"] for name in each["changed"]}
     assert "rrf_k" in tried and tried.isdisjoint(told["without"])
-    assert any("cannot tell how well" in note for note in told["notes"])
+    assert any("do not show how well" in note for note in told["notes"])
 
 
 def test_what_is_somebodys_own_in_the_work_folder_stays(tmp_path: Path, run: Invoke) -> None:

@@ -113,7 +113,7 @@ def test_a_file_without_rows_says_what_to_write(tmp_path: Path, corpus: Any, que
 
 def test_a_line_that_never_ends_is_refused_before_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_LINE", 1_000)
-    with pytest.raises(InvalidInput, match=r"corpus\.jsonl:2: has more than 1000 bytes"):
+    with pytest.raises(InvalidInput, match=r"corpus\.jsonl:2: the line has more than 1000 bytes"):
         read_dataset(folder(tmp_path, b'{"id": "a", "text": "x"}\n' + b"x" * 5_000, QUERIES))
 
 

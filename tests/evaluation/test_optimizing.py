@@ -368,4 +368,4 @@ def test_built_questions_are_the_same_after_an_interruption(tmp_path: Path, opti
     assert synthetic(dataset, 5, tmp_path, model=Asking(), name="one") == asked and len(asked.questions) == 5
     assert synthetic(dataset, 5, tmp_path, model=Asking(), name="other") != asked
     found = optimized(cloze(0), level="quick", only=["fanout"])
-    assert sum(found.questions.values()) == 30 and any("cannot tell how well" in note for note in found.notes)
+    assert sum(found.questions.values()) == 30 and any("do not show how well" in note for note in found.notes)

@@ -125,7 +125,7 @@ def test_a_wrong_argument_is_named(options: dict[str, Any], said: str) -> None:
 
 
 def test_questions_that_nothing_answers_cannot_be_measured() -> None:
-    with pytest.raises(InvalidInput, match="list passage ids under relevant"):
+    with pytest.raises(InvalidInput, match="list the ids of passages under 'relevant'"):
         evaluate(Scripted({}), dataset(Question("1", "one")), EvaluationOptions())
 
 
@@ -187,7 +187,7 @@ def test_questions_of_the_opened_memory_name_entries_records_pages_and_documents
         (["x"], "must be `Question` objects or mappings"),
         ({"text": "x"}, "must be a list of questions or a folder"),
         (7, "must be a list of questions or a folder"),
-        ([{"text": "x"}], "list passage ids under relevant"),
+        ([{"text": "x"}], "list the ids of passages under 'relevant'"),
     ],
 )
 def test_questions_that_cannot_be_asked_are_told(af: AgentFormer, questions: Any, said: str) -> None:

@@ -126,7 +126,10 @@ def test_what_gives_no_question_is_passed_over_and_counted() -> None:
     told = build([*SOURCES, *(Source(str(n), f"{n} " * 40) for n in range(5))], 50)
     assert len(told.questions) == 8 and len({each.relevant for each in told.questions}) == 8
     assert told.notes[1] == "5 passages have no sentence that is informative enough, and were skipped"
-    assert told.notes[0].startswith("8 questions made of sentences") and "favours words over vectors" in told.notes[0]
+    assert (
+        told.notes[0].startswith("8 questions were made from sentences")
+        and "favours words over vectors" in told.notes[0]
+    )
     with pytest.raises(InvalidInput, match="no question can be made"):
         build([Source("1", "x")], 5)
 

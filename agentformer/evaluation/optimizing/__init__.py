@@ -1,2 +1,2 @@
-"""Find better retrieval settings for given questions. `run.optimize` chooses settings on one half of the questions and
-tests them on the other half."""
+"""Searches for the retrieval settings that answer given questions best. `run.optimize` chooses settings with one half
+of the questions and tests these settings with the other half."""

@@ -1,8 +1,8 @@
-"""The work folder of an optimisation, with the cached vectors and the journal of measurements.
+"""The work folder of an optimisation. It contains the cached vectors and the journal of measurements.
 
-The journal is a file with one line per configuration. A crash at any moment does not damage the journal. The first line
-describes the passages, questions, model and version that the measurements depend on. If one of these has changed, the
-journal starts empty.
+The journal is a file with one line for each measurement of a configuration (a set of settings). A crash at any moment
+does not damage the journal. The first line describes the passages, questions, model, version and fixed settings that
+the measurements depend on. If one of these has changed, the old measurements are deleted.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _TABLE = "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, data BLOB NOT 
 
 
 def work_folder(work: Path) -> Path:
-    """Return the folder inside `work` that belongs to optimisations. An optimisation changes and deletes nothing
-    outside of this folder."""
+    """Return the folder inside `work` that belongs to optimisations. An optimisation changes and deletes files only
+    inside this folder."""
     return work / OWN
 
 
 @contextmanager
 def writing(path: Path, advice: str = "", *, verb: str = "written") -> Iterator[None]:
-    """Turn an `OSError` of the block into `StoreFull`. The message names `path` and ends with `advice`."""
+    """Replace an `OSError` of the `with` block by `StoreFull`. The message says that `path` cannot be written, or the
+    other participle in `verb`. It contains the reason and ends with `advice`."""
     try:
         yield
     except OSError as error:
@@ -50,11 +51,11 @@ def writing(path: Path, advice: str = "", *, verb: str = "written") -> Iterator[
 
 
 class CachingEmbedder:
-    """An embedder that caches vectors, so that each text is embedded once. Each embedding space has a file in the work
-    folder.
+    """An embedder that stores the vectors of another embedder in a file, so that each text is embedded once. Each
+    embedding space has its own file in the work folder.
 
-    Stores with different chunk sizes share most texts, and all stores are searched with the same questions.
-    Thread-safe. Raises the errors of the wrapped embedder, and `StoreFull` if the file cannot be used.
+    The cache saves time, because the stores of an optimisation contain many equal texts and are searched with the same
+    questions. Thread-safe. Raises the errors of the other embedder. Raises `StoreFull` if the file cannot be used.
     """
 
     def __init__(self, inner: Embedder, work: Path) -> None:
@@ -71,14 +72,14 @@ class CachingEmbedder:
 
     @property
     def request_texts(self) -> int:
-        """The number of texts in a request of the wrapped embedder."""
+        """The number of texts that the other embedder reads in one request."""
         return int(getattr(self._inner, "request_texts", _WHOLE))
 
     def token_spans(self, text: str) -> list[Span]:
         return self._inner.token_spans(text)
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Return the vectors of `texts`; see `Embedder`."""
+        """Return one vector for each text. Only texts that are not in the cache are embedded."""
         keys = [_DOCUMENT + text_hash(text) for text in texts]
         with self._lock:
             rows = self._cached(keys)
@@ -90,7 +91,7 @@ class CachingEmbedder:
         return np.stack([rows[key] for key in keys]) if keys else np.zeros((0, self.space.dimension), dtype=np.float32)
 
     def embed_query(self, text: str) -> Vector:
-        """Return the vector of a query; see `Embedder`."""
+        """Return the vector of a query. The query is embedded only if it is not in the cache."""
         key = _QUERY + text_hash(text)
         with self._lock:
             if (row := self._cached([key]).get(key)) is None:
@@ -99,7 +100,7 @@ class CachingEmbedder:
         return row
 
     def close(self) -> None:
-        """Close the file. A later call opens the file again. A second call of `close` does nothing."""
+        """Close the file of vectors. If the embedder is used again, the file is opened again."""
         with self._lock:
             if self._opened:
                 self._opened[1].close()
@@ -151,7 +152,8 @@ class CachingEmbedder:
 
 
 def short_name(space: EmbeddingSpace) -> str:
-    """Return a short name that is unique for each space."""
+    """Return a hexadecimal name of 16 characters for an embedding space. Different spaces have different names. The
+    token limit of a space does not count."""
     fields = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
     return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()
 
@@ -161,12 +163,12 @@ Half = Literal["development", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The result of one configuration on one half.
+    """The result of one configuration with the questions of one half.
 
-    `ranks` has an item for each question, in order: the ranks of its relevant passages, counted from 1. The rank is
-    None if a passage is not among the first ten. `seconds` is the total time. If a configuration cannot run on this
-    machine, it has no ranks, and `skipped` is the reason. The journal does not store such a result, because the missing
-    part may be installed later.
+    `ranks` has one item for each question, in order: a tuple with the rank of each relevant passage. Ranks start at 1.
+    The rank None means that the passage is not among the first ten. `seconds` is the duration of the measurement. If a
+    configuration cannot run on this machine, `ranks` is empty, and `skipped` is the reason. The journal does not store
+    such a result, because a missing package may be installed later.
     """
 
     configuration: Configuration
@@ -177,8 +179,9 @@ class Measured:
 
 
 class Journal:
-    """The measurements in a file. `reset_reason` is the reason why the journal starts empty, or "" if it continues.
-    Raises `StoreFull` if the file cannot be written."""
+    """The measurements of one optimisation, stored in a file. `about` describes the inputs that the measurements depend
+    on. If the file has the same `about`, its measurements are used. Otherwise, the journal starts empty, and
+    `reset_reason` is the reason. Raises `StoreFull` if the file cannot be written."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self._path = path
@@ -197,11 +200,12 @@ class Journal:
             self._file = path.open("ab")
 
     def find(self, configuration: Configuration, half: Half) -> Measured | None:
-        """Return the measurement of a configuration on a half, or None."""
+        """Return the stored measurement of a configuration with the questions of a half. Return None if there is no
+        such measurement."""
         return self._measurements.get((key(configuration), half))
 
     def add(self, measured: Measured) -> None:
-        """Append a measurement. It is on disk when this method returns."""
+        """Add a measurement. The measurement is on disk when this method returns."""
         self._measurements[key(measured.configuration), measured.half] = measured
         values = {name: getattr(measured, name) for name in ("configuration", "half", "seconds", "ranks")}
         with writing(self._path):
@@ -217,8 +221,8 @@ class Journal:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Sequence[Measured], int]:
-    """Return the header, the measurements, and the length of both in bytes. If the file is missing or not a journal,
-    return nothing."""
+    """Return (header, measurements, number of bytes of the valid lines). The header is the first line of the file. If
+    the file is missing or is not a journal, the header is empty."""
     try:
         data = read_file(path)
     except FileNotFoundError:

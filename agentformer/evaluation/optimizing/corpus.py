@@ -1,12 +1,14 @@
-"""The corpus of an optimisation, its questions in two halves, synthetic questions, and stores of the corpus.
+"""The corpus of an optimisation: its questions in two halves, generated questions, and the stores that contain its
+passages.
 
-Questions with a common relevant passage are in the same half, because a setting that is good for one of these questions
-is probably good for all of them. A hash of ids and seed decides the half. So the halves are the same on every machine
-and for every order of the questions.
+Settings are chosen with one half of the questions and tested with the other half. Questions with a common relevant
+passage are in the same half, because a setting that is good for one of these questions is probably good for all of
+them. A hash of question ids and a seed decides which half a question belongs to. So the halves are the same on every
+machine and for every order of the questions.
 
-Each way of splitting and indexing the corpus has a store in its own folder. A complete store has a marker file. A store
-without this file was interrupted while it was filled, and is built again. Only a few stores are kept, because vectors
-are cached elsewhere and everything else is quickly rebuilt.
+Configurations that split and index the passages in different ways need different stores. Each store has its own folder.
+A complete store has a marker file. A store without this file was interrupted while it was filled, so it is built again.
+Only a few stores are kept, because vectors are cached elsewhere, and everything else is quickly built again.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ OpensIn = Callable[[Settings, Path], AbstractContextManager[Trial]]
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Passages with questions, the current settings, and a function that opens a memory with given settings in a
-    folder. The memory must use `embedder`."""
+    """The passages, questions and current settings of an optimisation. `opens(settings, folder)` opens a memory in a
+    folder. This memory must use `embedder`."""
 
     dataset: Dataset
     settings: Settings
@@ -46,15 +48,16 @@ class Corpus:
 
 
 class Halves(NamedTuple):
-    """The questions to choose settings with, and the questions to test settings with."""
+    """Two groups of questions. Settings are chosen with the questions in `development` and tested with the questions in
+    `test`."""
 
     development: tuple[Question, ...]
     test: tuple[Question, ...]
 
 
 def halves(questions: Sequence[Question], seed: int = 0) -> Halves:
-    """Divide the questions that have an answer into two halves. Each half keeps their order. Time is linear in
-    questions and relevant ids."""
+    """Divide the questions that have an answer into two halves. A hash with `seed` decides which half a question
+    belongs to. The order of the questions stays the same in each half."""
     answerable = [question for question in questions if question.relevant]
     leader = _leaders(answerable)
     in_test = {name: _in_test(name, seed) for name in set(leader.values())}
@@ -65,8 +68,9 @@ def halves(questions: Sequence[Question], seed: int = 0) -> Halves:
 
 
 def _leaders(questions: Sequence[Question]) -> dict[str, str]:
-    """Return question -> the least id of all questions that it is connected with by common passages. Uses disjoint sets
-    with path halving (Tarjan and van Leeuwen 1984)."""
+    """Return question id -> group id. Two questions are in the same group if they have a common relevant passage,
+    directly or through other questions. The group id is the smallest question id of the group. Uses disjoint sets with
+    path halving (Tarjan and van Leeuwen 1984)."""
     above = {question.id: question.id for question in questions}
 
     def top(name: str) -> str:
@@ -89,11 +93,11 @@ def _in_test(name: str, seed: int) -> bool:
 def synthetic(
     dataset: Dataset, count: int, work: Path, *, seed: int = 0, model: LanguageModel | None = None, name: str = ""
 ) -> Dataset:
-    """Return the corpus with at most `count` questions that are made from its passages.
+    """Return the corpus with at most `count` questions that are generated from its passages.
 
-    A language model asks different questions each time. So its questions are stored in `work` for this corpus, `name`,
-    `count` and `seed`, and another run reads them. `name` identifies the model. Raises the errors of `build`, and
-    `StoreFull`.
+    A language model generates different questions each time. For this reason, the questions of a model are stored in
+    `work`, and a later call with the same corpus, `name`, `count` and `seed` reads the stored questions. `name`
+    identifies the model. Raises the errors of `build`. Raises `StoreFull` if the questions cannot be stored.
     """
     if model is None:
         return with_questions(dataset, build(corpus_sources(dataset), count, seed=seed))
@@ -110,7 +114,8 @@ def synthetic(
 
 
 def _stored_questions(path: Path, about: Mapping[str, Any]) -> Built | None:
-    """Return the questions that an earlier run with the same inputs stored, or None."""
+    """Return the questions in the file `path` if they were generated from the same inputs `about`. Otherwise, return
+    None."""
     try:
         content = json.loads(read_file(path))
         if content["about"] != about:
@@ -126,7 +131,8 @@ _KEPT = 3  # stores on disk in addition to the store of the current settings
 
 
 class Stores:
-    """The stores of one corpus. `vectors` says whether entries get vectors."""
+    """The stores that contain the passages of one corpus, each for different settings. If `vectors` is true, the
+    passages are embedded."""
 
     def __init__(self, folder: Path, corpus: Corpus, *, vectors: bool) -> None:
         self.vectors = vectors
@@ -136,13 +142,14 @@ class Stores:
         self._used: list[Path] = []  # but for the present one; the latest last
 
     def has(self, configuration: Configuration) -> bool:
-        """Return whether the store of a configuration exists and is complete."""
+        """Return whether there is a complete store for a configuration."""
         return _whole(self._place(configuration)).exists()
 
     @contextmanager
     def opened(self, configuration: Configuration, progress: Progress | None = None) -> Iterator[Trial]:
-        """Open the store of a configuration. If the store does not exist, fill it first. Raises `EmbedderUnavailable`
-        if the embedder failed, `StoreFull`, and the errors of opening a memory."""
+        """Open the store of a configuration as a context manager. If there is no complete store, create and fill a
+        store first. Raises `EmbedderUnavailable` if the embedder fails. Raises `StoreFull` if the disk cannot be
+        written. Also raises the errors of opening a memory."""
         settings, place = settings_of(self.corpus.settings, configuration), self._place(configuration)
         complete = self.has(configuration)
         if not complete:
@@ -165,13 +172,15 @@ class Stores:
     def _fill(self, trial: Trial, place: Path, progress: Progress | None) -> None:
         trial.load(self.corpus.dataset, progress)
         if self.vectors and trial.backend.embed_pending(refused=False):
-            raise EmbedderUnavailable("the embedder became unavailable while passages were embedded")
+            raise EmbedderUnavailable(
+                "the embedder became unavailable while passages were embedded; start it and repeat the command"
+            )
         with writing(self._folder):
             write_atomically(_whole(place), b"")
 
     def _make_room(self, place: Path) -> None:
-        """Create an empty folder. Delete the stores that were not used for the longest time, including those of earlier
-        processes."""
+        """Create the empty folder `place`. To limit the disk space, delete the stores that have not been used for the
+        longest time, including stores of earlier processes."""
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             others = [path for path in self._made() if path != self._present and path not in self._used]
@@ -197,5 +206,5 @@ class Stores:
 
 
 def _whole(place: Path) -> Path:
-    """Return the path of the marker file of a complete store."""
+    """Return the path of the marker file, which exists if the store in `place` is complete."""
     return place.with_name(f"{place.name}.whole")

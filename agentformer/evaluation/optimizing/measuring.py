@@ -1,5 +1,5 @@
-"""Measure each configuration once. A measurement opens a memory with the corpus, or comes from the journal of an
-earlier run."""
+"""Measures configurations (sets of settings) of a memory. Each configuration is measured once, because the result is
+stored in a journal, and later runs read the result from this journal."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Verdict = Literal["keep", "better", "unproven", "worse"]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A configuration with its mean on the development half, and its mean gain over the current configuration.
-    `changed` has the settings that differ. If `value` is None, the configuration cannot run here, and `skipped` is the
-    reason."""
+    """A measured configuration. `changed` are the settings that differ from the current settings. `value` is the mean
+    of the metric on the questions that settings are chosen with. `gain` is the increase of this mean over the current
+    settings. If the configuration cannot run on this machine, `value` is None, and `skipped` is the reason."""
 
     changed: Mapping[str, Value]
     value: float | None
@@ -44,7 +44,7 @@ class Tried:
     skipped: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the attempt as JSON values."""
+        """Return the fields as JSON values."""
         return {
             "changed": dict(self.changed),
             "value": None if self.value is None else round(self.value, 4),
@@ -56,8 +56,9 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Optimization:
-    """The result. `questions`, `current`, `best` and `gain` have a value for each half. `gain` compares the chosen
-    settings with the current settings on the same questions. Only the development half was used for the choice."""
+    """The result of an optimisation. `current` and `best` are the means of the metric with the current and with the
+    chosen settings. `gain` is the difference of these means. Each of these fields, and `questions`, has one value for
+    each half of the questions. Only the development half was used to choose the settings."""
 
     name: str
     level: Level
@@ -77,13 +78,14 @@ class Optimization:
 
     @property
     def changed(self) -> dict[str, tuple[Value, Value]]:
-        """Setting -> (current value, chosen value), for the settings that should change."""
+        """Setting -> (current value, chosen value), for the settings whose chosen value differs."""
         return differing(self.settings, self.chosen)
 
     @property
     def verdict(self) -> Verdict:
-        """`keep` if no better settings were found on the development half. Otherwise the result on the test half:
-        `better` or `worse` if the 95% interval of the gain excludes 0, else `unproven`."""
+        """A judgement about the chosen settings. `keep`: no better settings were found on the development half.
+        `better` or `worse`: the test half shows a difference, because the 95% interval of the gain does not contain 0.
+        `unproven`: the test half shows no clear difference."""
         if not self.changed:
             return "keep"
         gain = self.gain.get("test")
@@ -92,7 +94,7 @@ class Optimization:
         return "better" if gain.value > 0 else "worse"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON values. An interval is `[mean, low, high]`."""
+        """Return the result as JSON values. A mean with its confidence interval is `[mean, low, high]`."""
         return {
             "name": self.name,
             "level": self.level,
@@ -122,8 +124,9 @@ _FEW = 100  # questions below which a note says how little is known
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` is the number of measured configurations. `left` is the number of configurations that are planned so far,
-    and `seconds_left` is their estimated time."""
+    """The progress of an optimisation. `done` is the number of finished measurements. `left` is the number of
+    configurations that are planned now. `seconds_left` is the estimated time for these configurations, or None if it is
+    unknown. `doing` describes the current step."""
 
     done: int
     left: int
@@ -132,7 +135,8 @@ class Progress:
 
 
 class Optimizer:
-    """One optimisation. `questions` has the questions of each half."""
+    """Searches for the best settings, and measures each configuration that is tried. `questions` are the questions of
+    each half."""
 
     def __init__(
         self,
@@ -161,8 +165,8 @@ class Optimizer:
         self._unranked = False  # True if the last measurement was made without the reranker
 
     def optimum(self, space: Space) -> Optimization:
-        """Search the best settings and return the result. Raises `InvalidInput` if the current settings cannot be
-        used."""
+        """Search for the best settings, and return the result. `space` are the settings that may change. Raises
+        `InvalidInput` if the current settings cannot be used."""
         chosen, finished = descend(self._current, space, self._choice_scores, self._plan)
         self._planned = ()
         current = {half: self._scores(self._current, half) for half in self._questions}
@@ -189,7 +193,8 @@ class Optimizer:
         self._planned = left
 
     def _choice_scores(self, configuration: Configuration) -> Sequence[float] | None:
-        """Return the scores of a configuration on the half that is used for the choice. Raises `OutOfTime`."""
+        """Return one score for each question of the half that is used to choose settings. Return None if the
+        configuration cannot run. Raises `OutOfTime` if too little time is left for the measurement."""
         if configuration != self._current and self._find(configuration, self._chooses) is None:
             self._clock.check(fills=not self._stores.has(configuration))
         measured = self._measured(configuration, self._chooses)
@@ -201,8 +206,9 @@ class Optimizer:
         return [self._metric(ranks) for ranks in self._measured(configuration, half).ranks]
 
     def _measured(self, configuration: Configuration, half: Half) -> Measured:
-        """Return a measurement from the journal, or make it and add it to the journal. It is not added if the
-        configuration cannot run or the reranker failed."""
+        """Return the measurement of a configuration with the questions of a half. If the journal does not contain this
+        measurement, the configuration is measured, and the result is added to the journal. The result is not added if
+        the configuration cannot run, or if the reranker failed."""
         measured = self._find(configuration, half)
         if measured is None:
             measured = self._measure(configuration, half)
@@ -278,5 +284,5 @@ class Optimizer:
 
     def _notes(self) -> tuple[str, ...]:
         count = sum(map(len, self._questions.values()))
-        few = f"{count} questions are few: the true value of each figure may lie anywhere in its interval"
+        few = f"{count} questions are few: the true value of a figure may lie anywhere in its interval; add questions"
         return (*self._corpus.dataset.notes, *((few,) if count < _FEW else ()), *self._warnings)

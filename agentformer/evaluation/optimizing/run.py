@@ -1,8 +1,9 @@
-"""Find the best settings for given questions. Settings are chosen on one half of the questions and tested on the other
-half.
+"""Finds the best settings for given questions. Settings are chosen with one half of the questions (the development
+half) and tested with the other half (the test half).
 
-Each configuration is a memory with the corpus, searched with the questions of the development half. `descend` chooses
-the best configuration. Only the current and the chosen settings are measured on the test half, after the choice.
+To measure a configuration (a set of settings), the passages are stored in a memory with these settings, and the
+questions of the development half are searched. `descend` chooses the best configuration. After this choice, the current
+and the chosen settings are measured with the test half.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ _AUTOMATIC = dict.fromkeys(("language_detector", "compounds", "japanese"), "auto
 class OptimizeOptions:
     """The options of `optimize`.
 
-    Settings in `without` are not changed. If `only` is given, other settings are not changed. `seed` divides the
-    questions. A configuration is not started if it would probably end more than `budget` seconds after the start. The
-    final measurements on the test half are made in any case.
+    Settings named in `without` are not changed. If `only` is not empty, only the settings named in `only` are changed.
+    `seed` changes how the questions are divided into halves. `budget` is a number of seconds: a measurement does not
+    start if it would probably end after this time. The final measurements with the test half are always made.
     """
 
     level: Level = "quick"
@@ -72,15 +73,15 @@ class OptimizeOptions:
 def optimize(
     corpus: Corpus, work: Path, options: OptimizeOptions, progress: Callable[[Progress], None] | None = None
 ) -> Optimization:
-    """Search the settings with the best mean of a metric.
+    """Search for the settings with the highest mean of a metric.
 
-    Measurements are stored in the work folder (`cache.work_folder`), so the same call continues after an interruption.
-    If passages, questions, model, version, installed analyzers or other retrieval settings have changed, earlier
-    measurements are discarded.
+    Measurements are stored in a folder inside `work`. If an optimisation is interrupted, the same call continues it. If
+    the passages, the questions, the model, the version, the installed analyzers or other retrieval settings have
+    changed, the stored measurements are deleted, and all configurations are measured again.
 
-    Raises `InvalidInput` for too few questions and for a setting that cannot be searched, `Conflict` while another
-    process uses the same folder, `StoreFull`, and `EmbedderUnavailable` if the model fails. Finished measurements are
-    kept after an error.
+    Raises `InvalidInput` if there are too few questions, or if a setting cannot be searched. Raises `Conflict` while
+    another process uses the same folder. Raises `StoreFull` if the disk cannot be written. Raises `EmbedderUnavailable`
+    if the embedding model fails. Finished measurements remain stored after an error.
     """
     check_metric(options.metric)
     check_only(options.only, present(corpus.settings))
@@ -100,7 +101,8 @@ def optimize(
 
 
 def _lock(folder: Path) -> AbstractContextManager[Any]:
-    """Create and lock the folder. Raises `Conflict` and `StoreFull`."""
+    """Create the folder and lock it, so that only one process uses it. Raises `Conflict` if another process has the
+    lock. Raises `StoreFull` if the folder cannot be created."""
     with writing(folder.parent, ANOTHER_FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -111,14 +113,15 @@ def _lock(folder: Path) -> AbstractContextManager[Any]:
 
 
 def check_metric(name: str) -> None:
-    """Raise `InvalidInput` if the metric is unknown, or if it needs more passages than a measurement ranks."""
+    """Raise `InvalidInput` if the metric is unknown, or if it needs more than the ten results that a measurement
+    ranks."""
     measure_of(name)
     if int(name.partition("@")[2]) > DEPTH:
         raise InvalidInput("metric", f"must use at most {DEPTH} passages, such as recall@{DEPTH}, got {name!r:.80}")
 
 
 def check_only(only: Collection[str], known: Configuration) -> None:
-    """Raise `InvalidInput` for a setting that cannot be searched."""
+    """Raise `InvalidInput` if `only` contains a name that is not in `known`, the settings that can be searched."""
     if unknown := sorted(set(only) - set(known)):
         raise InvalidInput(
             "only", f"{unknown[0]!r:.80} is not a setting that can be optimised; known settings are {', '.join(known)}"
@@ -126,30 +129,33 @@ def check_only(only: Collection[str], known: Configuration) -> None:
 
 
 def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) -> dict[Half, tuple[Question, ...]]:
-    """Return the halves that have questions. Raises `InvalidInput` if there are too few questions."""
+    """Return half -> questions. A half without questions is left out. Raises `InvalidInput` if there are too few
+    questions."""
     if not questions:
-        raise InvalidInput("questions", "have no relevant passages; list passage ids under relevant")
+        raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")
     development, test = halves(questions, seed)
     if level != "eval":
         if len(questions) < LEAST:
             raise InvalidInput(
                 "questions",
-                f"are only {len(questions)}; a choice of settings needs at least {LEAST}. Use --level eval to measure "
-                "the current settings, or --synthetic to make more questions; a hundred questions of your own are best",
+                f"there are only {len(questions)}; a choice of settings needs at least {LEAST}. Use --level eval to "
+                "measure only the current settings, or --synthetic to generate questions; a hundred questions of your "
+                "own are best",
             )
         if min(len(development), len(test)) < _LEAST_HALF:
             raise InvalidInput(
                 "questions",
-                f"are {len(development)} to choose by and {len(test)} to judge by, because questions with a "
-                "common passage are in the same half; ask about more passages, or try another --seed",
+                f"there are {len(development)} questions to choose by and {len(test)} to judge by; one half has too "
+                "few. Questions with a common passage are in the same half, so ask about more passages, or try another "
+                "--seed",
             )
     divided: dict[Half, tuple[Question, ...]] = {"development": development, "test": test}
     return {half: group for half, group in divided.items() if group}
 
 
 def _space(embedder: Embedder) -> tuple[EmbeddingSpace | None, tuple[str, ...]]:
-    """Return the embedder's space. If the embedder is unavailable, return None and the reason. Then search uses only
-    words."""
+    """Return the embedding space of the embedder, and notes for the user. If the embedder is unavailable, the space is
+    None, a note contains the reason, and search uses only words."""
     try:
         return embedder.space, ()
     except EmbedderUnavailable as error:

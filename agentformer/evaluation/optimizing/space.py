@@ -1,11 +1,14 @@
-"""The settings that an optimisation may change, and the search of the best settings.
+"""The settings that an optimisation may change, and the search for the best settings. A configuration is a set of
+values for these settings.
 
-A setting that this version does not have is skipped. If the values of a setting are names, all of them are tried.
+Settings that this version does not have are skipped. If the values of a setting are names, all of these names are
+tried.
 
-The search is a coordinate descent within a time budget. For each setting, its values are tried while all other settings
-stay the same. The best value is taken if it is an improvement. The level `full` repeats all settings until nothing
-changes. A value is an improvement if it gains more than one standard error of the paired difference over the questions
-(after the one-standard-error rule of Breiman et al. 1984), because among many values some look better by chance.
+The search is a coordinate descent within a time budget. It changes one setting at a time and tries the values of this
+setting while all other settings stay the same. The best value is chosen if it is an improvement: its gain must exceed
+one standard error of the paired difference over the questions (after the one-standard-error rule of Breiman et al.
+1984), because among many values some look better by chance. The level `full` goes through all settings up to three
+times, until a pass changes nothing.
 """
 
 from __future__ import annotations
@@ -36,8 +39,9 @@ OVERLAP_SHARES = (0.0, 0.1, 0.2)  # of a chunk; with more than a fifth, neighbou
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A setting, and the values that each level tries in addition to the current value. Without values, all possible
-    values are tried."""
+    """A setting that can be searched. `full` and `quick` are the values that the levels of the same name try in
+    addition to the current value. If `quick` is empty, the level `quick` tries the values of `full`. `cost` is the data
+    that must be built again after a change."""
 
     name: str
     cost: Cost
@@ -65,7 +69,8 @@ _ANALYSIS = {each.name for each in PARAMETERS if each.cost == "words"}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Properties of a corpus and its model. They limit the settings and values to try."""
+    """Properties of a corpus and its embedding model. From these properties follows which settings and values are worth
+    trying."""
 
     model_tokens: int  # tokens that the model can read; 0 if there are no vectors
     longest: int  # tokens of the longest passage
@@ -73,23 +78,23 @@ class Facts:
 
 
 def present(settings: Settings) -> Configuration:
-    """Return the current values of the settings."""
+    """Return the current values of the settings that can be searched."""
     return {each.name: getattr(settings, each.name) for each in PARAMETERS if hasattr(settings, each.name)}
 
 
 def settings_of(settings: Settings, configuration: Configuration) -> Settings:
-    """Return `settings` with the values of a configuration. Raises `InvalidInput`."""
+    """Return a copy of `settings` with the values of a configuration. Raises `InvalidInput` if a value is invalid."""
     return dataclasses.replace(settings, **configuration)  # type: ignore[arg-type]  # each has the type of its field
 
 
 def key(configuration: Configuration) -> str:
-    """Return a text that is the same for equal configurations."""
+    """Return a text that identifies a configuration. Equal configurations have the same text."""
     return json.dumps(dict(configuration), sort_keys=True)
 
 
 def stored_key(settings: Settings, configuration: Configuration) -> str:
-    """Return a text that is the same for configurations that can share a store, because they split, embed and analyze
-    texts in the same way."""
+    """Return a text that identifies the store that a configuration needs. Configurations have the same text if they
+    split, embed and analyze passages in the same way, so they can use the same store."""
     stored = {each.name: configuration[each.name] for each in _of(configuration) if each.cost != "search"}
     try:
         analyzers = ",".join(analyzer_names(settings_of(settings, configuration)))
@@ -99,7 +104,8 @@ def stored_key(settings: Settings, configuration: Configuration) -> str:
 
 
 def analyzer_names(settings: Settings) -> list[str]:
-    """Return the name of each analyzer that these settings select, or "" for an analyzer that they leave out."""
+    """Return one name for each kind of text analyzer. The name is "" if the settings select no analyzer of this
+    kind."""
     chosen = choose_analyzers(settings)
     analyzers = [getattr(chosen, field.name) for field in dataclasses.fields(chosen)]
     return [analyzer.name if analyzer else "" for analyzer in analyzers]
@@ -107,8 +113,8 @@ def analyzer_names(settings: Settings) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The settings that a level searches in a corpus. Settings in `without` are not searched. If `only` is given, other
-    settings are not searched."""
+    """The search space of an optimisation: the settings that may change. Settings named in `without` are not searched.
+    If `only` is not empty, only the settings named in `only` are searched."""
 
     level: Level
     facts: Facts
@@ -116,15 +122,16 @@ class Space:
     without: Collection[str] = ()
 
     def parameters(self, configuration: Configuration) -> list[Parameter]:
-        """Return the settings that can affect this corpus, in the order of the search. The level `quick` rebuilds no
-        vectors and no chunks, unless the caller asks for a setting by name."""
+        """Return the settings to search, in the order of the search. Settings that cannot affect this corpus are left
+        out. At the level `quick`, settings that need new vectors or chunks are also left out, unless `only` names
+        them."""
         if self.level == "eval":
             return []
         return [parameter for parameter in _of(configuration) if self._wanted(parameter) and self._matters(parameter)]
 
     def candidates(self, parameter: Parameter, configuration: Configuration) -> Iterator[Configuration]:
-        """Return configurations with other values of this setting. If the chunk size changes, the overlap keeps its
-        share of the chunk."""
+        """Yield configurations in which this setting has another value. If the size of chunks changes, their overlap
+        changes in proportion."""
         now = configuration[parameter.name]
         for value in self._values(parameter, configuration):
             if value != now:
@@ -144,7 +151,8 @@ class Space:
         return not parameter.language or parameter.language in self.facts.languages
 
     def _values(self, parameter: Parameter, configuration: Configuration) -> Sequence[Value]:
-        """Return the values to try. All sizes that split no passage are equal, so only one of them is tried."""
+        """Return the values to try for a setting. All chunk sizes above the length of the longest passage have the same
+        effect, so only one of these sizes is tried."""
         values = (parameter.quick if self.level == "quick" else ()) or parameter.full
         longest, chunk = self.facts.longest, int(configuration["chunk_tokens"])
         if parameter.name == "chunk_tokens":
@@ -160,7 +168,7 @@ class Space:
 
 
 def differing(one: Configuration, other: Configuration) -> dict[str, tuple[Value, Value]]:
-    """Return setting -> (first value, second value), for the settings in which two configurations differ."""
+    """Return setting -> (value in `one`, value in `other`) for each setting in which the configurations differ."""
     return {name: (value, other[name]) for name, value in one.items() if value != other[name]}
 
 
@@ -169,7 +177,8 @@ def _of(configuration: Configuration) -> list[Parameter]:
 
 
 class Clock:
-    """Estimates the time of measurements. `budget` is in seconds, or None for no limit."""
+    """Measures and estimates the duration of measurements. `budget` is the limit in seconds for all measurements
+    together, or None for no limit."""
 
     def __init__(self, budget: float | None = None) -> None:
         self._end = None if budget is None else time.monotonic() + budget
@@ -177,20 +186,22 @@ class Clock:
         self._asking: list[float] = []
 
     def took(self, opening: float, asking: float, *, filled: bool) -> None:
-        """Record the seconds that a measurement needed to open its memory, and to ask its questions."""
+        """Record the duration of a measurement. `opening` is the time for opening its memory and `asking` is the time
+        for its questions, both in seconds. `filled` is true if the passages also had to be stored in this memory."""
         self._asking.append(asking)
         if filled:
             self._filling.append(opening)
 
     def estimate(self, *, fills: bool) -> float | None:
-        """Return the estimated seconds of another measurement, or None if unknown. `fills` says whether a store must be
-        filled first."""
+        """Return the estimated seconds of another measurement. Return None if no similar measurement was made before.
+        `fills` is true if the passages must first be stored."""
         if not self._asking or (fills and not self._filling):
             return None
         return statistics.fmean(self._asking) + (statistics.fmean(self._filling) if fills else 0.0)
 
     def check(self, *, fills: bool) -> None:
-        """Raise `OutOfTime` if another measurement would probably end after the budget."""
+        """Raise `OutOfTime` if another measurement would probably end after the budget. `fills` is true if the passages
+        must first be stored."""
         if self._end is not None and time.monotonic() + (self.estimate(fills=fills) or 0.0) > self._end:
             raise OutOfTime
 
@@ -203,13 +214,14 @@ Planned = Callable[[Sequence[Configuration]], None]  # called with the remaining
 
 
 class OutOfTime(Exception):
-    """Too little time is left for another measurement."""
+    """Too little of the time budget is left for another measurement."""
 
 
 def descend(
     start: Configuration, space: Space, measure: Measure, planned: Planned = lambda left: None
 ) -> tuple[Configuration, bool]:
-    """Return the best configuration, and whether the search finished. `measure` may raise `OutOfTime`."""
+    """Return the best configuration, and whether the search finished in time. `measure` returns the scores of a
+    configuration. If `measure` raises `OutOfTime`, the search ends."""
     best, order = start, space.parameters(start)
     try:
         scores = measure(best)
@@ -229,8 +241,8 @@ def descend(
 
 
 def is_improvement(scores: Sequence[float], former: Sequence[float]) -> bool:
-    """Return whether the mean gain of `scores` over `former` exceeds its standard error. Both have one score for each
-    question."""
+    """Return whether the mean gain of `scores` over `former` exceeds the standard error of this gain. `scores` and
+    `former` have one score for each question, in the same order."""
     gains = [new - old for new, old in zip(scores, former, strict=True)]
     gain = statistics.fmean(gains) if gains else 0.0
     error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
@@ -240,8 +252,8 @@ def is_improvement(scores: Sequence[float], former: Sequence[float]) -> bool:
 def _step(
     best: Configuration, scores: Sequence[float], tried: Iterable[Configuration], measure: Measure
 ) -> tuple[Configuration, Sequence[float]]:
-    """Return the best value of one setting. `OutOfTime` leaves the setting unchanged, because an untried value might be
-    better."""
+    """Measure all candidates for one setting. Return the best configuration and its scores. If `measure` raises
+    `OutOfTime`, no candidate is chosen, because a candidate that was not measured might be better."""
     best_so_far = best, scores
     for candidate in tried:
         values = measure(candidate)

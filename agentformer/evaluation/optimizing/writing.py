@@ -1,5 +1,5 @@
-"""Write settings into a file that `load_settings` can read (`AGENTFORMER_NAME=value`). All other lines stay
-unchanged."""
+"""Writes settings into a file with lines such as `AGENTFORMER_NAME=value`, which `load_settings` can read. All other
+lines of the file stay unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BEFORE = re.compile(r"\s*(?:export[^\S\r\n]+)?")  # what stands before a name i
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The changes to a file: the former text of the replaced lines, and the added lines."""
+    """The changes to a settings file: the former text of each line that was replaced, and the lines that were added."""
 
     path: Path
     replaced: tuple[str, ...]
@@ -31,11 +31,11 @@ class Written:
 
 
 def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -> Written:
-    """Set these settings in a file. The file is created if it does not exist.
+    """Write these settings into a file. The file is created if it does not exist.
 
-    A line that sets one of the settings is replaced. Other settings are added at the end, after `comment`. Other lines
-    and the permissions of the file do not change. The write is atomic. Raises `InvalidInput` if the file cannot be read
-    or written.
+    A line that sets one of the settings is replaced. Settings without such a line are added at the end, after
+    `comment`. All other lines and the permissions of the file stay unchanged. The write is atomic. Raises
+    `InvalidInput` if the file cannot be read or written.
     """
     target, former, text = _read(path)
     try:
@@ -57,7 +57,7 @@ def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -
 
 
 def check_writable(path: Path) -> None:
-    """Raise `InvalidInput` if `write_settings` could not write this file."""
+    """Raise `InvalidInput` if `write_settings` cannot write this file."""
     target, _, _ = _read(path)
     if not target.parent.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
         raise InvalidInput(
@@ -66,7 +66,8 @@ def check_writable(path: Path) -> None:
 
 
 def _read(path: Path) -> tuple[Path, bytes, str]:
-    """Return the resolved path and the content. The content is empty if there is no file. Raises `InvalidInput`."""
+    """Return the path after links are resolved, the bytes of the file, and its text. The bytes and the text are empty
+    if the file does not exist. Raises `InvalidInput` if the file cannot be read."""
     try:
         target = path.resolve()
         former = read_file(target) if target.exists() else b""
@@ -78,8 +79,8 @@ def _read(path: Path) -> tuple[Path, bytes, str]:
 
 
 def _replaced(text: str, lines: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the text with these variables set, and the replaced lines. If several lines set a variable, all of them
-    are changed."""
+    """Replace each line of `text` that sets one of the variables. `lines` maps each variable to its new line. Return
+    the new text, and a mapping of each replaced variable to its former line."""
     parts: list[str] = []
     replaced: dict[str, str] = {}
     for binding in parse_stream(io.StringIO(text, newline="")):
