@@ -138,7 +138,7 @@ def test_a_client_that_leaves_a_silent_model_frees_the_thread(
     tmp_path: Path, talker: Talker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTFORMER_THREADS", "1")
-    alone = Server(tmp_path, talker)
+    alone = Server(tmp_path, talker, "import agentformer.api.response as r; r._SILENCE_SECONDS = 0.5")
     silence = threading.Event()
     try:
         alone.upload("keys.txt", KEYS)

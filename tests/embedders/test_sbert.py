@@ -167,9 +167,9 @@ def test_a_model_that_was_moved_is_still_the_same(own_model: Path, tmp_path: Pat
 
 
 def test_auto_finds_the_folder_that_a_store_was_made_with(own_model: Path, tmp_path: Path) -> None:
-    with agentformer.connect(index_dir=tmp_path, embedder=f"sbert:{own_model}") as af:
+    with agentformer.connect(index_dir=tmp_path, embedder=f"sbert:{own_model}", runtime="torch") as af:
         af.memory.store("the keys of the harbour")
-    with agentformer.connect(index_dir=tmp_path, embedder="auto") as af:
+    with agentformer.connect(index_dir=tmp_path, embedder="auto", runtime="torch") as af:
         assert af.memory.search("keys", mode="dense")[0].entry.content == "the keys of the harbour"
 
 
