@@ -65,10 +65,10 @@ class ModelOptions:
 
 @dataclass(slots=True)
 class Loop:
-    """One turn. `run` asks the model and runs its tool calls.
+    """One turn. `run` asks the model and runs the tools that it calls.
 
-    If the prompt is too long for the model, `smaller` is called once and returns shorter first messages. After the run,
-    `briefing` contains the first messages that were used, and `results` contains the results of all calls.
+    If the prompt is too long for the model, `smaller` is called once. It returns shorter first messages, which replace
+    `briefing`. After the run, `results` contains the results of all tool calls.
     """
 
     model: ModelOptions

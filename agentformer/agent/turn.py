@@ -42,8 +42,8 @@ class ToolStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """The event that a tool call has ended. `text` is the beginning of the result. For a call that was not run,
-    `failed` is True, and `text` is the reason."""
+    """The event that a tool call has ended. `text` is the beginning of the result. If the call was not run, `failed` is
+    True, and `text` is the reason."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -66,9 +66,9 @@ class Cited:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The result of a turn. `text` is the answer, or the reason why there is no answer. `steps` is the number of
-    requests to the model. `tokens_in` and `tokens_out` are counted by the model server, and are 0 if the server does
-    not count."""
+    """The result of a turn. `text` is the answer, or the reason why there is no answer. `finish` says why the turn
+    ended. `steps` is the number of requests to the model. `tokens_in` and `tokens_out` are counted by the model server,
+    and are 0 if the server does not count."""
 
     session_id: str
     text: str
@@ -122,7 +122,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the clock during the `with` block, so that this time does not count."""
+        """Stop the clock during the `with` block, so that this time does not count for the limits."""
         started = time.monotonic()
         try:
             yield
@@ -150,7 +150,8 @@ class Meter:
         return self.seconds_left >= _MIN_SECONDS
 
     def count(self, reply: Reply, estimate: int) -> None:
-        """Add the tokens of a reply. `estimate` is used instead if the model server does not count tokens."""
+        """Add the tokens of a reply. If the model server does not count tokens, `estimate` is used for the limit of
+        tokens."""
         self.tokens_in += reply.tokens_in
         self.tokens_out += reply.tokens_out
         self._last = reply.tokens_in + reply.tokens_out or estimate

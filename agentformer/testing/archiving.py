@@ -1,5 +1,4 @@
-"""Tests of a backend: snapshots, backups, stored histories, vectors that are taken over from another store, and
-`verify`."""
+"""Tests of a backend: snapshots, backups, `verify`, and entries and vectors that are copied from another store."""
 
 from __future__ import annotations
 
@@ -98,8 +97,8 @@ class Archiving(BackendCase):
         assert list(backend.history(entry.id)) == []
 
     def test_an_invalid_history_stores_nothing(self, tmp_path: Path) -> None:
-        """`store` raises `InvalidInput` if the versions of a history do not rise, or if the history belongs to another
-        entry. Nothing is stored."""
+        """`store` raises `InvalidInput` if the former versions of an entry are not in rising order, or if they belong
+        to another entry. Nothing is stored."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         stranger = dataclasses.replace(states[0], id="another")
@@ -187,7 +186,7 @@ class Archiving(BackendCase):
         assert self.by_vectors(second, "quokka") == self.by_vectors(first, "quokka")
 
     def test_vectors_of_another_space_are_not_kept(self, tmp_path: Path) -> None:
-        """`keep_vectors` ignores vectors of another embedding space than the space of the store."""
+        """`keep_vectors` ignores a vector if its embedding space is not the embedding space of the store."""
         vectors = _vectors(self.filled(tmp_path / "first", dense=True))
         counting = CountingEmbedder(HashingEmbedder(dimension=128))
         empty = self.start(tmp_path / "other", counting)
@@ -199,7 +198,7 @@ class Archiving(BackendCase):
 
     def test_an_invalid_vector_is_refused(self, tmp_path: Path) -> None:
         """`keep_vectors` raises `EmbedderError` for a vector that is not finite, is not of unit length, or has the
-        wrong dimension, and for a text hash of the wrong length."""
+        wrong dimension. It also raises this error for a text hash of the wrong length."""
         backend = self.start(tmp_path, dense=True)
         space = HashingEmbedder().space
         unit = np.zeros(space.dimension, np.float32)
@@ -210,7 +209,8 @@ class Archiving(BackendCase):
                 backend.keep_vectors([StoredVector(space, key, vector)])
 
     def test_unused_vectors_are_deleted_when_the_store_is_closed(self, tmp_path: Path) -> None:
-        """When the store is closed, it deletes each vector from `keep_vectors` whose text belongs to no entry."""
+        """When a store is closed, a vector that `keep_vectors` added is deleted, unless an entry has the text of this
+        vector."""
         vectors = _vectors(self.filled(tmp_path / "first", dense=True))
         second = self.start(tmp_path / "second")
         assert second.keep_vectors(vectors) == 6
@@ -229,7 +229,7 @@ class Archiving(BackendCase):
 
 
 class Verifying(BackendCase):
-    """Tests of `verify`, which looks for damage, with a store that has no damage."""
+    """Tests of `verify`, which looks for damage. The stores in these tests have no damage."""
 
     def test_an_empty_store_is_sound(self, tmp_path: Path) -> None:
         """`verify` finds no damage in an empty store. Each check has its own name and a description."""

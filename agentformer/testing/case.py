@@ -41,7 +41,8 @@ COSINE_TOLERANCE = 1e-5  # rounding errors of float32 sums that are added in ano
 
 
 class BackendCase:
-    """Base class of the tests of a backend. A test opens its own stores, and they are closed at the end of the test.
+    """Base class of the tests of a backend. A test opens its own stores, and these stores are closed at the end of the
+    test.
 
     If the backend stores no vectors, the subclass sets `vectors = False`. With this setting, tests of vectors are
     skipped, and the other tests search by words.
@@ -72,7 +73,8 @@ class BackendCase:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The search modes that the backend supports. A backend without vectors does not support `dense`."""
+        """The search modes that find entries with this backend. The mode `dense` is missing if the backend stores no
+        vectors."""
         return ("hybrid", "dense", "lexical") if self.vectors else ("hybrid", "lexical")
 
     def stored(
@@ -187,7 +189,7 @@ def admits(scope: Scope, entry: MemoryEntry) -> bool:
 
 
 class Reference:
-    """Computes the entries and the cosines that a backend must return. The computation is exact and slow."""
+    """Computes which entries and cosines a backend must return. The results are exact."""
 
     def __init__(self, entries: Iterable[MemoryEntry] = (), embedder: Embedder | None = None) -> None:
         self.entries = {entry.id: entry for entry in entries}
@@ -233,7 +235,6 @@ class CountingEmbedder:
 
     @property
     def inner(self) -> Embedder:
-        """Return the embedder that computes the vectors. Raise `EmbedderUnavailable` while `down` is true."""
         return self._inner
 
     @property

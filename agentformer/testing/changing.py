@@ -20,7 +20,8 @@ class Changing(BackendCase):
     """Tests of `update`, which changes fields of an entry, and of `history`, which returns the former versions."""
 
     def test_an_update_raises_the_version_and_keeps_the_former_state(self, tmp_path: Path) -> None:
-        """Each update raises the version by one, and adds the entry as it was before the update to the history."""
+        """Each update raises the version by one. After the update, the history contains the former state of the
+        entry."""
         backend, (first,) = self.stored(tmp_path, make_entry("first", metadata={"a": 1}, occurred_at=_MOMENT))
         second = backend.update(first.id, {"content": "second", "metadata": {"b": [None, True]}})
         third = backend.update(first.id, {"salience": 0.5, "tier": "core"}, expected_version=2)
@@ -62,8 +63,8 @@ class Changing(BackendCase):
         assert backend.count(Scope()) == 0
 
     def test_fields_set_by_the_store_cannot_be_changed(self, tmp_path: Path) -> None:
-        """`update` raises `InvalidInput` for the id, version, use counts, creation and update times of an entry, and
-        for an unknown field."""
+        """`update` raises `InvalidInput` if it is asked to change the id, the version, the use counts, the creation
+        time or the update time of an entry. An unknown field also raises `InvalidInput`."""
         backend, (entry,) = self.stored(tmp_path, "a")
         kept = {"id": "x", "version": 9, "created_at": _MOMENT, "updated_at": _MOMENT, "archived_by": "x"}
         counts = dict.fromkeys(("access_count", "match_count", "read_count", "repeat_count"), 1)
@@ -93,7 +94,8 @@ class Changing(BackendCase):
         assert by_words(backend, "albatross", there) == [entry.id] == self.by_vectors(backend, "albatross", there)
 
     def test_superseded_and_archived_entries_are_not_found(self, tmp_path: Path) -> None:
-        """Search finds superseded entries and archived entries only if the scope has `include_archived`."""
+        """An entry may be archived, or superseded by a newer entry. Search finds such an entry only if the scope has
+        `include_archived`."""
         backend, (old, new, dusty) = self.stored(tmp_path, *(f"the {word} okapi" for word in ("old", "new", "dusty")))
         backend.update(old.id, {"superseded_by": new.id})
         backend.update(dusty.id, {"archived_at": _MOMENT})
@@ -133,7 +135,7 @@ class Leases(BackendCase):
 
     def test_only_one_holder_has_a_lease_until_its_release(self, tmp_path: Path) -> None:
         """Only one holder has a lease, even if several backends have the store open. Only this holder can release the
-        lease."""
+        lease. After that, another holder can take the lease."""
         one, other = self.start(tmp_path), self.start(tmp_path)
         assert one.lease("clean", "A", _LONG) is True
         assert other.lease("clean", "B", _LONG) is False
@@ -146,8 +148,8 @@ class Leases(BackendCase):
         assert one.lease("clean", "A", _LONG) is False
 
     def test_a_lease_expires_unless_the_holder_prolongs_it(self, tmp_path: Path) -> None:
-        """After a lease has expired, another holder can take it. If the holder calls `lease` again before the end, the
-        lease lasts longer."""
+        """After a lease has expired, another holder can take the lease. If the holder calls `lease` again before the
+        end, the lease lasts longer."""
         backend = self.start(tmp_path)
         names = ("prolonged", "expired")
         assert all(backend.lease(name, "A", _SHORT) for name in names)

@@ -38,7 +38,7 @@ class _DiesAfter(CountingEmbedder):
 
 
 class _Picky(CountingEmbedder):
-    """An embedder that refuses each batch with the word "bad". `asked` counts the batches."""
+    """An embedder that raises an error for each batch with the word "bad". `asked` counts the batches."""
 
     asked = 0
 
@@ -51,8 +51,7 @@ class _Picky(CountingEmbedder):
 
 
 class _Calling(CountingEmbedder):
-    """An embedder with 64 dimensions, which differs from the default embedder. It calls a given function before each
-    batch."""
+    """An embedder of another space than the default embedder. Before each batch, it calls a given function."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(HashingEmbedder(64))
@@ -119,7 +118,7 @@ class Pending(BackendCase):
         assert abs((hit.dense_score or 0) - 1) < 1e-5
 
     def test_removed_entries_are_not_embedded(self, tmp_path: Path) -> None:
-        """`embed_pending` does not embed an entry that was removed before."""
+        """If an entry is removed before it is embedded, `embed_pending` does not embed this entry."""
         embedder = FlakyEmbedder(down=True)
         backend, (removed, kept) = self.stored(tmp_path, "removed marmot", "kept marmot", embedder=embedder, dense=True)
         backend.remove([removed.id])
@@ -141,8 +140,8 @@ class Pending(BackendCase):
         assert [(hit.entry.id, round(hit.dense_score or 0, 5)) for hit in hits] == [(two.id, 1.0)]
 
     def test_progress_reports_finished_and_all_windows(self, tmp_path: Path) -> None:
-        """`progress` is called with two numbers: the finished windows, which never decrease, and all windows. A window
-        is a piece of text that the embedder can read at once."""
+        """`progress` is called with the number of finished windows, which never decreases, and with the number of all
+        windows. A window is a piece of text that the embedder can read at once."""
         reports: list[tuple[int, int]] = []
         backend = self.start(tmp_path, dense=True)
         backend.store([make_entry(f"stoat {n}") for n in range(30)], progress=lambda *report: reports.append(report))
@@ -151,8 +150,8 @@ class Pending(BackendCase):
 
 
 class Reembedding(BackendCase):
-    """Tests of `reembed`, which moves a store to the embedding space of another embedder, and of `spaces` and
-    `prune_spaces`."""
+    """Tests of `reembed`, `spaces` and `prune_spaces`. `reembed` moves a store to the embedding space of another
+    embedder."""
 
     def test_spaces_are_empty_without_vectors(self, tmp_path: Path) -> None:
         """If a backend stores no vectors, `spaces` returns nothing, and `reembed` raises `InvalidInput`."""
@@ -224,8 +223,8 @@ class Reembedding(BackendCase):
         assert self.by_vectors(self.start(tmp_path, HashingEmbedder(64)), "marmot") == [entry.id]
 
     def test_one_reembed_at_a_time(self, tmp_path: Path) -> None:
-        """While a `reembed` is unfinished, a `reembed` to another space raises `Conflict`. After `abandon_reembedding`,
-        the call to the other space succeeds."""
+        """While a `reembed` is unfinished, a `reembed` to another embedding space raises `Conflict`. After
+        `abandon_reembedding`, this second `reembed` succeeds."""
         backend, _ = self.stored(tmp_path, *_TEXTS, dense=True)
         with raises(EmbedderUnavailable):
             backend.reembed(_DiesAfter(1))
@@ -252,8 +251,8 @@ class Reembedding(BackendCase):
         self._check_dense(tmp_path, entries, 64, _TEXTS[5])
 
     def test_entries_that_fail_during_reembed_have_vectors_after_it(self, tmp_path: Path) -> None:
-        """`reembed` embeds an entry in the new space, even if the embedder of the old space fails for this entry during
-        `reembed`."""
+        """If an entry cannot be embedded in the old space while `reembed` runs, the entry is still embedded in the new
+        space."""
         former = FlakyEmbedder()
         backend, stored = self.stored(tmp_path, *_TEXTS[:80], embedder=former, dense=True)
         former.down = True
@@ -265,7 +264,8 @@ class Reembedding(BackendCase):
         assert self.by_vectors(again, "marmot") == sorted(entry.id for entry in stored)
 
     def test_a_new_space_is_not_confused_with_a_pruned_one(self, tmp_path: Path) -> None:
-        """After `prune_spaces`, dense search in a new space does not use index files of the deleted space."""
+        """`prune_spaces` deletes a former embedding space. If files of this space remain on disk, search in a new space
+        does not use these files."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.reembed(HashingEmbedder(64))
         backend.close()
@@ -332,7 +332,7 @@ class Reembedding(BackendCase):
 
     def test_another_embedder_is_refused_with_advice(self, tmp_path: Path) -> None:
         """If a store is opened with the embedder of another space, `store` and `search` raise `SpaceMismatch`. The
-        message contains the commands that help."""
+        message names two solutions: the option `--embedder` and the command `reembed`."""
         backend, _ = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.close()
         other = self.start(tmp_path, HashingEmbedder(64))

@@ -65,7 +65,7 @@ class EmbedderConformance:
         assert float(np.abs(alone[0] - alone[2]).max()) > 1e-3
 
     def test_a_text_is_nearest_to_itself(self) -> None:
-        """Of all documents, the document with the same text as the query has the highest cosine."""
+        """If a query has the same text as a document, no other document is nearer to the query."""
         embedder = self.make()
         rows = embedder.embed_documents(_TEXTS)
         for n in (0, 1, 3):
@@ -94,8 +94,8 @@ class EmbedderConformance:
             embedder.embed_documents(["short", longer])
 
     def test_the_last_word_that_fits_changes_the_vector(self) -> None:
-        """If a text has almost `max_tokens` tokens, its last word changes the vector. So the embedder reads the whole
-        text."""
+        """If a text has almost `max_tokens` tokens, its last word changes the vector, because the embedder reads the
+        whole text."""
         embedder = self.make()
         spans = embedder.token_spans("filler " * 5000)
         per_word = max(1, sum(span.start < len("filler ") for span in spans))
@@ -151,7 +151,7 @@ class RerankerConformance:
         raise NotImplementedError
 
     def test_each_text_has_one_finite_score(self) -> None:
-        """`scores` returns one finite float32 for each text."""
+        """`scores` returns one score for each text. A score is a finite float32."""
         reranker = self.make()
         assert reranker.name
         self._check_scores(reranker.scores(_QUESTION, _PASSAGES), len(_PASSAGES))
@@ -180,7 +180,7 @@ class RerankerConformance:
         assert int(np.argmax(reranker.scores("When does the bakery open?", _PASSAGES[:2]))) == 1
 
     def test_the_end_of_a_long_text_or_question_changes_the_score(self) -> None:
-        """The last words of a long text change the score. The last words of a long question change the score, too."""
+        """The last words of a long text change the score. The last words of a long question also change the score."""
         reranker = self.make()
         scores = reranker.scores(_QUESTION, [f"{_LONG}{ending}" for ending in _ENDINGS])
         self._check_scores(scores, len(_ENDINGS))
@@ -221,9 +221,9 @@ VALUE = {"colour": "red", "dark": True}  # a model that repeats its prompt retur
 
 
 class LanguageModelConformance:
-    """The contract of `LanguageModel` as tests. A subclass defines `make()`, which returns the model under test. If the
-    model does not support tools or schemas, the subclass sets `tools` or `schemas` to False. If the limit of tokens is
-    known, the subclass sets `fits` to this limit."""
+    """The contract of `LanguageModel` as tests. A subclass defines `make()`, which returns the model under test. For a
+    model without tools, the subclass sets `tools = False`. For a model without JSON Schemas, it sets `schemas = False`.
+    `fits` is the number of tokens that the model accepts, or 0 if this number is unknown."""
 
     tools = True  # the model accepts tools and their results
     schemas = True  # if the message is JSON that fits the schema, the model returns this JSON

@@ -1,5 +1,5 @@
-"""Tests of a backend: search returns exact cosines, all entries with a matching word, and the same order each time. A
-call returns only entries of its scope."""
+"""Tests of a backend: search computes exact cosines, finds all entries with a matching word, and always returns the
+same order. Every call returns only entries of its scope (a filter for entries)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _corpus(size: int = 300) -> list[MemoryEntry]:
 
 
 def _long(fact: str, at: int, sentences: int = 120) -> str:
-    """Return a text with this number of other sentences. The sentence `fact` stands before the sentence with index
-    `at`. The text is longer than the embedder can read at once."""
+    """Return a text that is longer than the embedder can read at once. It consists of `sentences` similar sentences,
+    and of `fact`, which stands before the sentence with index `at`."""
     filler = [f"Nothing of note was written about item {n} in that long year." for n in range(sentences)]
     return " ".join([*filler[:at], fact, *filler[at:]])
 
@@ -86,8 +86,8 @@ class Searching(BackendCase):
         assert by_words(backend, "rhinoceros") == []
 
     def test_words_rank_the_better_match_higher(self, tmp_path: Path) -> None:
-        """In lexical search, an entry that contains more words of the query has a higher score. Rare words count
-        more."""
+        """In lexical search, an entry has a higher score if it contains more words of the query. A rare word counts
+        more than a frequent word."""
         both = make_entry("In the morning the dugong carried a bobbin to the beach.")
         twice = make_entry("The dugong met another dugong on the beach today.")
         once = make_entry("In the morning the dugong swam to the beach and back again.")
@@ -110,8 +110,8 @@ class Searching(BackendCase):
         assert [hit.dense_rank for hit in dense] == list(range(1, len(dense) + 1))
 
     def test_hybrid_scores_are_in_range_sorted_and_reproducible(self, tmp_path: Path) -> None:
-        """Hybrid search returns scores in 0..1, the highest score first. The same search returns the same hits
-        again."""
+        """Hybrid search returns scores in 0..1, the highest score first. If the search is repeated, it returns the same
+        hits."""
         backend, _ = self.stored(tmp_path, *_corpus())
         for text in ("numbat teapot", "kakapo", "the loris saw the easel on day 3", "nothing known"):
             hits = backend.search(Query(text, limit=50))
@@ -140,7 +140,7 @@ class Searching(BackendCase):
                     assert [hit.entry.id for hit in part] == [hit.entry.id for hit in whole[:limit]], (mode, text)
 
     def test_min_score_only_cuts_the_list(self, tmp_path: Path) -> None:
-        """`min_score` removes the hits with a lower score. The other hits do not change."""
+        """`min_score` removes all hits with a score below this value. The other hits do not change."""
         backend, _ = self.stored(tmp_path, *_corpus())
         whole = backend.search(Query("fossa hammock day 4", limit=30))
         least = whole[10].score
@@ -203,7 +203,7 @@ _JSON: tuple[Any, ...] = (
 
 
 def _population(seed: int, size: int) -> list[MemoryEntry]:
-    """Return `size` random entries with different values in every field that a scope can filter by."""
+    """Return `size` random entries. The entries differ in every field that a scope can filter by."""
     choose = random.Random(seed)  # noqa: S311
     entries = []
     for n in range(size):
@@ -292,7 +292,8 @@ class Scopes(BackendCase):
         assert backend.count(Scope(min_salience=0.73, decay=later)) == 0
 
     def test_metadata_is_compared_as_json(self, tmp_path: Path) -> None:
-        """A metadata filter compares JSON values by type and value: true does not equal 1, and "1" does not equal 1."""
+        """A metadata filter compares JSON values by type and value. For example, true does not equal 1, and "1" does
+        not equal 1."""
         new = (make_entry(f"{_WORD} {n}", metadata={"k": value}) for n, value in enumerate(_JSON))
         backend, entries = self.stored(tmp_path, *new)
         backend.store([make_entry(f"{_WORD} without"), make_entry(f"{_WORD} nested", metadata={"n": {"k": 1}})])
@@ -307,7 +308,7 @@ class Scopes(BackendCase):
             assert [e.content for e in backend.list(Scope(metadata={"k": value}))] == ["a", "b"]
 
     def test_metadata_keys_are_plain_text(self, tmp_path: Path) -> None:
-        """In the key of a metadata filter, no character has a special meaning."""
+        """A metadata key is plain text: characters such as `.` and `$` have no special meaning."""
         backend = self.start(tmp_path)
         keys = ("", "a.b", "$", "$.a", "a[0]", '"', "'", "ä", "%", "a b", "A")
         backend.store([make_entry(key, metadata={key: 1, "a": {"b": 1}}) for key in keys])
@@ -315,7 +316,7 @@ class Scopes(BackendCase):
             assert [e.content for e in backend.list(Scope(metadata={key: 1}))] == [key]
 
     def test_a_small_scope_is_searched_exactly(self, tmp_path: Path) -> None:
-        """If only one of many entries is inside the scope, search finds this entry."""
+        """If a scope contains only one of many entries, search with this scope finds this entry."""
         crowd = [make_entry(f"{_WORD} {_WORD} eats a leaf", session_id=f"s{n % 7}") for n in range(2000)]
         inside = make_entry(f"something else altogether, and one {_WORD}", session_id="mine", metadata={"rare": True})
         backend, _ = self.stored(tmp_path, *crowd[:1000], inside, *crowd[1000:])

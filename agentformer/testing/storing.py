@@ -75,7 +75,7 @@ class Storing(BackendCase):
         assert [(entry.role, entry.speaker, entry.raw) for entry in again] == message_fields
 
     def test_storing_sets_missing_times(self, tmp_path: Path) -> None:
-        """If an entry has no creation time or update time, `store` sets the missing time to the current time."""
+        """If an entry has no creation time or no update time, `store` sets this time to the current time."""
         before = datetime.now(UTC)
         backend, (stored,) = self.stored(tmp_path, "a")
         after = datetime.now(UTC)
@@ -189,7 +189,7 @@ class Storing(BackendCase):
         assert backend.count(Scope("n")) == 1
 
     def test_a_removed_id_can_be_stored_again_without_history(self, tmp_path: Path) -> None:
-        """If an entry is removed and its id is stored again, the new entry has no history."""
+        """After an entry is removed, a new entry with the same id can be stored. The new entry has no history."""
         backend, (entry,) = self.stored(tmp_path, "former quagga")
         backend.update(entry.id, {"content": "second quagga"})
         backend.remove([entry.id])
@@ -200,7 +200,8 @@ class Storing(BackendCase):
         assert by_words(backend, "zebra") == [entry.id]
 
     def test_reopening_sees_everything(self, tmp_path: Path) -> None:
-        """After the store is closed and opened again, it returns the same entries, history and search results."""
+        """After a store is closed and opened again, it contains the same entries and histories, and searches return the
+        same hits."""
         backend, entries = self.stored(tmp_path, *(f"numbat {i} lives here" for i in range(30)))
         changed = backend.update(entries[3].id, {"content": "numbat moved away"})
         query = Query("numbat lives", limit=50)
@@ -213,8 +214,8 @@ class Storing(BackendCase):
         assert len(before) == 30
 
     def test_another_opening_sees_each_acknowledged_write(self, tmp_path: Path) -> None:
-        """If two backends have the same store open, each backend sees a write of the other backend as soon as the write
-        has returned."""
+        """If two backends have the same store open, a write of one backend is visible to the other backend as soon as
+        the call has returned."""
         one, other = self.start(tmp_path), self.start(tmp_path)
         assert by_words(other, "kakapo") == [] == self.by_vectors(other, "kakapo")
         (entry,) = one.store([make_entry("a kakapo")])

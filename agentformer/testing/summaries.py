@@ -25,8 +25,8 @@ def _summary(originals: Sequence[MemoryEntry], content: str = "tapir: a summary"
 
 
 class Summaries(BackendCase):
-    """Tests of `consolidate`, which replaces original entries by a summary, of `restore`, which reverses this, and of
-    the removal of summaries and originals."""
+    """Tests of `consolidate` and `restore`, and of removing summaries and originals. `consolidate` archives entries,
+    the originals, and stores a summary of them. `restore` reverses this."""
 
     def summarized(self, folder: Path) -> tuple[MemoryBackend, Sequence[MemoryEntry], MemoryEntry]:
         """Store three entries and a summary that replaces them. Return the backend, the three stored entries and the
@@ -71,8 +71,8 @@ class Summaries(BackendCase):
             backend.consolidate(_summary([summary, other]), [other.id, summary.id])
 
     def test_one_of_several_overlapping_summaries_wins(self, tmp_path: Path) -> None:
-        """If several threads summarize some of the same entries, one call of `consolidate` succeeds, and the other
-        calls raise `Conflict`."""
+        """If several threads summarize groups of entries that overlap, one call of `consolidate` succeeds, and the
+        other calls raise `Conflict`."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         originals = backends[0].store([_message(f"the tapir ate {n} leaves") for n in range(4)])
         outcomes: list[str] = []
@@ -126,7 +126,7 @@ class Summaries(BackendCase):
                 backend.restore(entry_id)
 
     def test_archived_at_of_a_summary_and_its_originals_cannot_be_changed(self, tmp_path: Path) -> None:
-        """`update` refuses to change `archived_at` of a summary or of its originals."""
+        """`update` raises `InvalidInput` if it is asked to change `archived_at` of a summary or of an original."""
         backend, originals, summary = self.summarized(tmp_path)
         for entry_id, at in ((originals[0].id, None), (originals[1].id, _MOMENT), (summary.id, _MOMENT)):
             with unchanged(backend, *(entry.id for entry in originals), summary.id), raises(InvalidInput):
@@ -144,8 +144,8 @@ class Summaries(BackendCase):
         self.check_live(backend, [entry.id for entry in originals])
 
     def test_removing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
-        """If an original is removed, its summary is removed, too. The other originals of this summary become current
-        again."""
+        """If an original is removed, the summary of this original is removed, too. The other originals of this summary
+        become current again."""
         backend, originals, summary = self.summarized(tmp_path)
         assert backend.remove([originals[1].id]) == 2
         assert list(backend.get([summary.id, originals[1].id])) == []
@@ -155,7 +155,7 @@ class Summaries(BackendCase):
             backend.restore(summary.id)
 
     def test_removing_a_summary_restores_its_originals(self, tmp_path: Path) -> None:
-        """If a summary is removed, its originals become current again."""
+        """If a summary is removed, the originals of this summary become current again."""
         backend, originals, summary = self.summarized(tmp_path)
         assert backend.remove([summary.id]) == 1
         assert list(backend.list(EVERYTHING)) == list(originals)
@@ -171,7 +171,8 @@ class Summaries(BackendCase):
         assert list(backend.list(EVERYTHING)) == list(originals[1:])
 
     def test_removing_a_scope_removes_its_summaries(self, tmp_path: Path) -> None:
-        """If the entries of a scope are removed, their summaries and their histories are removed, too."""
+        """If the entries of a scope are removed, the summaries of these entries are removed, too. Nothing remains of
+        their histories."""
         backend, originals, summary = self.summarized(tmp_path)
         backend.update(originals[0].id, {"content": "the tapir ate one leaf"})
         backend.update(summary.id, {"content": "tapir: a better summary"})
@@ -197,8 +198,8 @@ class Summaries(BackendCase):
         self.check_live(backend, [kept.id, new.id])
 
     def test_a_removed_summary_is_no_duplicate(self, tmp_path: Path) -> None:
-        """If a call of `store` removes a summary, a new entry of this call is not a duplicate of the removed
-        summary."""
+        """A call of `store` may remove a summary and store a new entry with the same text. The new entry does not count
+        as a duplicate of this summary."""
         backend, originals, summary = self.summarized(tmp_path)
         new = _summary([])  # the same text as the summary that this call removes
         (stored,) = backend.store([new], unique=True, replacing=[Scope(kinds=("message",), include_archived=True)])

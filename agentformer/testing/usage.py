@@ -75,8 +75,8 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron") == [first.id] == self.by_vectors(backend, "heron")
 
     def test_an_entry_with_any_difference_is_stored(self, tmp_path: Path) -> None:
-        """With `unique`, an entry is stored if its text, namespace, owner or another field differs from the existing
-        entry."""
+        """With `unique`, an entry is stored if any of its fields, such as the text or the namespace, differs from the
+        existing entry."""
         backend = self.start(tmp_path)
         (first,) = backend.store([_fact()], unique=True)
         for changes in _OTHERWISE:
@@ -88,7 +88,7 @@ class Duplicates(BackendCase):
 
     def test_duplicates_within_a_call_are_stored_once(self, tmp_path: Path) -> None:
         """If one call of `store` with `unique` contains two equal entries, only the first entry is stored. The second
-        entry counts as a repetition."""
+        entry is counted in `repeat_count` of the first entry."""
         backend = self.start(tmp_path)
         one, twin, other = _fact(), _fact(), _fact(content="The stork does not.")
         stored = backend.store([one, twin, other], unique=True)
@@ -97,8 +97,8 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron stork") == [one.id, other.id] == self.by_vectors(backend, "heron stork")
 
     def test_the_same_entry_can_be_stored_again(self, tmp_path: Path) -> None:
-        """If an entry with the same id and the same content exists, `store` with `unique` counts a repetition and
-        raises no error."""
+        """If an entry with the same id and the same content exists, `store` with `unique` raises no error. It raises
+        `repeat_count` of the existing entry by one."""
         backend = self.start(tmp_path)
         entry = _fact()
         for times in (2, 1):
@@ -107,8 +107,8 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron") == [entry.id] == self.by_vectors(backend, "heron")
 
     def test_concurrent_duplicates_are_stored_once(self, tmp_path: Path) -> None:
-        """If several threads store the same fact with `unique`, the fact is stored once, and the other calls count as
-        repetitions."""
+        """If several threads store the same fact with `unique`, the fact is stored once. Each other call raises
+        `repeat_count` of this entry by one."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
 
         def write(n: int) -> list[str]:
@@ -136,7 +136,8 @@ class Duplicates(BackendCase):
         assert list(backend.get([old.id])) == [] and by_words(backend, "heron") == [new.id]
 
     def test_messages_and_entries_without_unique_are_no_duplicates(self, tmp_path: Path) -> None:
-        """Without `unique`, every entry is stored. With `unique`, messages with the same text are still all stored."""
+        """Without `unique`, every entry is stored. With `unique`, every message is stored, even if another message has
+        the same text."""
         backend, _ = self.stored(tmp_path, _fact())
         backend.store([_fact(), _fact()])
         for _ in range(2):
@@ -145,7 +146,7 @@ class Duplicates(BackendCase):
 
     def test_an_existing_id_with_other_content_is_a_conflict(self, tmp_path: Path) -> None:
         """If an entry with the same id and another content exists, `store` with `unique` raises `Conflict`. Nothing is
-        stored, and no repetition is counted."""
+        stored, and `repeat_count` does not change."""
         backend, (known,) = self.stored(tmp_path, _fact())
         with unchanged(backend, known.id), raises(Conflict):
             backend.store([_fact(), make_entry("Something else.", id=known.id)], unique=True)
