@@ -90,7 +90,7 @@ class Agent:
             grant = replace(grant, namespaces=(self._namespace,))
         folder = options.get("folder")
         if folder is not None and not folder.is_dir():
-            raise InvalidInput("folder", f"{str(folder)!r:.200} is not a folder")
+            raise InvalidInput("folder", f"{str(folder)!r:.200} is not a folder; give an existing folder")
         self._caller = Caller(grant, self._namespace, folder=folder, extractive=True, **self._owner)
         self.stores = grant.may("write")  # whether messages are stored
         self.tools = af.toolbox.tools(grant)  # of the model; empty once it has refused tools
@@ -140,8 +140,8 @@ class Agent:
         return self._finish(loop, outcome, session, permission, earlier)
 
     def referenced_memory(self, call: ToolCall) -> MemoryEntry | None:
-        """Return the entry whose id is an argument of the call, so that a person can read this entry before permitting
-        the call. Return None if the call has no id, or if the agent may not see the entry."""
+        """Return the entry that the argument `id` of the call names, so that a person can read the entry before
+        permitting the call. Return None if there is no such entry, or if the agent may not see the entry."""
         try:
             entries = self._af.backend.get([fields.name("id", call.arguments.get("id"))])
             return self._caller.require_visible(entries[0]) if entries else None
@@ -150,7 +150,7 @@ class Agent:
 
     def close(self, seconds: float = 10.0) -> bool:
         """Wait at most `seconds` for tool calls that still run after the end of their turn. Return True if all calls
-        have finished. The caller closes the memory after this method."""
+        have finished. Call this method before closing the memory."""
         return self._tool_workers.close(seconds)
 
     def _loop(self, calls: Calls, meter: Meter, briefing: Briefing, smaller: Callable[[], Briefing]) -> Loop:
@@ -170,8 +170,8 @@ class Agent:
         return brief(message, context, self._af.backend)
 
     def _brief_shorter(self, message: str, earlier: Sequence[Any]) -> Briefing:
-        """Return the first messages for the model with a quarter of the usual tokens. If this limit is too small,
-        return only the new message."""
+        """Return the first messages for the model with at most a quarter of the usual tokens. If the messages do not
+        fit into this limit, return only the new message."""
         try:
             return self._brief(message, earlier, self._af.settings.context_tokens // _SMALLER)
         except InvalidInput:
@@ -250,8 +250,8 @@ def _limits(settings: Settings, options: AgentOptions) -> Limits:
 
 
 def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> output.CheckedText:
-    """Return the answer with two changes. Brackets that were replaced in the prompt get their original form. Links that
-    occur in no text for the model are removed."""
+    """Return the answer with correct brackets and without unknown links. Brackets that were replaced in the prompt get
+    their original form. A link is unknown if no text that the model has read contains its address."""
     results = [result.text for result in loop.results]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)

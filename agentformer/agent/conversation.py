@@ -93,8 +93,8 @@ class Briefing:
 
 
 def brief(task: str, context: Context | None, backend: MemoryBackend) -> Briefing:
-    """Return the first messages of a turn for a task. `context` contains memories, earlier messages and, as its last
-    message, the task. If `context` is None, the only message is the task."""
+    """Return the first messages of a turn for a task. The messages in `context` contain memories and earlier messages,
+    and the last of these messages is the task. If `context` is None, the task is the only message."""
     messages = list(context.messages) if context else [ChatMessage("user", strip_template_tokens(task))]
     data = ""
     if context and context.has_memory:
@@ -193,8 +193,8 @@ class Conversation:
         return min(self._max_tokens // 2, left // long) if long else self._max_tokens // 2
 
     def _cut(self, text: str, limit: int) -> str:
-        """Return a text of at most `limit` tokens unchanged. Return the beginning of a longer text, with a note about
-        the removed characters."""
+        """Return a text of at most `limit` tokens unchanged. Of a longer text, return only the beginning, with a note
+        about the missing characters."""
         tokens = self._count_tokens(text)
         if tokens <= limit:
             return text

@@ -106,7 +106,7 @@ def test_with_a_namespace_tools_reach_no_other(agent: Make, af: AgentFormer) -> 
 def test_a_folder_that_is_none_is_refused(agent: Make, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     for folder in (tmp_path / "nothing", tmp_path / "file"):
-        with pytest.raises(InvalidInput, match=r"^folder: .* is not a folder$"):
+        with pytest.raises(InvalidInput, match=r"^folder: .* is not a folder; give an existing folder$"):
             agent(says("Never."), folder=folder)
 
 

@@ -192,7 +192,9 @@ class Journal:
             header, measured, whole = _read(path)
             if header != about:
                 changed = sorted(name for name in {*header, *about} if header.get(name) != about.get(name))
-                self.reset_reason = f"changed since: {', '.join(changed)}" if header else "nothing was measured before"
+                self.reset_reason = (
+                    f"changed since the last run: {', '.join(changed)}" if header else "there was no earlier run"
+                )
                 write_atomically(path, _line(about))
             else:
                 self._measurements = {(key(one.configuration), one.half): one for one in measured}

@@ -52,7 +52,9 @@ def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -
         if former:
             target.chmod(mode)  # the umask does not affect it
     except OSError as error:
-        raise InvalidInput("--write", f"{path} cannot be written ({error.strerror or error})") from None
+        raise InvalidInput(
+            "--write", f"{path} cannot be written ({error.strerror or error}); choose another file"
+        ) from None
     return Written(target, tuple(replaced.values()), tuple(added))
 
 
@@ -61,7 +63,8 @@ def check_writable(path: Path) -> None:
     target, _, _ = _read(path)
     if not target.parent.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
         raise InvalidInput(
-            "--write", f"{path} cannot be written: the folder does not exist, or you may not write to it"
+            "--write",
+            f"{path} cannot be written: its folder does not exist, or you have no permission; choose another file",
         )
 
 
@@ -73,9 +76,13 @@ def _read(path: Path) -> tuple[Path, bytes, str]:
         former = read_file(target) if target.exists() else b""
         return target, former, former.removeprefix(_BOM).decode("utf-8")
     except OSError as error:
-        raise InvalidInput("--write", f"{path} cannot be read ({error.strerror or error})") from None
+        raise InvalidInput(
+            "--write", f"{path} cannot be read ({error.strerror or error}); choose another file"
+        ) from None
     except UnicodeDecodeError:
-        raise InvalidInput("--write", f"{path} is not UTF-8 text; nothing was written") from None
+        raise InvalidInput(
+            "--write", f"{path} is not UTF-8 text, so nothing was written; convert the file to UTF-8"
+        ) from None
 
 
 def _replaced(text: str, lines: Mapping[str, str]) -> tuple[str, dict[str, str]]:
