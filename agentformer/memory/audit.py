@@ -62,10 +62,11 @@ class Oversized:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The result of an audit of the live entries of a namespace. `duplicates` are groups of entries with equal text,
-    owner and details; `merge_duplicates` can merge these groups. `near_duplicates` are groups of entries with similar
-    text; a person must decide what to do with these groups. Messages and working entries are not compared, because
-    people repeat themselves. Parts of documents are not compared, because documents quote each other."""
+    """The result of an audit of the live entries of a namespace; archived and superseded entries are not live.
+    `duplicates` are groups of entries with equal text, owner and details; `merge_duplicates` can merge these groups.
+    `near_duplicates` are groups of entries with similar text; a person must decide what to do with these groups.
+    Messages and entries of the working tier are not compared, because people repeat themselves. Parts of documents are
+    not compared, because documents quote each other."""
 
     namespace: str
     entries: int
@@ -119,9 +120,9 @@ def audit(
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:
-    """Merge the groups of `report.duplicates`: in each group, mark all entries except the oldest as superseded by the
-    oldest entry. Return the entries that were marked. Entries that changed after the audit are skipped. Nothing is
-    deleted."""
+    """Merge the groups of `report.duplicates`: in each group, mark all entries except the oldest as superseded
+    (replaced) by the oldest entry. Return the entries that were marked. Entries that changed after the audit are
+    skipped. Nothing is deleted."""
     merged: list[MemoryEntry] = []
     for group in report.duplicates:
         versions = dict(zip(group.ids, group.versions, strict=True))
@@ -140,8 +141,8 @@ def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[Memory
 
 
 def _supersede(backend: MemoryBackend, entry: MemoryEntry, by: str | None) -> MemoryEntry | None:
-    """Mark the entry as superseded by the entry with the id `by`, or as live if `by` is None. Return the updated entry,
-    or None if another caller has changed or removed the entry."""
+    """Mark the entry as superseded (replaced) by the entry with the id `by`. If `by` is None, remove this mark. Return
+    the updated entry, or None if another caller has changed or removed the entry."""
     try:
         return backend.update(entry.id, {"superseded_by": by}, expected_version=entry.version)
     except (Conflict, NotFound):
@@ -164,7 +165,7 @@ class _Candidate:
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Candidate:
-        """Return the candidate of an entry."""
+        """Return a candidate with the fields of this entry."""
         place = json.dumps([entry.tier == "core", entry.agent_id, entry.user_id, entry.project])
         digest = blake2b(f"{place}\0{entry.content}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
         return cls(entry.id, entry.version, place, entry.content, digest)
@@ -199,7 +200,7 @@ def _exact_duplicates(backend: MemoryBackend, candidates: Sequence[_Candidate]) 
 
 def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplicates]:
     """Split entries with the same content into groups with the same details, such as title and metadata. `store` uses
-    the same rule to recognize a duplicate. Return the groups of two or more entries."""
+    the same rule to recognize a duplicate. A group of only one entry is left out."""
     groups: list[list[MemoryEntry]] = []
     for start in range(0, len(ids), _PAGE):
         for entry in backend.get(ids[start : start + _PAGE]):

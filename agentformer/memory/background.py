@@ -20,9 +20,9 @@ Job = TypeVar("Job", bound=Hashable)
 
 
 class JobQueue(Generic[Job]):
-    """A queue that runs its jobs one after another in a daemon thread. If an equal job is already waiting, a job is not
-    queued again. Thread-safe. The function `run` is called with each job and must not raise an error. The thread ends
-    when no job is waiting, because a running thread would keep the owner of the queue in memory."""
+    """A queue that runs its jobs one after another in a daemon thread. A job is not queued if an equal job is already
+    waiting. Thread-safe. The function `run` is called with each job and must not raise an error. The thread ends when
+    no job is waiting, because a running thread would keep the owner of the queue in memory."""
 
     def __init__(self, run: Callable[[Job], object]) -> None:
         self._run = run

@@ -20,7 +20,7 @@ _PAGE = 1000
 
 
 class Owner(TypedDict, total=False):
-    """The owner of a core block. If `namespace` is missing, it is "default". If `agent_id` or `user_id` is missing, the
+    """The owner of a core block. The default of `namespace` is "default". If `agent_id` or `user_id` is missing, the
     block does not belong to a single agent or user."""
 
     namespace: str
@@ -139,8 +139,8 @@ def _checked_owner(
 
 
 def _repeat(edit: Callable[[], MemoryEntry], name: str) -> MemoryEntry:
-    """Call `edit`, and return its result. If another caller changes the block `name` at the same time, call `edit`
-    again. Raises `Conflict` after many attempts."""
+    """Call the function `edit`, and return its result. If `edit` fails because another caller changed the block `name`
+    at the same time, call `edit` again. Raises `Conflict` after many attempts."""
     for _ in range(_ATTEMPTS):
         with suppress(Conflict):
             return edit()

@@ -122,8 +122,8 @@ def facts_of(text: str, language: str) -> Facts:
 def conflict(one: Facts, other: Facts) -> str:
     """Return the kind of contradiction between the facts of two sentences about one subject: "number", "date" or
     "negation". Return "" if the sentences do not contradict each other. A sentence that only adds facts is no
-    contradiction. Sentences with different labels describe different things, and so do sentences with different
-    weekdays or years if their numbers or dates differ too."""
+    contradiction. Sentences about different things do not contradict each other: sentences with different labels (such
+    as "12" in "Room 12 is free"), and sentences in which both the numbers or dates and the weekdays or years differ."""
     if one.label != other.label:
         return ""
     numbers = bool(one.numbers - other.numbers and other.numbers - one.numbers)
@@ -182,8 +182,8 @@ def _decimal(whole: str, fraction: str = "") -> str:
 
 
 def _values(text: str, number: Number) -> list[str]:
-    """Return the values of the first reading of `number`. A minus sign before the number is included. A time at a full
-    hour is returned as a plain number: "9:00" gives "9"."""
+    """Return the values of the first reading (possible meaning) of `number`. A minus sign before the number is
+    included. A time at a full hour is returned as a plain number: "9:00" gives "9"."""
     before = text[max(0, number.start - 2) : number.start]
     sign = "-" if before and before[-1] in "-−" and not before[:-1].strip() else ""
     return [sign + value.removeprefix("at ").removesuffix(":00") for value in number.readings[0]]
@@ -214,8 +214,8 @@ def _is_year(number: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two sentences of core blocks that contradict each other. `about` is `number`, `date` or `negation`. `ids` and
-    `titles` belong to the blocks of the two sentences. In all pairs, the older block comes first."""
+    """Two sentences of core blocks that contradict each other. `about` is `number`, `date` or `negation`. `ids`,
+    `titles` and `sentences` are pairs in which the older block comes first."""
 
     about: str
     ids: tuple[str, str]
@@ -266,15 +266,15 @@ def _sentences(blocks: Sequence[MemoryEntry]) -> Iterator[_Sentence]:
 
 
 def _language(text: str, fallbacks: Sequence[str]) -> str:
-    """Return the language of the sentence `text`. If the negations of this language are not known, return the first
-    language of `fallbacks` whose negations are known, if there is one."""
+    """Return the language of the sentence `text`. If no words of negation are known for this language, return the first
+    language in `fallbacks` for which such words are known, if there is one."""
     own = detect_language(text)
     return next((language for language in (own, *fallbacks) if language in NEGATIONS), own)
 
 
 def _candidates(sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, _Sentence]]:
     """Yield the pairs of sentences that have a term in common and whose blocks can be in the same context. The number
-    of pairs for each term is limited."""
+    of pairs for a term is limited, because a frequent term does not show that two sentences have the same subject."""
     by_term: defaultdict[str, list[int]] = defaultdict(list)
     for n, sentence in enumerate(sentences):
         shared = {other for term in sentence.terms for other in by_term[term][:_MAX_SHARED]}
@@ -286,8 +286,8 @@ def _candidates(sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, _Se
 
 
 def _share_context(one: MemoryEntry, other: MemoryEntry) -> bool:
-    """Return whether both blocks can be in the same context. This is the case if the blocks have the same agent, user
-    and project; a value that is not set fits every value."""
+    """Return whether both blocks can be in the same context. They can if their agent, user and project are equal. An
+    agent, user or project that is not set equals any other."""
     owners = ((one.agent_id, other.agent_id), (one.user_id, other.user_id), (one.project, other.project))
     return all(first is None or second is None or first == second for first, second in owners)
 

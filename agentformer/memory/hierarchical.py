@@ -40,7 +40,7 @@ class HierarchicalMemory:
         return dataclasses.replace(entry, id=own_id, kind=BLOCK_KIND if entry.kind == "fact" else entry.kind)
 
     def check_update(self, former: MemoryEntry, changes: Mapping[str, Any]) -> None:
-        """Raise `InvalidInput` if the entry `former` would break a rule of its tier after `changes`."""
+        """Raise `InvalidInput` if `changes` to the entry `former` break a rule of the tier of this entry."""
         if former.tier != "core":
             return
         if changes.get("title", former.title) != former.title:

@@ -35,8 +35,8 @@ class CleaningReport:
     """The result of one run. `sessions` is the number of sessions that had entries to summarize. `summaries` are the
     ids of the new summaries, and `archived` is the number of entries that the summaries replaced. `busy` are the ids of
     sessions that another caller was cleaning. `conflicts` is the number of groups of entries that were not summarized,
-    because an entry changed or an error occurred; the next run tries these groups again. `outcomes` counts the
-    summaries by the way in which they were made. `MemoryCleaner.status` returns the last error."""
+    because an entry changed or an error occurred; the next run tries these groups again. `outcomes` contains the number
+    of summaries for each way of making them, such as with a model. `MemoryCleaner.status` returns the last error."""
 
     sessions: int = 0
     summaries: tuple[str, ...] = ()
@@ -59,10 +59,10 @@ class CleaningReport:
 def select_groups(
     entries: Iterable[MemoryEntry], *, keep_recent: int, batch: int, leave: Collection[str] = ()
 ) -> list[list[str]]:
-    """Group the live episodic entries of one session for summaries, and return the ids of each group. A group has
-    `batch` entries in order of time, with the same agent, user and project. The newest `keep_recent` entries are left
-    out, and so are entries that do not fill a group, summaries, entries that are derived from other entries, and the
-    ids in `leave`."""
+    """Group the live episodic entries of one session for summaries, and return a list of ids for each group. The
+    entries of a group are in order of time and have the same agent, user and project. A group has `batch` entries.
+    These entries are not grouped: the newest `keep_recent` entries, entries that do not fill a group, summaries,
+    entries that are derived from other entries, and entries whose ids are in `leave`."""
     ordered = sort_by_time(entry for entry in entries if entry.kind != SUMMARY_KIND and not entry.derived_from)
     groups: list[list[str]] = []
     open_groups: dict[tuple[str | None, ...], list[str]] = defaultdict(list)
@@ -88,9 +88,9 @@ class MessageCounter:
         self._lock = threading.Lock()
 
     def reached(self, session: tuple[str, str], count_stored: Callable[[], int]) -> bool:
-        """Count a new message of `session`, which is a namespace and a session id. Return True if the number of
-        messages has reached a multiple of `every`. `count_stored` is a function that returns the number of messages in
-        the store."""
+        """Count a new message of `session`, which is a pair of a namespace and a session id. Return True if the number
+        of messages has reached a multiple of `every`. `count_stored` is a function that returns the number of messages
+        in the store."""
         with self._lock:
             count = self._counts.pop(session, None)
             if count is not None and (count + 1) % self._every:
@@ -106,9 +106,10 @@ class MessageCounter:
 
 @dataclass(frozen=True, slots=True)
 class CleaningOptions:
-    """Options of a `MemoryCleaner`. A session is cleaned after each `every` new messages; 0 means never. The newest
-    `keep_recent` entries are not summarized. Each summary replaces `batch` entries. All sessions are cleaned every
-    `interval` seconds; 0 means never. The lease that reserves a session for one cleaner ends after `lease_seconds`."""
+    """Options of a `MemoryCleaner`. A session is cleaned each time it has `every` new messages; 0 means never. The
+    newest `keep_recent` entries are not summarized. Each summary replaces `batch` entries. All sessions are cleaned
+    every `interval` seconds; 0 means never. A lease reserves a session for one cleaner, and ends after
+    `lease_seconds`."""
 
     every: int = 10
     keep_recent: int = 5
@@ -120,7 +121,7 @@ class CleaningOptions:
 class OnDemandSummarizer:
     """Builds a new `Summarizer` for each summary. If the language model cannot be built, the summary is made without
     the model, because a caller that adds a message cannot correct the settings. `instant` is True if no model is
-    configured, because a summary without a model takes only milliseconds."""
+    configured; in this case, a summary takes only milliseconds."""
 
     def __init__(
         self,
@@ -150,8 +151,8 @@ class OnDemandSummarizer:
 
 class MemoryCleaner:
     """Cleans the sessions of a backend: old entries are replaced by summaries. Thread-safe. A lease ensures that only
-    one thread of one process cleans a session at a time. Entries without a session are not part of a conversation, so
-    they are never summarized."""
+    one thread cleans a session at a time, even if several processes use the store. Entries without a session are not
+    part of a conversation, so they are never summarized."""
 
     def __init__(
         self,
@@ -176,9 +177,9 @@ class MemoryCleaner:
 
     def run(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:
         """Clean one session, the sessions of one namespace, or all sessions, and return a report. If only `session_id`
-        is given, the session is searched in every namespace. Sessions that another process is cleaning are skipped. In
-        contrast to automatic cleaning, `run` also summarizes entries that were restored from a summary. Errors of
-        `ready` are raised before anything is changed."""
+        is given, the sessions with this id in all namespaces are cleaned. Sessions that another caller is cleaning are
+        skipped. In contrast to automatic cleaning, `run` also summarizes entries that a caller has restored from a
+        summary. If a part of the summarizer cannot be loaded, the error is raised before anything is changed."""
         return self._run(namespace, session_id, on_request=True)
 
     def message_added(self, entry: MemoryEntry) -> None:
@@ -245,8 +246,8 @@ class MemoryCleaner:
 
     @contextmanager
     def _logging_errors(self) -> Iterator[None]:
-        """Log errors of the `with` block and do not raise them. The message of the caller is stored already, so the
-        call must not fail."""
+        """Log errors of the `with` block and do not raise them. The message of the caller is already stored, so an
+        error in cleaning must not fail the call."""
         try:
             yield
         except AgentFormerError as error:
@@ -264,8 +265,9 @@ class MemoryCleaner:
         return sorted(session for session, count in counts.items() if session is not None and count >= least)
 
     def _clean(self, namespace: str, session_id: str, max_groups: int | None, on_request: bool) -> CleaningReport:
-        """Clean one session while holding a lease for the session. If there are more than `max_groups` groups of
-        entries, summarize `max_groups` groups and queue the session for the rest."""
+        """Clean one session while holding a lease for the session, and return a report. If there are more than
+        `max_groups` groups of entries, `max_groups` groups are summarized now, and the session is queued for the other
+        groups."""
         name = f"clean/{namespace}/{session_id}"
         holder = f"{os.getpid()}/{new_id()}"  # a new holder for each run, because two threads must not share a lease
         if not self._backend.lease(name, holder, self._options.lease_seconds):
@@ -286,8 +288,8 @@ class MemoryCleaner:
         return report
 
     def _groups(self, namespace: str, session_id: str, on_request: bool) -> list[list[str]]:
-        """Return the ids of the entries to summarize in a session, as one list for each summary. The texts of the
-        entries are dropped at once, because a long session would need much memory."""
+        """Return the ids of the entries to summarize in a session, as one list for each summary. Only ids and owners of
+        entries are kept in memory, because the texts of a long session would need much memory."""
         scope = Scope(namespace, tiers=("episodic",), session_id=session_id)
         entries = (
             dataclasses.replace(entry, content="", raw=None, metadata={}) for entry in all_entries(self._backend, scope)
@@ -307,7 +309,7 @@ class MemoryCleaner:
         return frozenset(link.id for summary in archived for link in summary.derived_from)
 
     def _summarize_group(self, session_id: str, ids: Sequence[str]) -> CleaningReport:
-        """Replace the entries with these ids by one summary. If an entry was changed or the summary fails, the entries
+        """Replace the entries with these ids by one summary. If an entry has changed or the summary fails, the entries
         stay unchanged and the report counts a conflict, so that other groups can still be summarized. Only `StoreError`
         is raised."""
         try:

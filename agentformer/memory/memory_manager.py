@@ -49,11 +49,9 @@ class PartBuilders:
 
 
 class MemoryManager:
-    """Stores and searches entries. Thread-safe if its backend is thread-safe. `decay_rates` gives the daily rate at
-    which the salience (importance) of unused entries falls, for each category. If a scope with documents is removed,
-    `discard_originals` is called with the SHA-256 digests of the uploaded files. In the methods below, `place` means
-    the keyword arguments `namespace` (default: "default"), `session_id`, `agent_id`, `user_id` and `project`. If one of
-    these is not given, a search does not filter by it."""
+    """Stores and searches entries. Thread-safe if its backend is thread-safe. `decay_rates` contains, for each category
+    of entries, the share of the salience (importance) that remains after a day without use. If a scope with documents
+    is removed, `discard_originals` is called with the SHA-256 digests of the uploaded files."""
 
     def __init__(
         self,
@@ -99,9 +97,9 @@ class MemoryManager:
 
         `values` can contain `tier` (default: "semantic"), `kind` (default: "fact"), `title`, `category`, `speaker`,
         `salience` (importance, 0..1), `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone), and
-        `metadata` (JSON; a list under `aliases` contains other names of the entry). The owner of the entry is given by
-        `namespace`, `session_id`, `agent_id`, `user_id` and `project`. `parent_id` and `pair_id` are ids of other
-        entries: the entry that contains this entry, and an entry that belongs to this entry.
+        `metadata` (JSON; a list under `aliases` contains other names of the entry). `namespace`, `session_id`,
+        `agent_id`, `user_id` and `project` are the owner of the entry. `parent_id` is the id of the entry that contains
+        the new entry. `pair_id` is the id of an entry that forms a pair with the new entry.
 
         `source_type` and `source_id` identify a record of the host application. The new entry replaces earlier entries
         of the same record.
@@ -145,9 +143,9 @@ class MemoryManager:
         """Return at most `limit` entries that match `text`, best first, as hits with scores; see `Hit`.
 
         `scope` contains filters: `namespace`, `session_id`, `agent_id`, `user_id`, `project`, `tiers`, `kinds`,
-        `categories`, `metadata` (these keys must have these values), `occurred_from`, `occurred_to`, `parent_id`,
-        `source_type`, `source_id`, `min_salience` (importance after decay) and `include_archived`. A filter that is not
-        given allows every value, but the namespace is then "default".
+        `categories`, `metadata` (an entry must have the same values under these keys), `occurred_from`, `occurred_to`,
+        `parent_id`, `source_type`, `source_id`, `min_salience` (importance after decay) and `include_archived`. The
+        default of `namespace` is "default". Any other filter that is not given allows every value.
 
         `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
         no word of `text` and has a cosine below `Settings.noise_floor`. With `relevant_only`, all hits that are not
@@ -223,17 +221,18 @@ class MemoryManager:
     def build_context(
         self, task: str, conversation: Any = (), max_tokens: int | None = None, **place: Unpack[Place]
     ) -> Context:
-        """Return chat messages for a language model, and a report about them; see `ContextBuilder.build`. The messages
-        have at most `max_tokens` tokens together (default: `Settings.context_tokens`). The entries in the messages are
-        counted as read."""
+        """Return a context: chat messages for a language model, with a report about the messages; see
+        `ContextBuilder.build`. The messages have at most `max_tokens` tokens together (default:
+        `Settings.context_tokens`). `place` selects the entries: `namespace`, `session_id`, `agent_id`, `user_id` and
+        `project`. The entries in the messages are counted as read."""
         context = self._parts.context_builder().build(task, conversation, max_tokens, **place)
         self._usage.count((entry_id for ids in context.report.included.values() for entry_id in ids), reads=1)
         return context
 
     def update(self, entry_id: str, *, expected_version: int | None = None, **changes: Any) -> MemoryEntry:
         """Change fields of an entry, and add the former version of the entry to its history. Return the changed entry.
-        Raises `NotFound` and `InvalidInput`. Raises `Conflict` if `expected_version` is given and the stored entry has
-        another version."""
+        Raises `NotFound` if the entry does not exist. Raises `InvalidInput` if the entry or a field cannot be changed.
+        Raises `Conflict` if `expected_version` is given and the stored entry has another version."""
         former = _changeable(self._backend, entry_id)
         checked = validation.changes(former, changes)
         self.hierarchical.check_update(former, checked)
@@ -241,21 +240,21 @@ class MemoryManager:
 
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
         """Mark the entry `old_id` as superseded by the entry `new_id`, so that searches return only the new entry.
-        Return the old entry. Raises `NotFound` and `InvalidInput`. Raises `Conflict` if one of the two entries is
-        already superseded."""
+        Return the old entry. Raises `NotFound` if an entry does not exist. Raises `InvalidInput` if the new entry
+        cannot supersede the old entry. Raises `Conflict` if one of the two entries is already superseded."""
         old, new = _changeable(self._backend, old_id), _changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
 
     def remove(self, what: str | Scope, *, expected_version: int | None = None) -> int:
-        """Delete an entry, or all entries in a scope. Their parts, vectors, index terms, history and uploaded files are
-        deleted too. Return the number of deleted entries.
+        """Delete an entry, or all entries in a scope. The parts, vectors, index terms, history and uploaded files of
+        these entries are deleted too. Return the number of deleted entries.
 
         If a part of a document is in the scope, the complete document is deleted. If an original of a summary is
-        deleted, the summary is deleted too, and the other originals of the summary become live again. Raises
-        `NotFound`. Raises `Conflict` if `expected_version` is given and the stored entry has another version. Raises
-        `InvalidInput` if `what` is the id of an uploaded document or of a part of one; use `rag.remove` to remove
-        documents.
+        deleted, the summary is deleted too, and the other originals of the summary become live again. Raises `NotFound`
+        if the entry does not exist. Raises `Conflict` if `expected_version` is given and the stored entry has another
+        version. Raises `InvalidInput` if `what` is the id of an uploaded document, or of a part of a document; use
+        `rag.remove` to remove documents.
         """
         if isinstance(what, Scope):
             scope = dataclasses.replace(validation.checked(what), include_archived=True)
@@ -275,16 +274,17 @@ class MemoryManager:
         self._usage.flush()
 
     def clean(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:
-        """Replace old episodic entries by summaries, and return a report. Without arguments, all sessions are cleaned;
-        with `namespace` or `session_id`, only these sessions."""
+        """Replace old episodic entries by summaries, and return a report. Without arguments, all sessions are cleaned.
+        With `namespace`, only the sessions of this namespace are cleaned. With `session_id`, only the sessions with
+        this id are cleaned."""
         namespace = fields.optional_name("namespace", namespace)
         return self._cleaner.run(namespace=namespace, session_id=fields.optional_name("session_id", session_id))
 
     def restore(self, summary_id: str) -> Entries:
         """Make the originals of a summary live again, without changes, and archive the summary. If `summary_id` is the
-        id of a superseded entry, make this entry live again. Return the live entries. Raises `NotFound`. Raises
-        `InvalidInput` if the entry is neither a summary nor superseded. Raises `Conflict` if the summary was already
-        restored."""
+        id of a superseded entry, make this entry live again. Return the entries that are live again. Raises `NotFound`
+        if the entry does not exist. Raises `InvalidInput` if the entry is neither a summary nor superseded. Raises
+        `Conflict` if the summary was already restored."""
         entry = _entry(self._backend, summary_id)
         if entry.superseded_by is not None:
             return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]

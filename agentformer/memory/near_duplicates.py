@@ -1,7 +1,7 @@
-"""Finds near-duplicates among many texts: MinHash signatures (Broder 1997) with banding (Leskovec, Rajaraman & Ullman,
-"Mining of Massive Datasets", chapter 3) select pairs of texts, and the exact Jaccard similarity of each pair is
-computed. The work grows with the number of texts, not with the number of pairs. The compared units (shingles) are runs
-of characters, so no tokenizer for words is needed in any language."""
+"""Finds near-duplicates among many texts. MinHash signatures (Broder 1997) with banding (Leskovec, Rajaraman & Ullman,
+"Mining of Massive Datasets", chapter 3) select the pairs of texts that may be similar. Only for these pairs, the exact
+Jaccard similarity is computed. The work grows with the number of texts, not with the number of pairs. Two texts are
+compared by their runs of characters (shingles), so no tokenizer for words is needed in any language."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def find_near_duplicates(texts: Sequence[Text]) -> list[NearDuplicates]:
 
 
 class _Comparison:
-    """Compares texts with each other, and caches their signatures, facts and similarities. Texts that are similar are
-    linked in a union-find structure. Texts are identified by their index."""
+    """Compares texts with each other. The signatures, facts and similarities of the texts are cached. Similar texts are
+    linked in a union-find structure. A text is identified by its index."""
 
     def __init__(self, texts: Sequence[Text]) -> None:
         self._texts = texts
@@ -119,8 +119,8 @@ class _Comparison:
         return n
 
     def _similarity(self, one: int, other: int) -> float:
-        """Return the exact similarity of two texts, given by their indexes. Return 0 if their estimated similarity is
-        low, or if they state different facts."""
+        """Return the exact similarity of two texts, given by their indexes. Return 0 if the estimated similarity of the
+        texts is low, or if the texts state different facts."""
         if (one, other) not in self._similarities:
             self._similarities[one, other] = self._compare(one, other)
         return self._similarities[one, other]
@@ -165,8 +165,8 @@ def _comparison_key(text: Text) -> int:
 
 
 def _shingles(text: str) -> Hashes:
-    """Return the hashes of all runs of `_SHINGLE` characters in the text, sorted and without repetitions. One space is
-    added at the beginning and at the end of the text first."""
+    """Return the hashes of all runs of `_SHINGLE` characters, sorted and without repetitions. The runs are taken from
+    the text with one space added at each end."""
     codes = np.frombuffer(f" {text} ".encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
     if len(codes) < _SHINGLE:
         codes = np.pad(codes, (0, _SHINGLE - len(codes)))

@@ -17,8 +17,8 @@ _SALIENCE_WEIGHT = 0.1  # share of the score that a hit loses if the salience of
 
 
 def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
-    """Lower the score of each hit by up to 10%, depending on how low the salience (importance) of its entry is after
-    `decay`. Return the hits, best first."""
+    """Lower the score of each hit by up to 10%: the lower the salience (importance) of the entry after `decay`, the
+    more. Return the hits with their new scores, best first."""
 
     def weighed(hit: Hit) -> Hit:
         loss = _SALIENCE_WEIGHT * (1 - effective_salience(hit.entry, decay))
@@ -44,8 +44,8 @@ class Recall:
 
     def search(self, query: Query, *, min_score: float = 0.0, relevant_only: bool = False) -> Hits:
         """Return at most `query.limit` hits with a score of at least `min_score`, best first. With `relevant_only`,
-        hits that are not relevant to the query are dropped. If there is no hit, a warning gives the reason if the
-        reason is known."""
+        hits that are not relevant to the query are dropped. If nothing is found and the reason is known, a warning
+        gives the reason."""
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
         wider = dataclasses.replace(query, limit=count)
         hits = self._backend.search(wider)

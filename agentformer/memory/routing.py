@@ -1,6 +1,7 @@
-"""`RoutedBackend`: several backends that are used as one backend. An entry is written to the backend of the first route
-that matches the entry. A read queries every backend, so that entries are still found after a route has changed. If only
-one backend is configured, this module is not used."""
+"""`RoutedBackend`: several backends that are used as one backend. A route says which entries are written to which
+backend, and an entry is written to the backend of the first route that matches the entry. A read queries every backend,
+so that entries are still found after a route has changed. If only one backend is configured, this module is not
+used."""
 
 from __future__ import annotations
 
@@ -102,7 +103,7 @@ class RoutedBackend(_Combined[MemoryBackend]):
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Sequence[MemoryEntry]:
-        """Store each entry in the backend of its route; see `MemoryBackend.store`."""
+        """Store each entry in the backend of the first route that matches the entry; see `MemoryBackend.store`."""
         past = check_histories(entries, former, unique=unique)
         parts: dict[int, list[MemoryEntry]] = {}
         for entry in entries:

@@ -1,6 +1,6 @@
 """`UsageCounter`: counts the uses of entries in memory and writes the counts to the backend in batches, so that a
-search does not write. The counts are written before a call that returns them, when many entries were used, and on
-close. If the process is killed, counts that are not written yet are lost."""
+search does not write. The counts are written before a call that returns counts, after many uses, and on close. If the
+process is killed, counts that are not written yet are lost."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from agentformer.types import DEFAULT_NAMESPACE, Decay, MemoryEntry, Scope, Tier
 
 
 class Place(TypedDict, total=False):
-    """The owner of an entry, as keyword arguments. If `namespace` is missing, it is "default". A search does not filter
-    by other missing keys."""
+    """The owner of an entry, as keyword arguments. The default of `namespace` is "default". If another key is missing,
+    a search does not filter by this key."""
 
     namespace: str
     session_id: str | None
@@ -104,8 +104,8 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def new_message(values: Mapping[str, Any]) -> MemoryEntry:
-    """Check the arguments of `add_message`, and return the new entry. The `content` of the entry is cleaned for search,
-    and `raw` is the original text if the two differ. Raises `InvalidInput`."""
+    """Check the arguments of `add_message`, and return the new entry. The `content` of the entry is cleaned for search.
+    If `content` differs from the original text, `raw` is the original text. Raises `InvalidInput`."""
     check_known(values, ("session_id", "role", "content", *MessageFields.__annotations__))
     role = values.get("role")
     if role not in ROLES:
@@ -123,8 +123,8 @@ def new_message(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def context_line(entry: MemoryEntry) -> str:
-    """Return the text that is indexed together with the content of the entry. For a message, this is the speaker and
-    the day. For another entry, it is the title and the aliases, which are other names of the entry."""
+    """Return the text that is indexed together with the content of the entry. For a message, this text is the speaker
+    and the day. For another entry, this text is the title and the other names of the entry (aliases)."""
     if entry.kind != "message":
         aliases = entry.metadata.get("aliases")
         names = (entry.title, *(aliases if isinstance(aliases, (list, tuple)) else ()))
@@ -154,7 +154,8 @@ def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
-    """Check the arguments `values`, and return a scope with them. Raises `InvalidInput`."""
+    """Check the filters in `values`, and return a scope with these filters. `decay` says how salience (importance)
+    falls with time. Raises `InvalidInput`."""
     check_known(values, ScopeFields.__annotations__)
     given = values.get
     optional = ("session_id", "agent_id", "user_id", "project", "source_type", "source_id", "parent_id")
@@ -182,15 +183,15 @@ def checked(scope: Scope) -> Scope:
 
 
 def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the owner in `values`, and return it with all keys. The value of a missing key is None, or "default" for
-    the namespace. Raises `InvalidInput`."""
+    """Check the owner in `values`, and return an owner with all keys. If a key is missing, its value is None; the
+    default of the namespace is "default". Raises `InvalidInput`."""
     check_known(values, Place.__annotations__)
     return {"namespace": DEFAULT_NAMESPACE, **dict.fromkeys(_OWNERS), **_checked_fields(values)}
 
 
 def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
-    """Return scopes that contain the earlier entries which these entries replace. An entry replaces the earlier entries
-    of the same record of the host application."""
+    """Return one scope for each record of the host application that `entries` belong to. The scope contains the earlier
+    entries of the record, which the new entries replace."""
     records = {(entry.namespace, entry.source_type, entry.source_id) for entry in entries if entry.source_id}
     return [
         Scope(namespace, source_type=kind, source_id=record, include_archived=True)
@@ -220,7 +221,8 @@ _OWNERS = tuple(name for name in Place.__annotations__ if name != "namespace")
 
 
 def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the values, and return them in the form in which they are stored. Raises `InvalidInput`."""
+    """Check the values of the fields of an entry, and return the values in the form in which they are stored. Raises
+    `InvalidInput`."""
     given = {name: value for name, value in values.items() if value is not None or name not in _EMPTY_IF_NONE}
     entry = {name: _CHECKS[name](name, value) for name, value in given.items()}
     if (entry.get("source_type") is None) != (entry.get("source_id") is None):
@@ -229,10 +231,10 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_recalled(text: str) -> tuple[str, list[str]]:
-    """Remove all blocks of recalled memory from `text`. Return the remaining text and the ids of the removed entries. A
-    block is a pair of markers with at least one entry between them. Nested blocks are removed as one block. Markers
-    around other text are not removed. After an opening marker without a closing marker, only the entries that directly
-    follow the marker are removed. The running time is linear."""
+    """Remove all blocks of recalled memory (entries that a prompt has quoted) from `text`. Return the remaining text
+    and the ids of the removed entries. A block is a pair of markers with at least one entry between them. Nested blocks
+    are removed as one block. Markers around other text are not removed. After an opening marker without a closing
+    marker, only the entries that directly follow the marker are removed. The running time is linear."""
     remaining, ids, at = [], [], 0
     for start, end in _block_spans(text):
         block_ids = _ID.findall(text, start, end)

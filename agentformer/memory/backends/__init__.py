@@ -1,5 +1,5 @@
-"""The backends, one in each folder, and functions that the backends share. Each backend implements the `MemoryBackend`
-contract of `agentformer.types`."""
+"""The backends, each in a folder of its own, and functions that the backends share. Each backend implements the
+`MemoryBackend` contract of `agentformer.types`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ _PAGE = 1000  # entries read at a time
 
 
 def has_local_json(folder: Path) -> bool:
-    """Return whether the folder holds a store of the backend `local_json`, without importing this backend."""
+    """Return whether the folder holds a store of the backend `local_json`. This check does not import the backend."""
     return any(folder.glob("memory-*.json"))
 
 
 def all_entries(backend: MemoryBackend | MemorySnapshot, scope: Scope, limit: int = _PAGE) -> Iterator[MemoryEntry]:
-    """Yield all entries of the scope in the order of their ids. The backend is asked for at most `limit` entries at a
-    time."""
+    """Yield all entries of the scope in the order of their ids. At most `limit` entries are read at a time."""
     after = ""
     while page := backend.list(scope, after=after, limit=limit):
         yield from page
@@ -31,8 +30,8 @@ def all_entries(backend: MemoryBackend | MemorySnapshot, scope: Scope, limit: in
 
 
 def by_time(entry: MemoryEntry) -> tuple[datetime, str]:
-    """Return a key that sorts entries by time and then by id. The time is that of the event, or that of storing if the
-    event has no time."""
+    """Return a key that sorts entries by time and then by id. The time is the time of the event, or the time of storing
+    if the event has no time."""
     return happened_at(entry), entry.id
 
 
@@ -42,7 +41,8 @@ def is_live(entry: MemoryEntry) -> bool:
 
 
 def with_times(entry: MemoryEntry) -> MemoryEntry:
-    """Return the entry with the current time as `created_at` and `updated_at`, if these are not set."""
+    """Return the entry with both times of storing. If `created_at` or `updated_at` is missing, it is set to the current
+    time."""
     moment = now()
     return dataclasses.replace(entry, created_at=entry.created_at or moment, updated_at=entry.updated_at or moment)
 
@@ -54,5 +54,5 @@ def check_version(entry: MemoryEntry, expected: int | None) -> None:
 
 
 def with_changes(former: MemoryEntry, changes: Mapping[str, Any]) -> MemoryEntry:
-    """Return the next version of the entry `former`, with these changed fields."""
+    """Return the next version of the entry `former`. `changes` contains the new values of the changed fields."""
     return dataclasses.replace(former, **changes, version=former.version + 1, updated_at=now())

@@ -36,8 +36,8 @@ _FRAMES = {"tool": "tool-result", "system": "note"}
 
 
 class ContextBuilder:
-    """Builds contexts from the entries of a backend. `count_tokens` counts tokens as the language model does that reads
-    the context."""
+    """Builds contexts from the entries of a backend. `count_tokens` returns the number of tokens that a text has for
+    the language model."""
 
     def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, max_tokens: int = 4000) -> None:
         self._backend = backend
@@ -48,17 +48,17 @@ class ContextBuilder:
     def build(
         self, task: str, conversation: Iterable[Any] = (), max_tokens: int | None = None, **place: Unpack[Place]
     ) -> Context:
-        """Return a context: core memory, recalled entries, `conversation` and `task`, as messages with at most
-        `max_tokens` tokens in all.
+        """Return a context with at most `max_tokens` tokens. Its messages contain core memory, recalled entries
+        (entries that a search for the task finds), `conversation` and `task`.
 
-        Core memory and recalled entries are in the first message. The role of this message is user, because its content
-        is data and not an instruction. Two messages of the user may follow each other; for chat templates that do not
-        allow this, `agent.briefing.alternating` joins these messages.
+        Core memory and recalled entries are in the first message. The role of this message is user, because the message
+        contains data and no instructions. Two messages of the user may follow each other; for chat templates that do
+        not allow this, `agent.briefing.alternating` joins these messages.
 
-        `conversation` is a list of `ChatMessage` objects, of mappings with role and content, or of entries. If it is
-        empty, the last messages of the session are used. Recalled entries come from all sessions with the given
-        namespace, agent, user and project. Semantic entries without a user or project are included. Episodic entries
-        that a summary has replaced are included too.
+        `conversation` is a list of `ChatMessage` objects, of mappings with role and content, or of entries. If
+        `conversation` is empty, the last messages of the session are used. Recalled entries come from all sessions of
+        the given namespace, agent, user and project. Semantic entries without a user or project are included. Episodic
+        entries that a summary has replaced are included too.
 
         Raises `InvalidInput` with the name of the wrong argument. The wrong argument is `max_tokens` if core memory
         alone has more tokens.
@@ -105,10 +105,11 @@ class ContextBuilder:
 
 
 def turns_of(items: Any) -> list[Turn]:
-    """Convert the messages of a conversation to turns. `items` are `ChatMessage` objects, mappings with `role` and
-    `content` (as in the chat API of OpenAI), or entries. Recalled memory is removed from the text. If a content
-    consists of parts, text parts are kept, and another part is replaced by its type, such as "[image_url]". Calls of
-    tools without text are skipped. Raises `InvalidInput` with the position of the wrong item."""
+    """Convert the messages of a conversation to `Turn` objects. `items` are `ChatMessage` objects, mappings with `role`
+    and `content` (as in the chat API of OpenAI), or entries. Text that was recalled from memory is removed. If a
+    content consists of parts, text parts are kept, and a part of another type is replaced by the name of the type, such
+    as "[image_url]". Messages that only call a tool are skipped. Raises `InvalidInput` with the position of the wrong
+    item."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("conversation", f"must be a list of messages, got {type(items).__name__}")
     return [_turn(item, f"conversation[{n}]") for n, item in enumerate(items) if not _is_tool_call(item)]
@@ -156,8 +157,8 @@ def _part(part: Any, label: str) -> str:
 def _framed_turn(
     role: Any, content: str, label: str, entry_id: str | None = None, framed_roles: tuple[str, ...] = ("tool",)
 ) -> Turn:
-    """Return a turn for a message. If the role is in `framed_roles`, the text is quoted in a tag, because a model must
-    not read it as words of the user. `label` names the message in errors."""
+    """Return a `Turn` for a message. If the role is in `framed_roles`, the text is quoted in a tag, because a model
+    must not read the text as words of the user. `label` names the message in errors."""
     if not isinstance(role, str) or role not in _SENT_ROLES:
         raise InvalidInput(f"{label}.role", f"must be one of {', '.join(_SENT_ROLES)}, got {str(role)[:80]!r}")
     sent_role = _SENT_ROLES[role]

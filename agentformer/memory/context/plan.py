@@ -1,6 +1,6 @@
-"""`ContextPlan`: chooses the core blocks, recalled entries, messages and the task that fit into a limited number of
-tokens. At first, the tokens of each item are counted separately. A joined text can have more tokens than its items, so
-the result is counted again, and the least important items are dropped until the result fits."""
+"""`ContextPlan`: chooses core blocks, recalled entries, messages and the task for a context with a limited number of
+tokens. At first, the tokens of each item are counted separately. A joined text can have more tokens than its items
+together, so the result is counted again, and the least important items are dropped until the result fits."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _COVERED = "the entries that it summarises are included themselves"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An item that is not in the context, with the reason. `id` is the id of an entry, or `task`, or `conversation[n]`
-    for a message."""
+    """An item that is not in the context, with the reason. `id` is the id of an entry, `task`, or `conversation[n]` for
+    a message of the conversation."""
 
     id: str
     reason: str
@@ -35,8 +35,8 @@ class LeftOut:
 @dataclass(frozen=True, slots=True)
 class ContextReport:
     """A report about a context. `budget` is the allowed number of tokens, and `total` is the number of tokens of all
-    messages. `tokens` are the tokens of each part of the context, counted separately. `included` are the ids of the
-    entries in each part."""
+    messages. `tokens` contains the number of tokens of each part of the context: core, conversation, episodic, semantic
+    and task. `included` contains the ids of the entries in each part."""
 
     budget: int
     total: int
@@ -49,8 +49,8 @@ class ContextReport:
 @dataclass(frozen=True, slots=True)
 class Context:
     """Messages for a language model. If `has_memory` is True, the first message contains core blocks and recalled
-    entries. These contain words of documents, tools and other people, so this message is data and has the role user.
-    Only system messages that the caller passed keep the role system."""
+    entries. Core blocks and entries contain words of documents, tools and other people, so this message is data and has
+    the role user. Only system messages that the caller passed keep the role system."""
 
     messages: tuple[ChatMessage, ...]
     report: ContextReport
@@ -59,9 +59,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of the conversation. `label` names the message in reports. `entry_id` is the id of the entry if the
-    message comes from an entry. `framed` is the original text if the message quotes a text that is not by the user,
-    such as the result of a tool."""
+    """A message of the conversation. `label` names the message in reports. If the message comes from an entry,
+    `entry_id` is the id of the entry. If the message quotes a text that the user did not write, such as the result of a
+    tool, `framed` is this text without the quotation."""
 
     message: ChatMessage
     label: str
@@ -78,8 +78,9 @@ class Turn:
 
 
 class ContextPlan:
-    """A context while it is built. `budget` is the allowed number of tokens, and `count` counts the tokens of a text.
-    Raises `InvalidInput` if the core blocks alone have more tokens."""
+    """Builds one context step by step. `core` are the core blocks, `budget` is the allowed number of tokens, and
+    `count` returns the number of tokens of a text. Raises `InvalidInput` if the core blocks alone have more tokens than
+    `budget`."""
 
     def __init__(
         self, task: str, turns: Sequence[Turn], core: Sequence[MemoryEntry], budget: int, count: Callable[[str], int]
@@ -109,26 +110,27 @@ class ContextPlan:
         return next((turn.text for turn in reversed(self._turns) if turn.is_users), "")
 
     def offer(self, share: str, entries: Iterable[MemoryEntry]) -> None:
-        """Set the entries that can be added to a part of the context (`share` is "episodic" or "semantic"), best first.
-        Entries that are already in the conversation or in the other part are skipped."""
+        """Set the entries that can be added to a part of the context, best first. `share` is the name of the part:
+        "episodic" or "semantic". Entries that are already in the conversation or in the other part are skipped."""
         self._offered[share] = self._new(entries)
 
     def offer_spare(self, episodes: Iterable[MemoryEntry]) -> None:
-        """Set recent episodic entries that no search has selected. They are added only if tokens remain at the end."""
+        """Set recent episodic entries that no search has selected. These entries are added only if tokens remain at the
+        end."""
         self._spare = self._new(episodes)
 
     def leave_out(self, ids: Iterable[str], reason: str) -> None:
-        """Record for the report that these entries are not included, and the reason."""
+        """Record the reason why these entries are not included. The reason is shown in the report."""
         for entry_id in ids:
             self._reasons.setdefault(entry_id, reason)
 
     def warn(self, warnings: Iterable[str]) -> None:
-        """Record warnings of a search for the report."""
+        """Record warnings of a search. The warnings are shown in the report."""
         self._warnings.update(dict.fromkeys(warnings))
 
     def fill(self) -> None:
         """Choose the items of the context: first recalled entries up to a share of the tokens, next the conversation,
-        and last more entries if tokens remain."""
+        and finally more entries if tokens remain."""
         self._task_fits = self._task is not None and self._fits([*_memory(self._core, ()), self._task.message])
         quota = max(0, self._left())
         self._take_entries("episodic", int(quota * _EPISODIC_SHARE))
@@ -178,7 +180,7 @@ class ContextPlan:
         return [entry for entry in entries if entry.id not in ids and _comparable(entry.content) not in texts]
 
     def _take_turns(self) -> None:
-        """Add messages that fit completely, newest first."""
+        """Add messages of the conversation, newest first. A message that does not fit completely is skipped."""
         left, misses = self._left(), 0
         for turn in reversed(self._turns):
             cost = self._cost(turn.message.content) if misses < _MAX_MISSES and left > 0 else left + 1
@@ -190,7 +192,8 @@ class ContextPlan:
                 misses += 1
 
     def _take_entries(self, name: str, room: int) -> None:
-        """Add further entries to the part `name`, best first. The added entries have at most `room` tokens together."""
+        """Add entries that were offered for the part `name`, best first. The added entries have at most `room` tokens
+        together."""
         taken = {entry.id for entry in self._taken[name]}
         frame = 0 if any(self._taken.values()) else self._cost(recalled_block(()))
         for entry in self._offered[name]:
@@ -215,8 +218,8 @@ class ContextPlan:
             self._taken[name] = [entry for entry in entries if not self._is_covered(entry)]
 
     def _shrink(self, *shares: str) -> None:
-        """Drop entries of these parts until the messages fit: all entries of the first part before those of the next
-        part. If this is not enough, drop messages, oldest first, and at last the task."""
+        """Drop items until the messages fit into the budget: first the entries of the parts `shares`, one part after
+        another, next the oldest messages, and finally the task."""
         while not self._fits(self._messages()):
             if entries := next((self._taken[name] for name in shares if self._taken[name]), None):
                 entries.pop()
@@ -256,8 +259,7 @@ class ContextPlan:
         return self._size(messages) <= self._budget
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the number of tokens of the messages: the sum of all messages, or the number for the joined text if
-        that is greater."""
+        """Count the tokens of the messages separately and also as one joined text, and return the greater number."""
         if not messages:
             return 0
         contents = [message.content for message in messages]
@@ -268,8 +270,7 @@ class ContextPlan:
         return sum(self._cost(recalled_block([entry])) - self._count(empty) for entry in entries)
 
     def _cost(self, content: str) -> int:
-        """Return the greatest number of tokens by which a text can increase a message. The line break before the text
-        is included."""
+        """Count the tokens of a text with and without a line break before the text, and return the greater number."""
         return max(self._count(content), self._count("\n" + content))
 
     def _count(self, text: str) -> int:
@@ -318,8 +319,8 @@ def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> lis
 
 
 def _split_task(task: str, turns: Sequence[Turn]) -> tuple[list[Turn], Turn | None]:
-    """Return the conversation and the task as a turn. If the last message of the user already contains the task, this
-    message is the task and is removed from the conversation. If there is no task, the second value is None."""
+    """Return the conversation without the task, and the task as a `Turn`. If the last message of the user equals the
+    task, this message becomes the task. If there is no task, the second value is None."""
     turns = [turn for turn in turns if turn.message.content.strip()]
     if not task.strip():
         return turns, None

@@ -89,10 +89,11 @@ class _Sentence:
 
 
 def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: CountTokens) -> str:
-    """Return a summary of at most `max_tokens` tokens: the most valuable sentences of the entries, with up to half of
-    the tokens of all sentences. If the entries have few tokens, all sentences with content are kept. Decisions, errors
-    and other entries of priority kinds may use more than half of the tokens. Neighboring sentences are on the same
-    line, which begins with the speaker. The summary is empty only if `max_tokens` is too small for one word."""
+    """Return a summary of at most `max_tokens` tokens. The summary consists of the most valuable sentences, which have
+    up to half of the tokens of the entries. If the entries have few tokens, all sentences with content are kept.
+    Decisions, errors and other entries of priority kinds may use more than half of the tokens. Neighboring sentences
+    are on the same line, and each line begins with the speaker. The summary is empty only if `max_tokens` is too small
+    for one word."""
     entries = sort_by_time(entries)
     sentences = _sentences(entries, max_tokens)
     if not sentences:
@@ -226,7 +227,8 @@ def _term_weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
 
 def _vectors(counts: Sequence[Counter[str]]) -> Vectors:
     """Return a TF-IDF vector for each sentence, shape (sentences, terms). The columns are the terms that occur in
-    several sentences. The vectors have unit length before the columns of the other terms are left out."""
+    several sentences. Each vector is divided by its length over all terms, including terms that occur in only one
+    sentence."""
     spread = Counter(term for count in counts for term in count)
     columns = {term: n for n, term in enumerate(sorted(term for term, times in spread.items() if times > 1))}
     rows = np.zeros((len(counts), max(1, len(columns))))
@@ -288,8 +290,8 @@ def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str
 
 
 def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountTokens, *, labelled: bool = True) -> str:
-    """Return the longest beginning of a sentence that has at most `max_tokens` tokens. With `labelled`, the name of the
-    speaker comes first, if there are enough tokens for the name."""
+    """Return the longest beginning of the sentence `text` that has at most `max_tokens` tokens. With `labelled`, the
+    beginning follows the name of the speaker if there are enough tokens for the name."""
 
     def fits(end: int, labelled: bool) -> bool:
         return count_tokens(line_of(entry, text[:end]) if labelled else text[:end]) <= max_tokens

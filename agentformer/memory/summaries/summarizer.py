@@ -55,8 +55,8 @@ _CITATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary and how it was made. `outcome` is the way in which the summary was made. `problems` are the reasons why
-    earlier texts of the model were rejected."""
+    """A summary, and data about how it was made. `outcome` says whether a model wrote the summary or sentences of the
+    originals were used. `problems` are the reasons why earlier texts of the model were rejected."""
 
     text: str
     model: str
@@ -66,8 +66,8 @@ class Summary:
 
     def to_entry(self, originals: Sequence[MemoryEntry]) -> MemoryEntry:
         """Return a new entry that contains this summary. The entry has the owner of the originals, and a link to each
-        original. The names of the speakers and the period are in the title and the context, because these are searched
-        and shown."""
+        original. The names of the speakers and the period are written to the title and the context of the entry,
+        because a search also compares title and context."""
         originals = sort_by_time(originals)
         first, last = time_of(originals[0]), time_of(originals[-1])
         language = detect_language(self.text, detect_language(" ".join(entry.content[:1000] for entry in originals)))
@@ -119,11 +119,11 @@ class Summarizer:
     def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
         """Return a summary of the originals, which may be in any order.
 
-        A text of the model is rejected if it is empty or too long, if it states facts that are not in the originals, or
-        if it contains none of their facts. In this case, the model gets the list of problems and writes a second text.
-        If the second text is rejected too, or if the model raises `LanguageModelError`, the summary consists of
-        sentences of the originals (extractive). Citation marks such as [1] are removed from the text of the model. The
-        summary is empty only if `max_tokens` is too small for one word.
+        A text of the model is rejected if the text is empty or too long, if it states facts that are not in the
+        originals, or if it contains none of the facts in the originals. In this case, the model gets the list of
+        problems and writes a second text. If the second text is rejected too, or if the model raises
+        `LanguageModelError`, the summary consists of sentences of the originals (extractive). Citation marks such as
+        [1] are removed from the text of the model. The summary is empty only if `max_tokens` is too small for one word.
         """
         originals = sort_by_time(originals)
         if self._model is None:

@@ -61,7 +61,8 @@ _ENDINGS = {
 
 
 class _Stated(NamedTuple):
-    """The facts that the originals state: the values of numbers, dates, years and words."""
+    """The facts that the originals state: numbers, days and years. `words` are the words of the originals, in which
+    names are searched."""
 
     numbers: frozenset[str]
     days: frozenset[Day]
@@ -77,9 +78,9 @@ class _Figures(NamedTuple):
 
 
 def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
-    """Return the numbers, dates and names in the summary that no original supports by its content, speaker or time.
-    They are in the order of the summary, for example "number 7", "date 8 June 2023" or "name Robert". The list is empty
-    for a faithful summary."""
+    """Return the numbers, dates and names in the summary that no original supports by its content, speaker or time. The
+    result is in the order of the summary, for example "number 7", "date 8 June 2023" or "name Robert". The result is
+    empty for a faithful summary."""
     language = detect_language(summary, detect_language(" ".join(entry.content[:1000] for entry in originals)))
     text = _without_list_numbers("\n".join(map(flatten, summary.splitlines())))
     stated = _stated(originals, language)
@@ -277,7 +278,8 @@ def _unknown_names(text: str, known: _Vocabulary, language: str) -> Iterator[_Na
 
 
 def _inner_names(text: str, language: str) -> Iterator[str]:
-    """Yield the names in `text`. A capitalized word at the beginning of a sentence does not count as a name."""
+    """Yield the names in `text` that are not at the beginning of a sentence, because every word has a capital letter
+    there."""
     starts = {span.start for span in sentence_spans(text)}
     words = _candidates(text, _Vocabulary((), language), language)
     for name in _joined((match for match in words if not _opens(match, text, starts)), text):

@@ -46,14 +46,14 @@ def present(folder: Path) -> bool:
 
 
 def wanted_embedder(folder: Path) -> str:
-    """Return the embedder that was requested for a store without vectors, because its entries are embedded when this
-    embedder becomes available. Return "" if no embedder was requested."""
+    """Return the name of the embedder that was requested for a store without vectors, or "" if no embedder was
+    requested. The entries of the store are embedded when the requested embedder becomes available."""
     return _read(folder, spaces.wanted_embedder) or ""
 
 
 def stored_space(folder: Path) -> EmbeddingSpace | None:
-    """Return the embedding space of the vectors in the store. Return None if the folder holds no store, or if the store
-    has no vectors."""
+    """Return the embedding space (model and dimension) of the vectors in the store. Return None if the folder holds no
+    store, or if the store has no vectors."""
     active = _read(folder, spaces.active_space)
     return active[1] if active else None
 

@@ -214,7 +214,7 @@ class FaissMemoryBackend(FolderRecords):
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
         """Remove entries, and return the number of removed entries. If `what` is a scope, the index files are deleted
-        too, because these files contain removed text; the next search builds them again."""
+        too, because they may still contain the removed text. The next search creates the index files again."""
         if isinstance(what, Scope):
             what = dataclasses.replace(what, include_archived=True)
         with self._changing() as connection:
@@ -324,8 +324,8 @@ class FaissMemoryBackend(FolderRecords):
                 self._opened.discard_scratch()
 
     def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction that changes the records. The search is opened first, because it must know which change
-        is the last one before this transaction."""
+        """Return a transaction that changes the records. The search is opened before the transaction, because the
+        search must know which change was the last one before."""
         _ = self._indexes.search
         return self._database.writing()
 
@@ -337,8 +337,8 @@ class FaissMemoryBackend(FolderRecords):
 def _select(
     embedded: EmbeddedEntries | NotEmbedded, entries: Sequence[MemoryEntry], inserted: Sequence[MemoryEntry]
 ) -> EmbeddedEntries | NotEmbedded:
-    """Return the windows and vectors in `embedded` that belong to the entries in `inserted`. `embedded` was computed
-    for all of `entries`."""
+    """Return the part of `embedded` that belongs to the entries in `inserted`. `embedded` contains the windows (parts
+    of the text) and vectors of all `entries`."""
     if len(inserted) == len(entries):
         return embedded
     objects = set(map(id, inserted))  # a batch may contain the same entry twice, but the entry is inserted once

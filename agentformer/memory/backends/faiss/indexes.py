@@ -34,8 +34,8 @@ _UNTOUCHED = "nothing more is repaired, because a part of the database file cann
 
 
 class Indexes:
-    """The indexes of one folder. Thread-safe. The indexes for `search` are opened when `search` is first used; other
-    methods may need only the records."""
+    """The indexes of one folder. Thread-safe. The hybrid search is opened when it is first needed, because some methods
+    need only the records."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, options: FaissOptions) -> None:
         self._folder = folder
@@ -50,8 +50,8 @@ class Indexes:
 
     @property
     def search(self) -> HybridSearch:
-        """The hybrid search, which is opened at its first use. It must be opened before the first change of the
-        records, because it remembers the last change at that moment."""
+        """The hybrid search. It is opened at its first use, and always before the first change of the records, because
+        the search must know which change was the last one before."""
         with self._lock:
             if self._search is None:
                 folder, options = self._folder, self._options
@@ -71,7 +71,7 @@ class Indexes:
 
     @property
     def embedding(self) -> EmbeddingQueue:
-        """The queue of entries that have no vectors yet. `search` is opened first, because the queue changes
+        """The queue of entries that have no vectors yet. The search is opened before, because the queue changes
         records."""
         _ = self.search
         return self._embedding
@@ -89,7 +89,8 @@ class Indexes:
         return migration.run(queries, progress)
 
     def migration_lock(self) -> AbstractContextManager[None]:
-        """Return the lock that `reembed` holds. Entering the lock raises `Conflict` while another process holds it."""
+        """Return the lock that a process holds while it moves the store to another embedding space. Entering the lock
+        raises `Conflict` while another process holds the lock."""
         return migration_lock(self._folder)
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
@@ -97,13 +98,14 @@ class Indexes:
         return self._imported.store(vectors)
 
     def verify(self, *, repair: bool) -> Sequence[Check]:
-        """Compare the records with the indexes, and repair both on request; see `MemoryBackend.verify`."""
+        """Compare the records with the indexes. With `repair`, repair the damage that is found; see
+        `MemoryBackend.verify`."""
         with usable_index_folder(self._folder, writable=not self._database.read_only) as folder:
             return StoreVerifier(folder, self._database, self._embedder, self, repair=repair).run()
 
     def close(self) -> None:
         """Delete imported vectors that no entry uses, and save the vector index. Raises `OSError` or `StoreError` if
-        this fails."""
+        the files cannot be written."""
         self._imported.drop_unused()
         if self._search is None:
             return  # nothing was changed or searched
@@ -177,7 +179,8 @@ class StoreVerifier:
 
     def _check_file(self) -> Findings:
         """Run the integrity check of SQLite. With `repair`, indexes of SQLite are rebuilt, and a file that cannot be
-        read is replaced by a new file with all readable rows. If this fails, the later checks repair nothing."""
+        read is replaced by a new file with all readable rows. If the file cannot be replaced, the later checks repair
+        nothing."""
         findings = self._check(checks.database, None)
         if not self._repair or not findings.keys:
             return findings
@@ -212,8 +215,8 @@ class StoreVerifier:
         )
 
     def _active_embedder(self) -> tuple[Embedder | None, str]:
-        """Return the embedder of the active embedding space and "". If this embedder is unavailable, return None and
-        the reason. If the store has no vectors, return None and ""."""
+        """Return an embedder and a problem. The embedder is that of the active embedding space, and the problem is "".
+        If the embedder is unavailable, return None and the reason. If the store has no vectors, return None and ""."""
         try:
             with self._database.reading() as connection:
                 active = active_space(connection)
@@ -222,9 +225,9 @@ class StoreVerifier:
             return None, str(error)
 
     def _check_index_files(self, damaged: Collection[int], damaged_vectors: Collection[int]) -> list[Findings]:
-        """Check the word index and the vector index, and delete a wrong index if `repair` is requested. Entries and
-        vectors that are damaged in the database are not compared; their numbers are in `damaged` and
-        `damaged_vectors`."""
+        """Check the word index and the vector index, and return the findings for each of them. With `repair`, a wrong
+        index is deleted. Entries and vectors that are damaged in the database are not compared; `damaged` and
+        `damaged_vectors` contain their numbers."""
         words = verify_words(self._folder, self._database, damaged)
         snapshot = verify_snapshot(self._folder, self._database, damaged, damaged_vectors)
         if self._repair and words.found:

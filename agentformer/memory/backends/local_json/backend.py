@@ -46,8 +46,8 @@ _NO_VECTORS = "local_json stores no vectors; search in the mode lexical or hybri
 
 
 class FolderSnapshot:
-    """A `MemorySnapshot` over the contents of all files at one moment. Raises `StoreDamaged` if a needed file cannot be
-    read."""
+    """A `MemorySnapshot` over the contents of all files at one moment. Raises `StoreDamaged` if a file that is needed
+    cannot be read."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -213,7 +213,8 @@ class LocalJsonMemoryBackend:
         return _copied(summary)
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
-        """Undo `consolidate`: make the originals live again, and archive the summary. Return the originals."""
+        """Undo `consolidate`: make the originals of the summary live again, and archive the summary. Return the
+        originals."""
         with self._folder.writing() as (contents, records):
             contents.check_ids([summary_id])
             originals = operations.restore(records, summary_id, now())
@@ -287,7 +288,8 @@ class LocalJsonMemoryBackend:
             ) from error
 
     def status(self) -> dict[str, Any]:
-        """Return as JSON values the numbers of entries, and the reason for each file that cannot be read."""
+        """Return JSON values: the number of entries for each kind and namespace, and the reason for each file that
+        cannot be read."""
         contents = self._folder.read()
         kinds = Counter(record.entry.kind for record in contents.records.values())
         return {

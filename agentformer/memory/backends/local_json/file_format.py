@@ -45,15 +45,15 @@ class Record:
         self.former = former
 
     def replaced(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] | None = None) -> Record:
-        """Return a new record with `entry`. The former versions are `former`, or those of this record if `former` is
-        not given. The search terms are computed again only if the text of the entry has changed."""
+        """Return a new record that contains `entry`. The former versions are `former`, or those of this record if
+        `former` is None. The search terms are computed again only if the text of the entry has changed."""
         record = Record(entry, self.former if former is None else former)
         if "terms" in self.__dict__ and indexed_text(self.entry) == indexed_text(entry):
             record.__dict__["terms"] = self.terms
         return record
 
     def with_fields(self, **changes: Any) -> Record:
-        """Return a new record in which these fields of the entry are changed. The former versions stay the same."""
+        """Return a new record in which the fields in `changes` have new values. The former versions stay the same."""
         return self.replaced(dataclasses.replace(self.entry, **changes))
 
     @cached_property

@@ -90,7 +90,7 @@ class Folder:
         self.read()
 
     def close(self) -> None:
-        """Refuse all later calls."""
+        """Close the folder. Every later call raises `StoreError`."""
         with self._thread_lock:
             self._closed = True
 
@@ -123,7 +123,7 @@ class Folder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the folder during the `with` block, so that no other thread or process uses the folder.
-        Raises `StoreError` if another process holds the lock too long."""
+        Raises `StoreError` if another process holds the lock for too long."""
         with self._thread_lock:
             self._check_open()
             try:
@@ -140,7 +140,7 @@ class Folder:
                 self._file_lock.release()
 
     def drop_copies(self, namespace: str) -> None:
-        """Delete the copies that were made of a damaged file of this namespace."""
+        """Delete the copies that were made of the file of this namespace when the file was damaged."""
         with self.locked():
             for copy in self.path.glob(f"{glob.escape(file_name(namespace))}.damaged-*"):
                 copy.unlink(missing_ok=True)
@@ -218,8 +218,8 @@ class Folder:
         return NamespaceFile(version, namespace, records)
 
     def _adopt(self, files: dict[str, NamespaceFile]) -> None:
-        """Set the newest contents from these files, which are given by file name. If two files contain an entry with
-        the same id, the second file counts as damaged."""
+        """Use `files` as the newest contents; the keys are file names. If two files contain an entry with the same id,
+        the second file counts as damaged."""
         damaged = {name: file.damage for name, file in files.items() if file.damage}
         sound: dict[str, NamespaceFile] = {}
         records: dict[str, Record] = {}
@@ -270,8 +270,8 @@ class Folder:
         self._adopt(files)
 
     def _write(self, texts: Mapping[str, str | None]) -> None:
-        """Replace the files by these texts, which are given by file name. If the text of a file is None, the file is
-        deleted."""
+        """Replace each file by its new text; the keys of `texts` are file names. If the text of a file is None, the
+        file is deleted."""
         self._remove_unfinished()
         if len(texts) == 1:
             ((name, text),) = texts.items()

@@ -1,5 +1,5 @@
-"""Functions that change and check the records of a store. `records` maps ids to records. It is a copy that is thrown
-away after an error, so no function needs to undo its changes."""
+"""Functions that change and check the records of a store. `records` maps ids to records. `records` is a copy that is
+thrown away after an error, so no function needs to undo a change."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def insert(records: Records, entry: MemoryEntry, former: tuple[MemoryEntry, ...]
 
 
 def insert_unique(records: Records, entries: Sequence[MemoryEntry], ignored: Collection[str]) -> list[str]:
-    """Insert the entries that are not stored already, and increase the repeat count of those that are stored. For each
-    entry, return the id of the stored entry. `ignored` are the ids of entries that will be deleted, so they do not
-    count as stored."""
+    """Insert the entries that are not stored already. If an entry is stored already, increase the repeat count of the
+    stored entry instead. For each entry, return the id of the stored entry. `ignored` are the ids of entries that will
+    be deleted, so they do not count as stored."""
     by_content: dict[tuple[str, str], list[str]] = defaultdict(list)
     for record in records.values():
         if record.entry.id not in ignored:
@@ -82,8 +82,8 @@ def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[st
 
 
 def _with_parts(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
-    """Return those of these ids that exist, together with the ids of all their parts. A part has the id of the
-    containing entry as `parent_id`; parts of parts are included."""
+    """Return the ids in `ids` that exist, together with the ids of all parts of these entries. The `parent_id` of a
+    part is the id of the entry that contains the part. Parts of parts are included."""
     parts: dict[tuple[str, str | None], list[str]] = defaultdict(list)
     for entry_id, record in records.items():
         parts[record.entry.namespace, record.entry.parent_id].append(entry_id)
@@ -118,8 +118,8 @@ def delete(records: Records, ids: Collection[str]) -> None:
 def consolidate(
     records: Records, summary: MemoryEntry, ids: Iterable[str], versions: Mapping[str, int], at: datetime
 ) -> None:
-    """Store a summary, and archive its originals, which have these ids. Raises `Conflict` if an original has changed or
-    is not live. `versions` gives the expected version of an id."""
+    """Store a summary, and archive its originals, whose ids are `ids`. `versions` maps an id to the expected version of
+    the original. Raises `Conflict` if an original has another version, or is missing, archived or superseded."""
     summaries = {record.entry.archived_by for record in records.values()}
     for entry_id in ids:
         record = records.get(entry_id)
@@ -151,8 +151,8 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
 
 
 def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if the entry is a live summary or an original of one. Its `archived_at` cannot be changed
-    separately, because either the summary or the originals must be live."""
+    """Raise `InvalidInput` if the entry is a live summary, or an original of a live summary. The `archived_at` of such
+    an entry cannot be changed alone, because either the summary or its originals must be live."""
     if entry.archived_by is not None:
         raise InvalidInput("archived_at", f"{entry.id} is replaced by a summary; restore {entry.archived_by} instead")
     if any(record.entry.archived_by == entry.id for record in records.values()):
@@ -171,7 +171,8 @@ def check_history(records: Mapping[str, Record]) -> Findings:
 
 
 def check_links(records: Mapping[str, Record]) -> Findings:
-    """Check that for each summary, either the summary is live or its originals are live, but not both."""
+    """Check the links between summaries and originals: for each summary, either the summary is live or its originals
+    are live, but not both."""
     findings = Findings("links", "either a summary or its originals are live, and not both", _EDIT)
     for record in records.values():
         entry = record.entry
@@ -207,8 +208,8 @@ class Leases:
         self._path = folder.path / "memory.leases"
 
     def take(self, name: str, holder: str, seconds: float) -> bool:
-        """Take the lease `name` for `seconds`, or extend it if `holder` has it already. Return False if another holder
-        has the lease."""
+        """Take the lease `name` for `seconds`, or extend the lease if `holder` has it already. Return False if another
+        holder has the lease."""
         with self._folder.locked():
             running = self._running()
             if name in running and running[name].holder != holder:
@@ -244,8 +245,8 @@ class Leases:
         return findings
 
     def _running(self) -> dict[str, _Lease]:
-        """Return the leases that have not ended, by name. If the file cannot be read, return no leases, because all of
-        them end soon."""
+        """Return the leases that have not ended, by name. If the file cannot be read, return no leases, because each
+        lease is short."""
         try:
             leases = self._read()
         except _UNREADABLE as error:
