@@ -116,7 +116,7 @@ class CoreMemory:
         for entry in self._backend.list(Scope(tiers=("core",), **owner), limit=_PAGE):
             if (entry.title, entry.agent_id, entry.user_id) == (name, owner["agent_id"], owner["user_id"]):
                 return entry
-        raise NotFound(f"there is no core block {name!r} in namespace {owner['namespace']}; create it with append")
+        raise NotFound(f"there is no core block {name!r} in namespace {owner['namespace']}; create it with core.append")
 
     def _update(self, former: MemoryEntry, content: str) -> MemoryEntry:
         self.check(former.title, content)
@@ -144,4 +144,4 @@ def _repeat(edit: Callable[[], MemoryEntry], name: str) -> MemoryEntry:
     for _ in range(_ATTEMPTS):
         with suppress(Conflict):
             return edit()
-    raise Conflict(f"core block {name!r} is edited by too many callers at once; try again")
+    raise Conflict(f"core block {name!r} is edited by too many callers at the same time; try again")

@@ -240,7 +240,7 @@ def find_contradictions(blocks: Sequence[MemoryEntry]) -> tuple[tuple[Contradict
         notes.append(f"only the first {_MAX_SENTENCES} sentences of the core blocks were searched for contradictions")
     contradictions = list(islice(_contradictions(sentences[:_MAX_SENTENCES]), _MAX_REPORTED + 1))
     if len(contradictions) > _MAX_REPORTED:
-        notes.append(f"there are more than {_MAX_REPORTED} contradictions; the first ones are listed")
+        notes.append(f"there are more than {_MAX_REPORTED} contradictions; only the first {_MAX_REPORTED} are listed")
     return tuple(contradictions[:_MAX_REPORTED]), tuple(notes)
 
 

@@ -44,7 +44,7 @@ class HierarchicalMemory:
         if former.tier != "core":
             return
         if changes.get("title", former.title) != former.title:
-            raise InvalidInput("title", "of a core block is its name and cannot change; create another block")
+            raise InvalidInput("title", "is the name of the core block and cannot be changed; create another block")
         self.core.check(former.title or former.id, changes.get("content", former.content))
 
     def working(self, scope: Scope) -> list[MemoryEntry]:

@@ -115,7 +115,7 @@ class MemoryManager:
         with the arguments of `store`. `common` contains arguments for all items. Items with the same `source_type` and
         `source_id` together replace the earlier entries of this record."""
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
-            raise InvalidInput("items", f"must be a list of contents or mappings, got {type(items).__name__}")
+            raise InvalidInput("items", f"must be a list of texts or mappings, got {type(items).__name__}")
         mappings = [{**common, **(item if isinstance(item, Mapping) else {"content": item})} for item in items]
         entries = [self.hierarchical.check_tier(validation.new_entry(values)) for values in mappings]
         if not entries:
@@ -125,7 +125,7 @@ class MemoryManager:
         except Conflict as error:
             if blocks := [entry.title for entry in entries if entry.tier == "core" and entry.title]:
                 raise Conflict(
-                    f"one of the core blocks {blocks} exists; edit it with core.append or core.replace"
+                    f"one of the core blocks {blocks} already exists; edit this block with core.append or core.replace"
                 ) from None
             raise error from None
 

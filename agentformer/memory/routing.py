@@ -87,7 +87,7 @@ class RoutedBackend(_Combined[MemoryBackend]):
         for route in routes:
             if route.target not in backends:
                 targets = ", ".join(sorted(backends))
-                raise InvalidInput("routes", f"{route.target!r} is not a target; targets are {targets}")
+                raise InvalidInput("routes", f"{route.target!r} is not the name of a backend; the names are {targets}")
         self._routes = tuple(routes)
         self._names = dict(backends)
         self._default = backends[default]

@@ -97,7 +97,7 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
     if recalled:
         given["content"] = new_text.strip()
         if not given["content"]:
-            raise InvalidInput("content", "contains only recalled memory, which is stored already")
+            raise InvalidInput("content", "contains only recalled memory, which is stored already; store new text")
     given["category"] = given.get("category") or _CATEGORY_OF_KIND.get(given.get("kind", "fact"), "")
     entry = MemoryEntry(id=new_id(), **given)
     return replace(entry, context=context_line(entry))
@@ -207,7 +207,7 @@ def mappings(field: str, values: Any) -> list[Mapping[str, Any]]:
     items = list(values)
     for item in items:
         if not isinstance(item, Mapping):
-            raise InvalidInput(field, f"must be mappings, got {type(item).__name__}")
+            raise InvalidInput(field, f"must contain only mappings, got {type(item).__name__}")
     return items
 
 
@@ -226,7 +226,9 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in values.items() if value is not None or name not in _EMPTY_IF_NONE}
     entry = {name: _CHECKS[name](name, value) for name, value in given.items()}
     if (entry.get("source_type") is None) != (entry.get("source_id") is None):
-        raise InvalidInput("source_id", "and source_type must be given together: the id and the type of the record")
+        raise InvalidInput(
+            "source_id", "must be given together with source_type; they are the id and the type of a record"
+        )
     return entry
 
 

@@ -270,7 +270,7 @@ def test_a_summary_is_left_out_when_all_its_originals_are_there() -> None:
     built = builder(*said, whole, more).build(ASKED, said)
     assert built.report.included["semantic"] == ("sum2",)
     assert [(each.id, each.reason) for each in built.report.left_out] == [
-        ("sum", "the entries that it summarises are included themselves")
+        ("sum", "the originals of this summary are included")
     ]
 
 
@@ -290,7 +290,7 @@ def test_the_scope_holds() -> None:
 
 def test_a_budget_below_core_is_refused_and_says_by_how_much() -> None:
     size = builder(CORE).build("").report.total
-    with pytest.raises(InvalidInput, match=f"max_tokens: is {size - 2}.*has {size}: 2 too many"):
+    with pytest.raises(InvalidInput, match=f"max_tokens: is {size - 2}.*has {size} tokens, which is 2 too many"):
         builder(CORE).build(ASKED, max_tokens=size - 2)
     built = builder(CORE).build(ASKED, max_tokens=size)
     assert [m.role for m in built.messages] == ["user"]

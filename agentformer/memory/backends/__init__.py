@@ -50,7 +50,9 @@ def with_times(entry: MemoryEntry) -> MemoryEntry:
 def check_version(entry: MemoryEntry, expected: int | None) -> None:
     """Raise `Conflict` if `expected` is given and the entry has another version."""
     if expected is not None and entry.version != expected:
-        raise Conflict(f"entry {entry.id} is at version {entry.version}, not {expected}; read it again")
+        raise Conflict(
+            f"entry {entry.id} has version {entry.version}, not {expected} as expected; read the entry again"
+        )
 
 
 def with_changes(former: MemoryEntry, changes: Mapping[str, Any]) -> MemoryEntry:

@@ -19,8 +19,8 @@ _MAX_ATTRIBUTE = 200  # code points
 # Fractions of the tokens that core blocks and the task leave. The conversation gets at least the rest.
 _EPISODIC_SHARE, _SEMANTIC_SHARE = 0.2, 0.2
 _MAX_MISSES = 20  # older messages are not tried after this many consecutive messages that do not fit
-_NO_ROOM = "no room is left"
-_COVERED = "the entries that it summarises are included themselves"
+_NO_ROOM = "no tokens are left for this item"
+_COVERED = "the originals of this summary are included"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ContextPlan:
         self._warnings: dict[str, None] = {}
         size = self._size(_memory(self._core, ()))
         if (excess := size - budget) > 0:
-            counts = f"is {budget}, but core memory alone has {size}: {excess} too many"
+            counts = f"is {budget}, but core memory alone has {size} tokens, which is {excess} too many"
             raise InvalidInput("max_tokens", f"{counts}; increase max_tokens, or shorten core blocks")
         self._turns, self._task = _split_task(task, turns)
         self._taken_turns: list[Turn] = []

@@ -201,7 +201,7 @@ class StoreVerifier:
             self._indexes.search.renew(words=True, vectors=True)
             findings.mark_repaired(findings.found, recovered.summary())
             findings.advice = LOST
-            findings.add_all((f"of {table}, some could not be read", "") for table in recovered.unreadable)
+            findings.add_all((f"some rows of {table} could not be read", "") for table in recovered.unreadable)
         except AgentFormerError as error:
             self._repair = False
             findings.advice = f"{_UNTOUCHED}: {error}"

@@ -79,7 +79,7 @@ def checked(entry: MemoryEntry) -> MemoryEntry:
     try:
         values = json.loads(json.dumps(entry_to_short_json(entry, namespace=entry.namespace), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput("metadata", f"must be JSON values: {str(error)[:SHOWN]}") from None
+        raise InvalidInput("metadata", f"must contain only JSON values: {str(error)[:SHOWN]}") from None
     return parse_entry({"id": entry.id, **values}, namespace=entry.namespace)
 
 
@@ -100,11 +100,13 @@ def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
     `StoreDamaged` with the position of the mistake."""
     content = _load_json(data)
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
-        raise StoreDamaged('it must be an object with a list "entries"')
+        raise StoreDamaged('the file must contain an object with a list "entries"')
     if content.get("format", FORMAT) != FORMAT:
-        raise StoreDamaged(f'its "format" is {content["format"]!r:.{SHOWN}}, and this version reads {FORMAT}')
+        raise StoreDamaged(
+            f'the "format" is {content["format"]!r:.{SHOWN}}, but this version of agentformer reads only {FORMAT}'
+        )
     if unknown := sorted(content.keys() - {"format", "namespace", "entries"}):
-        raise StoreDamaged(f'{unknown[0]!r:.{SHOWN}} is not allowed next to "entries"')
+        raise StoreDamaged(f'{unknown[0]!r:.{SHOWN}} is an unknown key next to "entries"; remove this key')
     namespace = content.get("namespace")
     if not isinstance(namespace, str):
         raise StoreDamaged('"namespace" must be a string')
@@ -129,7 +131,7 @@ def _parse_record(values: Any, namespace: str) -> Record:
         values = dict(values)
         states = values.pop("history", [])
     if not isinstance(states, list) or not all(isinstance(state, dict) for state in states):
-        raise InvalidInput("history", "must be a list of former states")
+        raise InvalidInput("history", "must be a list of former versions")
     entry = parse_entry(values, namespace=namespace)
     if entry.namespace != namespace:
         name = f"{entry.namespace!r:.{SHOWN}}"
@@ -143,7 +145,7 @@ def _load_json(data: bytes) -> Any:
         return json.loads(text, object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise StoreDamaged(f"line {line} is not UTF-8; save the file with that encoding") from None
+        raise StoreDamaged(f"line {line} is not UTF-8; save the file as UTF-8") from None
     except json.JSONDecodeError as error:
         raise StoreDamaged(f"line {error.lineno} column {error.colno}: {error.msg}") from None
     except (ValueError, RecursionError) as error:

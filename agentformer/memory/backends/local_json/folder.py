@@ -80,7 +80,9 @@ class Folder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreFull(f"the folder {path} cannot be created: {error.strerror or error}") from error
+            raise StoreFull(
+                f"the folder {path} cannot be created: {error.strerror or error}; choose another folder"
+            ) from error
         self._identity = _identity(path)
         self._thread_lock = threading.Lock()
         self._file_lock = FileLock(str(path / LOCK_FILE))
@@ -307,7 +309,7 @@ class Folder:
         except ValueError as error:
             raise StoreDamaged(
                 f"{journal} is damaged ({error}); the files *{_NEW} in the same folder contain the new data: "
-                "remove the ending {_NEW} from their names, or delete them, and then delete the journal"
+                f"remove the ending {_NEW} from their names, or delete them, and then delete the journal"
             ) from None
         for name, has_text in names.items():
             path, new = self.path / name, self.path / (name + _NEW)
