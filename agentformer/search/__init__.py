@@ -1,1 +1,2 @@
-"""Ranking of search results: hybrid search, fusion, boosts, rescoring and reranking."""
+"""Ranking of search results: the search by words and vectors, the fusion of their results, boosts, the filter for
+relevant results, and reranking."""

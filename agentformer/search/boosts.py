@@ -1,7 +1,8 @@
-"""Boosts of hits by document, by title and by date.
+"""Boosts: additional ranked lists of hits, which raise hits by their document, title or date.
 
-Each boost is an additional ranked list over the entries that words and vectors have found. A boost never adds or
-removes an entry. The weights were chosen on development halves of the question sets (docs/BENCHMARKS.md).
+A boost contains only entries that the search by words or vectors has found. It changes the order of these entries, and
+it never adds or removes an entry. The weights were chosen with one half of the development questions
+(docs/BENCHMARKS.md).
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ _TITLE_COLUMNS = (
 
 
 def document_boost(connection: sqlite3.Connection, hits: Sequence[tuple[int, float]]) -> RankedList:
-    """Boost passages of long documents that have several hits. The score of a document is the mean of its best three
-    passages. `hits` are entry numbers with scores in 0..1, best first.
+    """Return a list that raises passages of documents with several hits. The score of a document is the mean score of
+    its best three passages. `hits` contains entry numbers with scores in 0..1, best first.
 
-    The list is empty if fewer than two documents have hits, or if one of the best hits is not part of a long document.
-    Next to documents of one passage, the boost would only reward length (with Finnish questions over short passages it
-    reduced R@5 by .026).
+    The list is empty if fewer than two documents have hits, or if one of the best hits does not belong to a document
+    with at least three hits. The reason is that, beside documents with a single passage, the boost would only prefer
+    long documents.
     """
     hits = hits[:_CANDIDATES]
     rows = connection.execute(
@@ -80,11 +81,12 @@ class _Title(NamedTuple):
 
 
 def title_boost(connection: sqlite3.Connection, nums: Sequence[int]) -> RankedList:
-    """Boost entries if the best hits mention their titles.
+    """Return a list that raises entries whose titles are mentioned in the best hits.
 
-    "Where was the director of X born?" finds the entry about X. That entry names the director, but the entry about the
-    director shares no word with the question. `nums` are entry numbers, best first. The list begins with the entries
-    that the best hit mentions. Entries mentioned by the same hit are in the order of `nums`.
+    For example, the question "Where was the director of X born?" finds the entry about X, which names the director. The
+    entry about the director shares no word with the question, but its title is mentioned in the entry about X. `nums`
+    contains entry numbers, best first. Entries that the best hit mentions are first in the list. Entries that the same
+    hit mentions keep the order of `nums`.
     """
     nums = nums[:_CANDIDATES]
     titles = _titles(connection, nums)
@@ -100,13 +102,15 @@ def title_boost(connection: sqlite3.Connection, nums: Sequence[int]) -> RankedLi
 
 
 def _mentions(text: str, own: _Title, title: _Title) -> bool:
-    """Return whether a text with the title `own` mentions the title of an entry of another document."""
+    """Return whether the text of a hit mentions `title`. `own` is the title of the hit itself. The result is False if
+    `title` is equal to the hit's title, or if the two titles belong to the same document."""
     other = title.text != own.text and (title.document is None or title.document != own.document)
     return other and len(title.text) in _TITLE_LENGTHS and _has_words(text, title.text)
 
 
 def _titles(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, _Title]:
-    """Return the title or the first line of each entry. A title that many entries share is left out."""
+    """Return the title of each entry, or its first line if the entry has no title. The title is "" if there is neither,
+    or if many entries share it."""
     rows = connection.execute(_TITLE_COLUMNS, [json.dumps(list(nums))]).fetchall()
     titles = {num: _QUALIFIER.sub("", (title or _first_line(content)).strip()) for num, _, title, content in rows}
     owners = Counter(titles.values())
@@ -117,7 +121,7 @@ def _titles(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, _T
 
 
 def _first_line(content: str) -> str:
-    """Return the first line of a text if it looks like a title, otherwise ""."""
+    """Return the first line of a text if the line looks like a title, otherwise ""."""
     line, line_end, rest = content.partition("\n")
     line = line.strip().lstrip("# ")
     titled = line and not line[0].islower() and len(line.split()) <= _TITLE_WORDS and _TITLE_END.search(line)
@@ -125,7 +129,7 @@ def _first_line(content: str) -> str:
 
 
 def _has_words(text: str, phrase: str) -> bool:
-    """Return whether `text` contains `phrase` as complete words with the same spelling."""
+    """Return whether `text` contains `phrase` as complete words. Upper and lower case must be equal."""
     at = text.find(phrase)
     while at >= 0:
         end = at + len(phrase)
@@ -138,7 +142,7 @@ def _has_words(text: str, phrase: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueryDates:
-    """The dates that a query names. The object is false if the query names no date."""
+    """The dates that a query names, such as "last week". The object is false if the query names no date."""
 
     periods: tuple[Period, ...] = ()
     terms: tuple[str, ...] = ()  # as terms of the word index
@@ -149,8 +153,8 @@ class QueryDates:
 
 
 def query_dates(query: QueryTerms, at: datetime | None = None) -> QueryDates:
-    """Return the dates that a query names. "Yesterday" is relative to `at`. If `at` is None, it is relative to now in
-    the local time zone."""
+    """Return the dates that a query names. `at` is the moment to which words such as "yesterday" refer; None means now
+    in the local time zone."""
     at = at or datetime.now().astimezone()
     days = _days(query.text, at.date(), query.language)
     return QueryDates(tuple(dict.fromkeys(period_of(day, at.tzinfo) for day in days)), range_terms(days), days)
@@ -162,8 +166,9 @@ def _days(text: str, on: date, language: str) -> tuple[DateRange, ...]:
 
 
 def date_boost(connection: sqlite3.Connection, nums: Sequence[int], dates: QueryDates) -> RankedList:
-    """Boost entries that happened in a date range of the query, and entries with a text that names a day in the range.
-    Dates do not filter, because "last week" in a question may be wrong by a day. A scope can filter by exact times."""
+    """Return a list that raises entries that happened in a period named by the query, and entries whose text names a
+    day in the period. Other entries are not removed, because a user who writes "last week" may be wrong by a day. An
+    exact time limit can be set in the scope of the search."""
     if not dates.periods or not nums:
         return RankedList("period", [], _DATE_WEIGHT)
     rows = connection.execute(f"SELECT num, occurred_at {_IN_NUMS}", [json.dumps([*nums])])
@@ -181,7 +186,8 @@ def date_boost(connection: sqlite3.Connection, nums: Sequence[int], dates: Query
 def all_boosts(
     connection: sqlite3.Connection, hits: Sequence[tuple[int, float]], dates: QueryDates
 ) -> list[RankedList]:
-    """Return the boosts that apply to `hits`, which are entry numbers with scores in 0..1, best first."""
+    """Return the document boost, the title boost and the date boost, without empty lists. `hits` contains entry numbers
+    with scores in 0..1, best first. `dates` contains the dates that the query names."""
     nums = [num for num, _ in hits]
     lists = document_boost(connection, hits), title_boost(connection, nums), date_boost(connection, nums, dates)
     return [ranked for ranked in lists if ranked.items]

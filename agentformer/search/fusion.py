@@ -1,7 +1,7 @@
-"""Fusion of several ranked lists into one list, and the weight of the vectors for one query.
+"""Fusion: several ranked lists of entries are combined into one ranked list.
 
-`merge` is weighted reciprocal rank fusion (Cormack, Clarke, Buettcher, SIGIR 2009). `fuse` is the default of hybrid
-search. In addition to ranks, it uses how close the score of an item is to the first score of its list.
+`merge` combines lists by ranks only (weighted reciprocal rank fusion; Cormack, Clarke, Buettcher, SIGIR 2009). `fuse`
+is the default of hybrid search. It combines lists by ranks and by scores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMPARED = 100  # number of places that are compared with the first, whatever t
 
 
 class FusionOptions(NamedTuple):
-    """The kind of fusion and its weights."""
+    """The method of fusion and its weights."""
 
     kind: str = "adaptive"  # or "rrf": reciprocal ranks with fixed weights, without boosts
     dense_weight: float = 1.0  # of the vectors; "adaptive" multiplies it
@@ -31,8 +31,9 @@ class FusionOptions(NamedTuple):
 
 
 class RankedList(NamedTuple):
-    """A named list of entry numbers, best first. `scores` have any unit and never increase from place to place. Without
-    `scores`, only ranks are used."""
+    """A ranked list of entry numbers, best first. `name` says which search or boost made the list, and `weight` says
+    how much the list counts. `scores` contains the score of each entry in descending order, in any unit. If `scores` is
+    empty, only ranks are used."""
 
     name: str
     items: Sequence[int]
@@ -41,7 +42,7 @@ class RankedList(NamedTuple):
 
 
 class Ranking:
-    """The fused order of several lists, and the votes of each list."""
+    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first."""
 
     def __init__(self, lists: Sequence[RankedList], options: FusionOptions) -> None:
         self.order = (  # entry numbers with scores in 0..1, best first
@@ -53,11 +54,12 @@ class Ranking:
         self._ranks = [{item: rank for rank, item in enumerate(ranked.items, 1)} for ranked in lists]
 
     def has(self, name: str) -> bool:
-        """Return whether a list with this name has votes."""
+        """Return whether a list with this name is part of the fusion."""
         return any(ranked.name == name for ranked in self._lists)
 
     def votes(self, num: int) -> tuple[Vote, ...]:
-        """Return a vote for each list that contains the entry: its rank in the list, and the weight of the list."""
+        """Return a vote for each list that contains the entry. A vote consists of the name of the list, the rank of the
+        entry in the list, and the weight of the list."""
         return tuple(
             Vote(ranked.name, ranks[num], ranked.weight)
             for ranked, ranks in zip(self._lists, self._ranks, strict=True)
@@ -68,16 +70,16 @@ class Ranking:
 def merge(
     ranked_lists: Sequence[Sequence[Key]], *, weights: Sequence[float] | None = None, k: int = 60
 ) -> list[tuple[Key, float]]:
-    """Return the items of all lists with a score in 0..1, best first. The score 1 means that the item is first in every
-    list with a weight above 0.
+    """Combine ranked lists by ranks. Return the items of all lists with a score in 0..1, best first. An item has the
+    score 1 if it is first in every list with a weight above 0.
 
-    Each list is best first, and ranks start at 1. If a list repeats an item, only its first place counts. Each list
-    that contains an item adds `weight / (k + rank)` to its score. So with a larger `k`, first places count less. Items
-    with equal scores keep the order in which they first occur. The scores of the lists are not added, because cosine
-    and BM25 have different units.
+    The items of each list are sorted, best first, and the first rank is 1. Each list that contains an item adds `weight
+    / (k + rank)` to the score of the item. So with a larger `k`, first ranks count less. If a list contains an item
+    twice, only its first rank counts. Items with equal scores keep the order in which they first occur. Original scores
+    are not used, because cosine and BM25 scores have different units.
 
-    Raises `InvalidInput` if `weights` does not have one finite number of at least 0 per list, if `k` is below 0, or if
-    a text is passed as a list.
+    Raises `InvalidInput` if `weights` does not contain one finite number of at least 0 for each list, if `k` is
+    negative, or if a list is a text.
     """
     weights = [1.0] * len(ranked_lists) if weights is None else weights
     _check(ranked_lists, weights, k)
@@ -93,13 +95,14 @@ def merge(
 
 
 def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
-    """Return the entries of all lists with a score in 0..1, best first. The score 1 means that the entry is first in
-    every list.
+    """Combine ranked lists by ranks and by scores. Return the entries of all lists with a score in 0..1, best first. An
+    entry has the score 1 if it is first in every list.
 
-    Each list gives an entry a score with two parts. One part is the reciprocal rank. The other part is the closeness: 1
-    for the first score of the list, 0 for the hundredth score, and proportional between them. If the first score of a
-    list is far above the others, the list raises its first entry more and its other entries less. Min-max normalised
-    scores: Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (TOIS 2023).
+    The score of an entry in one list has two parts. One part decreases with the rank. The other part is the normalized
+    score: 1 for the first score of the list, 0 for the hundredth score, and linear between these two scores. So if the
+    first entry of a list has a much higher score than the following entries, it is also far ahead after the fusion. The
+    normalization of scores follows Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (TOIS
+    2023).
     """
     most = sum(ranked.weight for ranked in lists if ranked.items)
     if not most:
@@ -128,7 +131,7 @@ def _list_scores(ranked: RankedList) -> list[float]:
 
 def _check(ranked_lists: Sequence[Sequence[Key]], weights: Sequence[float], k: int) -> None:
     if any(isinstance(items, (str, bytes)) for items in ranked_lists):  # the letters would be treated as items
-        raise InvalidInput("ranked_lists", "must be lists of items, and one of them is a text")
+        raise InvalidInput("ranked_lists", "must be lists of items, but one of the lists is a text")
     if len(weights) != len(ranked_lists) or not all(0 <= weight < math.inf for weight in weights):
         wanted = "must be one weight of at least 0 for each list"
         raise InvalidInput("weights", f"{wanted}, got {len(weights)} for {len(ranked_lists)}")

@@ -1,7 +1,7 @@
-"""Hybrid search over the records of a folder: a search by words and a search by vectors, fused, boosted and rescored.
+"""Hybrid search: a search by words and a search by vectors, whose results are combined and boosted.
 
-The records decide which entries are in scope. The word index and the vector index both receive a mask of these entries.
-So entries outside the scope never take a place among the candidates.
+The records decide which entries are in the scope of a search. The word index and the vector index both receive a mask
+of these entries. Therefore entries outside the scope never take a place in a limited result list.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ _SAMPLE_LENGTH = 600  # code points of each
 _THREAD_WINDOWS = 5_000  # above this number of windows, a scan takes longer than starting a thread
 _SINGLE_LIST = FusionOptions("rrf")  # keeps the order of a search by vectors or words alone
 _NO_WORDS = WordHits([], [])
-_PENDING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
-_WORDS_ALONE = "searched by words alone: {}"
-_VECTORS_ALONE = "searched by vectors alone: {}"
+_PENDING = (
+    "{} entries have no vectors yet, so only a search by words finds them; run `agentformer reindex` to embed them"
+)
+_WORDS_ALONE = "only words were searched, because vectors are unavailable: {}"
+_VECTORS_ALONE = "only vectors were searched, because the word index is unavailable: {}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """An analyzed query, and the state of the records at one moment."""
+    """A search request: the query with its analyzed words and dates, and the state of the records when the search
+    began."""
 
     query: Query
     terms: QueryTerms
@@ -69,7 +72,8 @@ class _Candidates:
 
 
 class HybridSearch:
-    """Searches the records of a folder by vectors and by words. Thread-safe."""
+    """Searches the entries of a store by vectors and by words. `fanout` is the minimum number of results that each of
+    the two searches is asked for. Thread-safe."""
 
     def __init__(
         self,
@@ -96,8 +100,9 @@ class HybridSearch:
 
     def search(self, query: Query) -> Hits:
         """Return the hits, best first. If the embedder is unavailable, only words are searched. If the word index
-        cannot be written, only vectors are searched. In each case a warning is returned. Raises `SpaceMismatch`, and
-        `StoreError` if neither words nor vectors can be searched."""
+        cannot be written, only vectors are searched. In these two cases, the result contains a warning. Raises
+        `StoreError` if neither words nor vectors can be searched, and `SpaceMismatch` if the embedder belongs to
+        another embedding space."""
         if query.limit < 1 or not query.text.strip():
             return Hits()
         terms = analyze_query(query.text)
@@ -126,8 +131,8 @@ class HybridSearch:
             return _Request(query, terms, dates, seq, mask, space)
 
     def _start_words(self, request: _Request) -> tuple[Callable[[], WordHits], StoreError | None]:
-        """Start the lexical query. Return a function that waits for the hits, and the error if the word index is
-        unavailable."""
+        """Start the search by words. Return a function that waits for the result, and the error that makes the word
+        index unavailable (None: no error)."""
         query = request.query
         if query.mode == "dense":
             return lambda: _NO_WORDS, None
@@ -151,8 +156,8 @@ class HybridSearch:
     def _search_vectors(
         self, request: _Request, words_error: StoreError | None
     ) -> tuple[VectorHits | None, tuple[str, ...]]:
-        """Return the nearest windows, and warnings. If the vectors are unavailable and the word index is unavailable
-        too, raise `words_error`."""
+        """Return the windows nearest to the query, and warnings. The windows are None if vectors are unavailable. If
+        the word index is also unavailable, raise `words_error`, which is the error of the word index."""
         if request.query.mode == "lexical":
             return None, ()
         query, limit = request.query, self._candidate_count(request.query)
@@ -207,8 +212,8 @@ class HybridSearch:
     def _rank(
         self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
     ) -> Ranking:
-        """Fuse the results of words and vectors, and boost the fused list. A result list with weight 0 is left out,
-        because its ranks are no evidence."""
+        """Combine the results of the two searches, and apply boosts. A result list with the weight 0 is left out, so
+        that its ranks are not reported as votes."""
         hybrid = request.query.mode == "hybrid"
         options = self._fusion if hybrid else _SINGLE_LIST
         coverage = self._language_coverage(connection, request, nearest, words) if hybrid else 1.0
@@ -236,33 +241,35 @@ class HybridSearch:
         return self._coverage.of_search(request.terms, samples(words.entries), lambda: samples(nearest.entries))
 
     def refresh(self) -> None:
-        """Update both indexes now, also on disk. Without this call, the next search updates them."""
+        """Update the word index and the vector index with the newest changes, and write the word index to the disk.
+        Without this call, the next search does this work."""
         self._words.flush(self._database)
         self.vectors.refresh(self._database)
 
     def catches_up_soon(self) -> bool:
-        """Return whether the store has changed since it was opened, and is so small that the indexes are updated
-        quickly."""
+        """Return whether updating the indexes is useful and fast: the store has changed since it was opened, and it has
+        few changes in total."""
         with self._database.reading() as connection:
             changes = change_feed.last_seq(connection)
             return changes != self._opened_at and changes <= _SMALL
 
     def close(self) -> None:
-        """Stop background work, and write pending changes of the word index."""
+        """Stop the background threads, and write changes that the word index keeps in memory."""
         self.vectors.close()
         self._helper.close()
         self._words.close(self._database)
 
     def discard(self) -> None:
-        """Delete the files of the indexes, so that deleted entries cannot be read from them. Raises `OSError`, also
-        while another process writes the files. In that case call this method again."""
+        """Delete the index files, because they may still contain deleted entries. Raises `OSError` if a file cannot be
+        deleted, or if another process is writing the files. After an error, call this method again later."""
         try:
             self._words.discard()
         finally:
             self.vectors.discard()
 
     def renew(self, *, words: bool = False, vectors: bool = False) -> None:
-        """Delete an index on disk and in memory. The next search rebuilds it. Raises `OSError`."""
+        """Delete the word index, the vector index or both, on disk and in memory. The next search rebuilds a deleted
+        index. Raises `OSError`."""
         if words:
             self._words.discard()
         if vectors:
@@ -271,18 +278,18 @@ class HybridSearch:
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
-    """Return the scores of the best entries. All entries with the same score as the last one are included, because ties
-    are ordered by id."""
+    """Return the best entries with their scores. All entries with the same score as the last one are included, because
+    the caller sorts equal scores by id and then applies the limit."""
     least = max(order[min(query.limit, len(order)) - 1][1] if order else 0.0, query.min_score)
     return dict(itertools.takewhile(lambda item: item[1] >= least, order))
 
 
 def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:
-    """Return entries by number. Entries that were deleted after the search found them are left out. Raises
-    `StoreDamaged`."""
+    """Return the entries with these numbers. An entry that was deleted after the search is left out. Raises
+    `StoreDamaged` if an entry belongs to another namespace."""
     entries = records.by_num(connection, list(nums))
     if any(entry.namespace != scope.namespace for entry in entries.values()):
-        raise damage_error("an index of the entries", "it has one of another namespace")
+        raise damage_error("an index of the entries", "it contains an entry of another namespace")
     return entries
 
 

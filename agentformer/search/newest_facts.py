@@ -1,11 +1,12 @@
-"""Recency: if facts contradict each other, the newest fact is ranked first.
+"""Newest facts first: if facts in the search results contradict each other, the newest fact gets the best rank.
 
-"Anna lives in Turku" from last year is ranked after "Anna lives in Oslo" from this year. Only the hits of one search
-are compared. Two facts contradict each other if they have the same subject and verb, or the same label, but a different
-name or number.
+For example, "Anna lives in Turku" from last year is ranked after "Anna lives in Oslo" from this year. Only the hits of
+one search are compared. Two facts contradict each other if they have the same subject and verb, or the same label, but
+a different name or number.
 
-The comparison uses words and not meaning. Therefore only verbs and labels are used that have one value at a time
-("lives in" and "costs", but not "likes"). The words after a number must also be the same.
+The comparison uses words and does not understand their meaning. Therefore it uses only verbs and labels that have one
+value at a time, such as "lives in" and "costs", but not "likes". If the value is a number, the words after the number
+must also be equal.
 """
 
 from __future__ import annotations
@@ -105,19 +106,20 @@ _ENDINGS = ("ssa", "ssä", "lla", "llä")  # Finnish case endings of places; Fin
 
 
 class _Statement(NamedTuple):
-    """A fact as words: its subject and verb, and its value."""
+    """A fact in a text. `about` contains the words of its subject and verb, or of its label. `value` contains the words
+    of its name or number."""
 
     about: tuple[str, ...]
     value: tuple[str, ...]
 
 
 def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -> list[Hit]:
-    """Return the hits. Hits that contradict each other are ordered by time, newest first.
+    """Return the hits in a new order: hits that contradict each other are sorted by time, newest first.
 
-    Hits contradict each other if they have the same owner and speaker and give different values for one fact. They only
-    exchange places with each other. Their time is when they happened or, if that is unknown, when they were stored. A
-    score belongs to a place and not to a hit. If the score of a hit is much lower than that of a place (`NEAR`), the
-    hit does not take this place.
+    Hits contradict each other if they have the same owner and speaker but different values for the same fact. Such hits
+    only exchange ranks with each other, and other hits keep their ranks. The time of a hit is when its fact happened,
+    or when it was stored if this is unknown. Each rank keeps its score, so a hit that gets a new rank gets the score of
+    this rank. A hit gets a better rank only if its own score is not much lower than the score of the rank (`NEAR`).
     """
     languages = languages or EntryLanguages()
     ordered = [*hits]
@@ -134,8 +136,8 @@ def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -
 
 
 def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list[int]]:
-    """Return groups of places with different values of the same fact, in ascending order. Each place is in at most one
-    group."""
+    """Return groups of indices into `hits`. The hits of a group contain different values of the same fact. Each hit is
+    in at most one group."""
     facts: defaultdict[tuple[object, ...], dict[int, tuple[str, ...]]] = defaultdict(dict)
     for place, hit in enumerate(hits):
         for about, value in _statements(hit.entry, languages):
@@ -153,8 +155,9 @@ def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list
 
 
 def _owner(entry: MemoryEntry) -> tuple[object, ...]:
-    """Return the owner and speaker of a statement. "I live in Turku" is a different fact for each speaker, and "Price:
-    5" is a different fact for each title."""
+    """Return the properties that two entries must share before their facts are compared, such as user, speaker and
+    title. For example, "I live in Turku" is a different fact for each speaker, and "Price: 5" is a different fact for
+    each title."""
     owner = (entry.namespace, entry.agent_id, entry.user_id, entry.project)
     speaker = (entry.kind == "message", entry.role, entry.speaker)
     metadata = json.dumps(entry.metadata, sort_keys=True, default=str)
@@ -179,7 +182,8 @@ def _statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[_Stat
 
 
 def _labelled(match: re.Match[str]) -> _Statement | None:
-    """Return the statement of a label with a value, such as "Phone: 040 123"."""
+    """Return the fact in a line that consists of a label and a value, such as "Phone: 040 123". Return None if the
+    label is not known to have one value at a time."""
     label, value = (tuple(_WORD.findall(part.casefold())) for part in match.groups())
     known = label[-1:] in _LABELS or label[-2:] in _LABELS
     if len(label) <= _LABEL_WORDS and 0 < len(value) <= _VALUE_WORDS and known:
@@ -201,7 +205,8 @@ def _stated(written: Sequence[str], language: str) -> _Statement | None:
 
 
 def _with_value(subject: Sequence[str], verb: tuple[str, ...], rest: Sequence[str], language: str) -> _Statement | None:
-    """Return the statement with the name or number that follows the verb. Return None if there is no such value."""
+    """Return the fact that consists of the subject, the verb, and the name or number in `rest`, the words after the
+    verb. Return None if there is no such name or number."""
     function_words = FUNCTION_WORDS[language]
     first = next((n for n, word in enumerate(rest) if word.casefold() not in function_words), len(rest))
     if first > _WORDS_BETWEEN or first == len(rest):
@@ -222,6 +227,6 @@ def _with_value(subject: Sequence[str], verb: tuple[str, ...], rest: Sequence[st
 
 
 def _is_name(word: str) -> bool:
-    """Return whether a word is written as a name and is not a month or weekday. Without this exception, "in Turku" and
-    "in May" would look like two contradicting places."""
+    """Return whether a word begins with a capital letter and is not a month or a weekday. Months are excluded because
+    "in Turku" and "in May" would otherwise be two contradicting places."""
     return word[0].isupper() and not months(word) and not weekdays(word)

@@ -1,13 +1,14 @@
-"""Relevance: which hits answer the query. A search always returns its best hits, so some of them may not answer it.
+"""The filter for relevant hits. A search always returns its best hits, and this module removes the hits that do not
+answer the query.
 
-A hit is relevant for one of three reasons. First, the query names the hit: the query contains all words of its title or
-of an alias (`metadata["aliases"]`). Second, the hit contains enough terms of the query. The terms are weighted by their
-rarity among the hits (inverse document frequency, Spärck Jones 1972). Third, the hit is near: its cosine is high, both
-absolutely and relative to the best cosine.
+A hit is relevant for one of three reasons. First, the query names the hit: the query contains all words of the title or
+of an alias of the entry (`metadata["aliases"]`). Second, the hit contains enough terms of the query. A term that is
+rare among the hits counts more (inverse document frequency, Spärck Jones 1972). Third, the vector of the hit is near
+the query: the cosine is high, and it is not much lower than the best cosine.
 
-If the query names a hit, other hits must contain terms that the named hit lacks. So "What is Redis for?" returns the
-entry called Redis, and not all entries that mention Redis. Terms are the terms of the word index. Typing errors and
-inflected forms are matched too.
+If the query names a hit, every other hit must contain other terms of the query than the named hit contains. So "What is
+Redis for?" returns the entry with the title Redis, and not all entries that mention Redis. Terms are normalized words,
+as in the word index. Words with typing errors and inflected forms are found too.
 """
 
 from __future__ import annotations
@@ -51,14 +52,15 @@ _LONG_STEM = 6  # number of letters that must be equal
 
 
 class EntryLanguages:
-    """The languages of the entries of one request. The language of each entry is detected once."""
+    """A cache of the languages of entries. The language of an entry is detected at its first use. Use one object for
+    each search request."""
 
     def __init__(self) -> None:
         self._languages: dict[str, str] = {}
 
     def of(self, entry: MemoryEntry) -> str:
-        """Return the language of an entry (ISO 639-1), or "" if it is unknown. If the text leaves a doubt,
-        `metadata["language"]` decides."""
+        """Return the language code of an entry (ISO 639-1), or "" if the language is unknown. If the text does not show
+        the language clearly, `metadata["language"]` is used."""
         if entry.id not in self._languages:
             prior = language_code(entry.metadata.get("language"))
             self._languages[entry.id] = detect_language(entry.content, prior)
@@ -66,8 +68,9 @@ class EntryLanguages:
 
 
 def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = None) -> Hits:
-    """Return the relevant hits in their order, with their warnings. Return no hits for a blank query. Hits are compared
-    with each other. So pass about 30 hits, and cut the result afterwards."""
+    """Return the hits that answer the query, in the same order, with the warnings of `hits`. Return no hits for a blank
+    query. Each hit is judged by comparison with the other hits. Therefore pass about 30 hits, and apply a smaller limit
+    to the result."""
     if not query.strip() or not hits:
         return Hits((), hits.warnings)
     matches = _matches(analyze_query(query.replace("_", " ")), hits, languages or EntryLanguages())
@@ -81,7 +84,7 @@ def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = Non
 
 @dataclass(slots=True)
 class _LanguageQuery:
-    """The terms of a query in one language, without function words."""
+    """The terms of a query in one language, without function words such as "the"."""
 
     language: str
     terms: tuple[str, ...]
@@ -91,7 +94,7 @@ class _LanguageQuery:
 
 @dataclass(slots=True)
 class _Match:
-    """A hit, and the terms of the query that it contains."""
+    """A hit, its terms, and the terms of the query that the hit contains."""
 
     hit: Hit
     query: _LanguageQuery
@@ -130,7 +133,8 @@ def _in_language(query: QueryTerms, language: str) -> _LanguageQuery:
 
 
 def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
-    """Return the terms without function words. Words inside names like `TypeScript` are left out too."""
+    """Return the terms of a query without function words. Parts of compound names, such as `type` in `TypeScript`, are
+    left out too."""
     whole = set(query.as_text(language).stems)
     return tuple(term for term in dict.fromkeys(query.terms([language]).stems) if term in whole)
 
@@ -150,8 +154,8 @@ def _read(hit: Hit, query: _LanguageQuery) -> _Match:
 
 
 def _names(entry: MemoryEntry) -> list[str]:
-    """Return the title and the aliases of the entry. The title of a part of a document is left out, because it names
-    the document."""
+    """Return the title and the aliases of an entry. The title of a passage of a document is left out, because it is the
+    title of the whole document."""
     aliases = entry.metadata.get("aliases")
     title = [] if entry.source else [entry.title]
     given = aliases if isinstance(aliases, (list, tuple)) else []
@@ -179,8 +183,9 @@ def _certainty(match: _Match, term: str) -> float:
 
 
 def _corrections(query: _LanguageQuery, matches: Sequence[_Match]) -> dict[str, frozenset[str]]:
-    """Return the terms of the hits that mistyped words of the query may mean. Names of entries are tried first. If no
-    hit contains a word, all words of the hits are tried."""
+    """Return for each word of the query that may be a typing error the terms of the hits that it may mean. The words in
+    titles and aliases are tried first. If a query word occurs in no hit and resembles no title or alias, all words of
+    the hits are tried."""
     in_names = frozenset(chain.from_iterable(terms for match in matches for terms, _ in match.names))
     known = in_names.union(*(match.stems for match in matches))
     long_words = ((term, word) for term, word in query.words.items() if len(word) >= 4 and word.isalpha())
@@ -204,12 +209,12 @@ def _similar(wanted: Sequence[tuple[str, str]], words: Iterable[str], language: 
 
 
 def is_typo(written: str, meant: str) -> bool:
-    """Return whether `written` is a typing error of `meant`. The first letter must be the same, and a digit must not be
-    changed.
+    """Return whether the word `written` is probably a typing error of the word `meant`. The first letter must be equal,
+    and the two words must consist of letters.
 
-    Words of five letters may have one added or missing letter, or two swapped letters. A replaced letter is accepted
-    only in words of seven letters, because a short word with a replaced letter is usually another word ("mango",
-    "mongo"). Words of nine letters may have two errors.
+    In words of at least five letters, one letter may be added or missing, or two neighboring letters may be swapped. A
+    replaced letter is accepted only in words of at least seven letters, because a replaced letter in a short word
+    usually makes another word ("mango", "mongo"). In words of at least nine letters, two errors are accepted.
     """
     longer, shorter = max(len(written), len(meant)), min(len(written), len(meant))
     if longer < 5 or shorter < 4 or written == meant or written[0] != meant[0] or not (written + meant).isalpha():
@@ -223,8 +228,8 @@ def is_typo(written: str, meant: str) -> bool:
 
 
 def _distance(one: str, other: str) -> int:
-    """Return the smallest number of letters to add, remove, replace or swap (optimal string alignment; Damerau
-    1964)."""
+    """Return the smallest number of letters to add, remove, replace or swap, so that one word becomes the other word
+    (optimal string alignment; Damerau 1964)."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
@@ -251,8 +256,8 @@ class _Judge:
         return _cosine(hit) >= max(_NEAR, _NEAR_OF_BEST * self._best_cosine)
 
     def holds_enough(self, match: _Match) -> bool:
-        """Return whether the hit contains enough terms of the query. Terms that a named hit contains are not
-        counted."""
+        """Return whether a hit contains enough terms of the query. Terms that occur in a hit that the query names are
+        not counted."""
         rest = [term for term in match.terms if term not in self._in_named]
         share = self._share(match, rest)
         if len(rest) == 1:
@@ -276,8 +281,8 @@ class _Judge:
         return _bm25(match.hit) / self._best_bm25 if self._best_bm25 else 0.0
 
     def _share(self, match: _Match, terms: Iterable[str]) -> float:
-        """Return the weight of `terms` as a share of the query in the hit's language, 0..1. If the query is long, only
-        its heaviest terms are counted."""
+        """Return the weight of `terms` as a share of the weight of all terms of the query, 0..1. A rare term has a high
+        weight. In a long query, only the rarest terms count for the weight of the query."""
         rarities = {term: math.log(1 + self._size / (0.5 + self._holders[term])) for term in match.query.terms}
         whole = sum(sorted(rarities.values())[-_LONG:])
         return min(1.0, sum(rarities[term] * match.terms[term] for term in terms) / whole) if whole else 0.0
@@ -288,5 +293,6 @@ def _bm25(hit: Hit) -> float:
 
 
 def _cosine(hit: Hit) -> float:
-    """Return the cosine. Return 0 if no vector was compared, or if the vectors had no vote."""
+    """Return the cosine of a hit. Return 0 if no cosine was computed, or if the vectors had no influence on the
+    ranking."""
     return hit.dense_score if hit.dense_score is not None and hit.dense_rank is not None else 0.0

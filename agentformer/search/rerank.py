@@ -1,6 +1,7 @@
-"""Reranking: a cross-encoder reads each of the best hits together with the query.
+"""Reranking: a reranking model (cross-encoder) reads the query together with each of the best hits, and sorts these
+hits again.
 
-See Nogueira and Cho, "Passage Re-ranking with BERT", 2019.
+The method is described in Nogueira and Cho, "Passage Re-ranking with BERT", 2019.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ _STEP = 1e-9  # equal scores are separated by this share, so that a later sort k
 
 
 class Reranking:
-    """A reranker and the number of hits that it reads per search."""
+    """The use of a reranker in searches. `hits` is the number of hits that the reranker reads in each search."""
 
     def __init__(self, reranker: Reranker, hits: int = 30) -> None:
         self._reranker = reranker
         self._hits = hits
 
     def search(self, search: Callable[[Query], Hits], query: Query) -> Hits:
-        """Run `search` and rerank its best hits. A search that uses only vectors or only words is not reranked."""
+        """Call the function `search` and rerank its best hits. A search that uses only vectors or only words is not
+        reranked."""
         if query.mode != "hybrid" or query.limit < 1:
             return search(query)
         found = search(replace(query, limit=max(query.limit, self._hits)))
@@ -35,12 +37,12 @@ class Reranking:
 
 
 def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple[list[Hit], tuple[str, ...]]:
-    """Return `hits` with the first `n` hits in the reranker's order, and warnings.
+    """Sort the first `n` hits by the scores of the reranker. Return all hits, and warnings.
 
-    Each hit gets the score of its new place. So scores stay in 0..1 and decrease from hit to hit. Each of the first `n`
-    hits gets a vote of the reranker. Hits with equal reranker scores keep their order. If the reranker is unavailable,
-    the order does not change, and a warning gives the reason. Another warning reports hits or queries that were too
-    long for the reranker to read completely.
+    The scores of the hits stay at their ranks: each hit gets the score of its new rank. So scores are in 0..1, and each
+    score is lower than the score before it. Each of the first `n` hits gets a vote of the reranker. Hits with equal
+    scores of the reranker keep their order. If the reranker is unavailable, the order does not change, and a warning
+    gives the reason. Another warning reports hits or queries that were too long to be read completely.
     """
     head = hits[:n]
     if len(head) < 2:
@@ -55,7 +57,7 @@ def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple
     except RerankerUnavailable as error:
         return list(hits), (f"{NOT_RERANKED}: {error}",)
     if long := sum(len(hit.entry.content) > _MAX_TEXT for hit in head):
-        warnings = (f"the reranker read {_MAX_TEXT:,} characters around the match of {long} long entries", *warnings)
+        warnings = (f"the reranker read only {_MAX_TEXT:,} characters of each of {long} long entries", *warnings)
     order = sorted(range(len(head)), key=lambda place: -float(scores[place]))
     votes = (Vote("reranker", rank, _VOTE_WEIGHT) for rank in range(1, len(head) + 1))
     voted = (replace(head[place], votes=(*head[place].votes, vote)) for place, vote in zip(order, votes, strict=True))
@@ -64,8 +66,8 @@ def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple
 
 
 def passage(entry: MemoryEntry, match: Span | None = None) -> str:
-    """Return the text that a reranker reads: the entry's context line and its content. If the content is long, only the
-    part around `match` is used, or the beginning without a `match`."""
+    """Return the text of an entry that the reranker reads: the context line and the content. If the content is too
+    long, only a part of it is returned: the text around `match`, or the beginning if `match` is None."""
     context = " ".join((entry.context or entry.title).split())[:_MAX_TEXT]
     middle = (match.start + match.end) // 2 if match else 0
     start = max(0, min(middle - _MAX_TEXT // 2, len(entry.content) - _MAX_TEXT))
@@ -74,7 +76,7 @@ def passage(entry: MemoryEntry, match: Span | None = None) -> str:
 
 
 def _falling(scores: Iterable[float]) -> Iterator[float]:
-    """Yield the same scores, but each score is at least slightly below the score before it."""
+    """Yield the scores in the same order. A score that is not lower than the score before it is lowered slightly."""
     last = math.inf
     for score in scores:
         last = min(score, last * (1 - _STEP))

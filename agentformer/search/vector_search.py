@@ -1,6 +1,7 @@
-"""The vector part of a search: embed the query, find the nearest windows, and compute their exact cosines.
+"""The search by vectors: embed the query, find the nearest windows (embedded parts of entries), and compute their exact
+cosines.
 
-The module also contains the helper thread, in which the lexical query runs during the vector search.
+The module also contains a helper thread, in which the search by words can run at the same time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Vector
 
 _CACHED_QUERIES = 512  # number of cached query vectors: less than 2 MB at 768 dimensions
 _CACHED_LENGTH = 4_000  # a query with more code points is not cached
-_FORMER_SPACE = "answered from the former embedding space while the embedder {} is being loaded"
+_FORMER_SPACE = "the search used the vectors of the former embedding model, because the new embedder {} is being loaded"
 
 _RESCORED = 32  # number of entries that get exact cosines if words also decide; reading vectors is slow
 
@@ -35,7 +36,8 @@ Result = TypeVar("Result")
 
 
 class VectorSearch:
-    """Searches the vector index. The query is embedded in the space of the index. Thread-safe."""
+    """Searches the vector index of a store. The query is embedded with the model that made the vectors of the index.
+    Thread-safe."""
 
     def __init__(self, index: VectorFollower, database: Database, embedder: Embedder) -> None:
         self._index = index
@@ -46,9 +48,11 @@ class VectorSearch:
     def nearest(
         self, text: str, space: tuple[int, EmbeddingSpace], seq: int, limit: int, mask: ScopeMask
     ) -> tuple[VectorHits | None, tuple[str, ...]] | None:
-        """Return the nearest windows in the store's active `space` at its change `seq`, and warnings. Return None if
-        the store has moved to another space in the meantime. While the embedder of a new space is being loaded, the
-        index of the former space is searched, and a warning is returned. Raises `EmbedderError` or `SpaceMismatch`."""
+        """Return the windows nearest to the query, and warnings. `space` is the number and the description of the
+        active embedding space, and `seq` is the number of the newest change that the search must see. Return None if
+        the store has moved to another space in the meantime. After such a move, the vectors of the former space are
+        searched until the embedder of the new space is loaded, and a warning is returned. Raises `EmbedderError` or
+        `SpaceMismatch`."""
         number, active = space
         own = self._embedder
         embedder: Embedder | None = None
@@ -64,7 +68,8 @@ class VectorSearch:
         return None if hits is None else (hits, ())
 
     def _nearest_in_former_space(self, text: str, limit: int, mask: ScopeMask) -> VectorHits | None:
-        """Search the index of the space before a move. Return None if that index does not fit the current embedder."""
+        """Search the vectors of the embedding space that the store had before a move. Return None if the index in
+        memory does not belong to the space of the current embedder."""
         embedder, number = current_embedder(self._embedder), self._index.space
         with self._database.reading() as connection:
             former = space_of(connection, number)
@@ -74,20 +79,22 @@ class VectorSearch:
 
 
 class QueryVectorCache:
-    """The vectors of the latest queries. The key is the number of the embedding space and the text. Thread-safe. A
-    store never uses the number of a space again, so the cache never returns a vector of another model."""
+    """A cache of the vectors of recent queries. The key is the number of the embedding space and the text of the query.
+    A store never uses the number of a space again, so the cache never returns a vector of another model.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._vectors: OrderedDict[tuple[int, str], Vector] = OrderedDict()
 
     def has(self, space: int, text: str) -> bool:
-        """Return whether the vector is cached."""
+        """Return whether the vector of this query text is cached for this embedding space."""
         with self._lock:
             return (space, text) in self._vectors
 
     def embed(self, embedder: Embedder, space: int, text: str) -> Vector:
-        """Return the vector of `text` in the space with the number `space`. This must be the space of the embedder."""
+        """Return the vector of the query `text`, from the cache or from the embedder. `space` is the number of the
+        embedding space of the embedder."""
         key = (space, text)
         with self._lock:
             if (cached := self._vectors.get(key)) is not None:
@@ -103,8 +110,9 @@ class QueryVectorCache:
 
 
 class RankedEntries(NamedTuple):
-    """Entries by cosine, best first. For each entry there is its best window, and the vector and the cosine of that
-    window. All lists have the same length."""
+    """Entries sorted by cosine, best first. The cosine of an entry is the cosine of its best window. The lists have one
+    element for each entry: its number, the numbers of its best window and of the vector of this window, and the
+    cosine."""
 
     entries: list[int]
     windows: list[int]
@@ -114,8 +122,9 @@ class RankedEntries(NamedTuple):
 
 
 def rescore(connection: sqlite3.Connection, hits: VectorHits, *, alone: bool) -> RankedEntries:
-    """Order entries by the exact cosine of their best window. If the vectors decide `alone`, all entries get exact
-    cosines, otherwise only the first entries."""
+    """Replace approximate cosines by exact cosines, and sort the entries by the cosine of their best window. If `alone`
+    is True, because words have no influence on the ranking, exact cosines are computed for all windows. Otherwise they
+    are computed only for the first windows."""
     exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.sure)
     scores = hits.scores.astype(np.float32)
     scores[:exact] = _cosines(connection, hits.query, hits.vectors[:exact], scores[:exact])
@@ -131,7 +140,8 @@ def rescore(connection: sqlite3.Connection, hits: VectorHits, *, alone: bool) ->
 def exact_scores(
     connection: sqlite3.Connection, query: Vector, ranked: RankedEntries, places: Iterable[int]
 ) -> dict[int, float]:
-    """Return the exact cosines of the entries at these places of `ranked`."""
+    """Return the exact cosines of some entries. `places` contains indices into the lists of `ranked`, which are also
+    the keys of the result."""
     scores = {place: ranked.scores[place] for place in places}
     rounded = [place for place in scores if place >= ranked.exact]
     if rounded:
@@ -142,7 +152,8 @@ def exact_scores(
 
 
 def _windows_of(entries: IntArray, count: int) -> int:
-    """Return how many windows, counted from the first, belong to the first `count` entries."""
+    """Return the length of the shortest beginning of the window list that contains windows of `count` different
+    entries. `entries` contains the entry number of each window."""
     _, firsts = np.unique(entries, return_index=True)
     return len(entries) if len(firsts) < count else int(np.sort(firsts)[count - 1]) + 1
 
@@ -150,8 +161,8 @@ def _windows_of(entries: IntArray, count: int) -> int:
 def _cosines(
     connection: sqlite3.Connection, query: Vector, vectors: IntArray, rounded: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the cosines of these vectors with the query. If a vector was deleted in the meantime, its rounded score is
-    returned."""
+    """Return the exact cosine of each vector with the query. `vectors` contains vector numbers. If a vector was deleted
+    in the meantime, its approximate cosine in `rounded` is returned."""
     numbers, rows = read_stored_vectors(connection, np.sort(vectors), len(query))
     if not len(numbers):
         return rounded
@@ -160,7 +171,8 @@ def _cosines(
 
 
 class HelperThread:
-    """One thread. It is started with its first task, and started again in a forked process. Thread-safe."""
+    """A thread that runs one task at a time. The thread starts with the first task. In a forked process, a new thread
+    is started. Thread-safe."""
 
     def __init__(self) -> None:
         self._idle = threading.Lock()
@@ -169,8 +181,9 @@ class HelperThread:
         self._enabled = (os.cpu_count() or 1) > 1
 
     def start(self, task: Callable[[], Result]) -> Callable[[], Result]:
-        """Start `task`. Return a function that waits for the result of the task, or raises its error. If the thread is
-        busy or there is only one CPU, `task` itself is returned, and the caller runs it."""
+        """Start `task` in the thread. Return a function that waits for the task and returns its result or raises its
+        error. If the thread is busy, or if the computer has only one CPU, return `task` itself, so that the caller runs
+        the task."""
         if not self._enabled or not self._idle.acquire(blocking=False):
             return task
 
@@ -188,7 +201,7 @@ class HelperThread:
             return task
 
     def close(self) -> None:
-        """End the thread. Later tasks run in the threads of their callers. Calling this twice does no harm."""
+        """End the thread. After this call, `start` returns each task to the caller. A second call has no effect."""
         self._enabled = False
         if self._executor is not None and self._process == os.getpid():
             self._executor.shutdown()

@@ -1,5 +1,5 @@
-"""The weight of the vectors in a hybrid search. It depends on the languages that the embedder knows, on the distance of
-the nearest entry from the other near entries, and on the share of the query that the best match by words contains."""
+"""The weight of the vectors in a hybrid search. The weight is high if the embedder knows the language, if the nearest
+entry is much nearer than the other entries, and if the search by words has found little of the query."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _CACHED_WORDS = 50_000  # number of words that are cached with their number of t
 
 
 def vectors_weight(cosines: Sequence[float], best_bm25: float, ideal_bm25: float) -> float:
-    """Return the weight of the vectors. The weight of the words is 1. `cosines` are the cosines of the nearest entries,
-    best first. `best_bm25` is the score of the best match by words. `ideal_bm25` is the score of an entry that contains
-    all words of the query (0: unknown)."""
+    """Return the weight of the vectors, compared with the weight 1 of the words. `cosines` contains the cosines of the
+    nearest entries, best first. `best_bm25` is the best score of the search by words. `ideal_bm25` is the score that a
+    text with all words of the query would get (0: unknown)."""
     share = best_bm25 / ideal_bm25 if ideal_bm25 > 0 else _USUAL_SHARE
     lost = max(1.0, _USUAL_SHARE / share) if share > 0 else _MOST
     decisiveness = math.sqrt(_deviations(cosines[:_NEAREST]) / _USUAL_DEVIATIONS)
@@ -40,7 +40,8 @@ def vectors_weight(cosines: Sequence[float], best_bm25: float, ideal_bm25: float
 
 
 def _deviations(cosines: Sequence[float]) -> float:
-    """Return the distance of the first cosine from the mean, in standard deviations."""
+    """Return the difference between the first cosine and the mean of all cosines, divided by their standard
+    deviation."""
     if len(cosines) < _FEW:
         return _USUAL_DEVIATIONS
     spread = statistics.pstdev(cosines)
@@ -48,11 +49,12 @@ def _deviations(cosines: Sequence[float]) -> float:
 
 
 class LanguageCoverage:
-    """An embedder's coverage of languages: 1 if it knows the language of a text, 0 if it does not. Thread-safe.
+    """Estimates how well an embedder knows the language of a text: 1 if it knows the language, 0 if it does not. This
+    value is called coverage. Thread-safe.
 
-    If a model declares its languages, the declaration is used. For other models the tokenizer decides. A word in a
-    language of its training is one or two tokens, and a word in another language is many tokens (Rust et al. 2021, "How
-    Good is Your Tokenizer?").
+    If the model declares its languages, the declaration is used. For other models the tokenizer is used: it splits a
+    word into one or two tokens if the model was trained with the language of the word, otherwise into more tokens (Rust
+    et al. 2021, "How Good is Your Tokenizer?").
     """
 
     def __init__(self, embedder: Embedder) -> None:
@@ -61,11 +63,11 @@ class LanguageCoverage:
 
     @property
     def varies(self) -> bool:
-        """True if the coverage is different for different texts."""
+        """True if the coverage can differ between texts. False if the model knows all languages."""
         return self._embedder.space.languages != "*"
 
     def of(self, texts: Sequence[str]) -> float:
-        """Return the coverage of all texts together, 0..1."""
+        """Return the coverage of the texts, 0..1. The texts are treated as one text."""
         declared = self._embedder.space.languages
         if declared == "*":
             return 1.0
@@ -80,9 +82,11 @@ class LanguageCoverage:
         return self._declared(declared, query.language) if declared not in ("", "*") else self.of([query.text])
 
     def of_search(self, query: QueryTerms, by_words: Sequence[str], by_vectors: Callable[[], Sequence[str]]) -> float:
-        """Return the coverage of a query and its best passages, 0..1. A name is the same in many languages. So if the
-        passages found by words have another language than the query, the passages found by vectors are used as well. A
-        query without such passages is a name or a typing error, and the vectors are used for it."""
+        """Return the coverage of a query, 0..1, using some of the best passages to determine its language. `by_words`
+        contains passages that the search by words has found. The function `by_vectors` returns passages that the search
+        by vectors has found. These are only used if the passages in `by_words` have another language than the query,
+        because a name is the same in many languages. If `by_words` is empty and the language of the query is unknown,
+        the result is 1, because the query is probably a name or a typing error."""
         alone = self.of_query(query)
         if not by_words:
             return alone if query.language else 1.0
@@ -94,7 +98,7 @@ class LanguageCoverage:
         return max(together, alone * sum(nearest) / len(nearest)) if nearest else together
 
     def fertility(self, text: str) -> float:
-        """Return the number of tokens per word. Return 1.0 for a text without words."""
+        """Return the mean number of tokens per word. Return 1.0 for a text without words."""
         words = _WORD.findall(text)
         if not words:
             return 1.0
@@ -113,7 +117,7 @@ class LanguageCoverage:
 
 
 def _token_counts(embedder: Embedder, words: Sequence[str]) -> list[int]:
-    """Return the number of tokens of each word. The tokenizer is called once for all words."""
+    """Return the number of tokens of each word. All words are passed to the tokenizer in one call."""
     ends = list(accumulate(len(word) + 1 for word in words))  # token count of each word and the space after it
     counts = [0] * len(words)
     for span in embedder.token_spans(" ".join(words)):

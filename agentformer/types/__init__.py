@@ -1,8 +1,9 @@
-"""Frozen records and protocols that every other package uses. This package imports no other package.
+"""Immutable data types and interfaces that all other packages use. This package imports no other package of
+AgentFormer.
 
-Offsets are in Unicode code points, half-open `[start, end)`. Page numbers start at 1. Times are aware `datetime`s in
-UTC. Scores lie in 0..1, and a higher score is better. A matrix of vectors has one vector per row; vectors are float32
-and of unit length.
+Offsets are counted in Unicode code points, and a range `[start, end)` does not include `end`. Page numbers start at 1.
+Times are `datetime` objects in UTC, with a time zone. Scores are in 0..1, and a higher score is better. A matrix of
+vectors has one vector in each row. Vectors have the type float32 and the length 1.
 """
 
 from agentformer.types.backend import Check as Check

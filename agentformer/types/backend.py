@@ -1,4 +1,4 @@
-"""The contract of a memory backend, and the results of its checks."""
+"""The interface of a memory backend, which stores and searches entries, and the results of its checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from agentformer.types.models import Embedder, EmbeddingSpace, Reembedding, Spac
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check of a store. A store is sound if each problem that was found was also repaired."""
+    """The result of one check of a store. The store has no damage if every wrong item was repaired (`found == mended`)
+    in all checks."""
 
     name: str  # "records", "vectors", "windows", "words", ...
     asked: str  # in plain words: the condition that holds if nothing is found
@@ -26,7 +27,7 @@ class Check:
 
 
 class StoredVector(NamedTuple):
-    """The stored vector of one text in one space. The SHA-256 of the text identifies the text."""
+    """A vector as it is stored, with its embedding space. `hash` is the SHA-256 hash of the text that was embedded."""
 
     space: EmbeddingSpace
     hash: bytes
@@ -35,36 +36,37 @@ class StoredVector(NamedTuple):
 
 class _Readable(Protocol):
     def namespaces(self) -> Sequence[str]:
-        """Return every namespace that holds an entry, sorted."""
+        """Return the names of all namespaces that contain an entry, sorted."""
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return entries of the scope that have an id above `after`, in order of id."""
+        """Return at most `limit` entries of the scope whose id is greater than `after`, in order of id."""
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return the former versions of an entry, oldest first. The list is empty for a missing entry and for an entry
-        that never changed."""
+        """Return the former versions of an entry, oldest first. The result is empty if the entry does not exist or was
+        never changed."""
 
 
 class MemorySnapshot(_Readable, Protocol):
-    """A view of a store at one moment. Later writes are not visible."""
+    """A read-only view of a store at one moment. Later changes are not visible in the view."""
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Yield the vectors of the active space that entries of these namespaces use, each vector once, in order of
-        hash."""
+        """Yield the vectors that the entries of these namespaces use in the active embedding space. Each vector is
+        yielded once, in order of hash."""
 
 
 class MemoryBackend(_Readable, Protocol):
-    """Stores records and searches them.
+    """Stores entries and searches them.
 
-    Atomicity: each writing call is one transaction. The transaction happens completely or not at all, and its changes
-    have reached the disk when the call returns. Visibility: every later call sees an acknowledged write, in every
-    thread and process that has the same store open. Order: `list` returns entries in order of id, and ids are sorted by
-    time. Missing ids: `get` leaves them out, `remove` does not count them, and `update` raises `NotFound`. If the store
-    cannot embed now, it still stores entries. A search by words finds such entries at once, and a search by vectors
-    finds them after `embed_pending`.
+    Atomicity: each call that writes is one transaction. It is executed completely or not at all, and its changes are on
+    the disk when the call returns. Visibility: after a call has returned, all threads and processes that use the same
+    store see its changes. Order: `list` returns entries in order of id, and an id that was created later is greater.
+    Missing ids: `get` leaves them out, `remove` does not count them, and `update` raises `NotFound`. If the embedder is
+    unavailable, entries are stored without vectors. A search by words finds such entries at once, and a search by
+    vectors finds them after `embed_pending`.
 
-    A live summary (made by `consolidate`) has archived originals: their `archived_by` is the id of the summary. When a
-    summary is removed or archived, its originals are live. No call leaves any other state.
+    `consolidate` stores a summary and archives the original entries; `archived_by` of each original is the id of the
+    summary. When a summary is removed or archived, its originals become live again, which means that they are no longer
+    archived. No call leaves originals archived without a live summary.
     """
 
     def store(
@@ -76,133 +78,144 @@ class MemoryBackend(_Readable, Protocol):
         former: Mapping[str, Sequence[MemoryEntry]] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Sequence[MemoryEntry]:
-        """Store all entries. In the same transaction, remove everything else in the scopes of `replacing`, with its
-        parts. Raises `Conflict` for an id that exists. `progress` receives the number of embedded windows and the
-        number of all windows.
+        """Store all entries. In the same transaction, remove all other entries in the scopes of `replacing`, with the
+        parts of these entries. Raises `Conflict` if an id already exists. The function `progress` receives the number
+        of embedded windows (parts of entries) and the number of all windows.
 
-        `former` gives entries their `history`: a list of former versions for each id, oldest first. The version numbers
-        must rise up to the version of the entry, and this call must store the entry. Otherwise `InvalidInput` is
-        raised. `former` cannot be combined with `unique`.
+        `former` contains a list of former versions for each entry id, oldest first. These versions become the `history`
+        of the entry. Their version numbers must be ascending and lower than the version of the entry, and the entry
+        must be among `entries`. Otherwise `InvalidInput` is raised. `former` cannot be used together with `unique`.
 
-        With `unique`, a duplicate of a live entry (`records.entries.is_duplicate`) is not stored. The live entry is
-        returned in its place, and the `repeat_count` of the live entry rises by one. This also holds for two entries of
-        one call, and for entries of concurrent writers. It does not hold for entries that `replacing` removes.
+        If `unique` is True, an entry that duplicates an existing live entry (`records.entries.is_duplicate`) is not
+        stored. Its place in the result contains the existing entry, whose `repeat_count` is increased by one.
+        Duplicates within one call and duplicates of concurrent writers are treated in the same way. Entries that
+        `replacing` removes do not count as existing entries.
         """
 
     def get(self, ids: Sequence[str]) -> Sequence[MemoryEntry]:
-        """Return the entries with these ids in the given order, including archived entries."""
+        """Return the entries with these ids, in the order of the ids. Archived entries are included."""
 
     def search(self, query: Query) -> Hits:
-        """Return entries inside `query.scope`, best first. Entries with equal scores are in order of id. Without a
-        usable embedder the search uses only words, and a warning reports this. A backend without vectors warns in the
-        mode `dense`."""
+        """Return entries inside `query.scope`, best first. Entries with equal scores are sorted by id. If the embedder
+        is unavailable, only words are searched, and the result contains a warning. A backend without vectors adds a
+        warning in the mode `dense`."""
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        """Change fields of an entry. The former state is added to `history`. Raises `Conflict` if the entry is not at
-        `expected_version`.
+        """Change fields of an entry, and add its former state to `history`. Raises `Conflict` if the version of the
+        entry is not `expected_version`.
 
-        The fields that the store sets (id, times of storing, version, counts, `archived_by`) cannot be changed. The
-        `archived_at` of a live summary or of its originals cannot be changed either: use `restore`.
+        The fields that the store sets cannot be changed: the id, the times of storing, the version, the counts and
+        `archived_by`. `archived_at` cannot be changed for a live summary or for its originals; use `restore` for these.
         """
 
     def touch(self, uses: Sequence[Use]) -> None:
-        """Add to the use counts of entries and move their `last_accessed` forward, never back. Version, history and
-        `updated_at` do not change. Missing ids are ignored."""
+        """Count the use of entries: increase their use counts, and set `last_accessed` to the time of the last use. A
+        time that is older than the stored time is ignored. The version, the history and `updated_at` of the entries do
+        not change. Missing ids are ignored."""
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Delete entries with their parts, vectors, terms and history. The parts of an entry are the entries of the
-        same namespace that have its id as `parent_id`. Return the number of deleted entries. If one of the given
-        entries is not at `expected_version`, raise `Conflict` and delete nothing.
+        """Delete entries with their parts, vectors, index terms and history. The parts of an entry are the entries in
+        the same namespace that have its id as `parent_id`. Return the number of deleted entries. If the version of one
+        of the given entries is not `expected_version`, raise `Conflict` and delete nothing.
 
-        A summary repeats the content of its originals. So if an original is deleted, the summary is deleted too, and
-        the other originals become live. If a summary is deleted, its originals become live.
+        A summary repeats the content of its originals. Therefore the summary is also deleted if one of its originals is
+        deleted, and its other originals become live again. If a summary is deleted, all its originals become live
+        again.
         """
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return the newest entries of the scope, newest first: by `occurred_at` or else `created_at`, and then by
-        id."""
+        """Return at most `limit` entries of the scope, newest first. The time of an entry is `occurred_at`, or
+        `created_at` if `occurred_at` is None. Entries with equal times are sorted by id."""
 
     def count(self, scope: Scope) -> int:
         """Return the number of entries of the scope."""
 
     def pending(self, scope: Scope) -> int:
-        """Return the number of entries of the scope that still wait for their vectors."""
+        """Return the number of entries of the scope that have no vectors yet."""
 
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Store `summary` and archive the originals, in one transaction.
+        """Store `summary`, and archive the originals with the ids `archive_ids`, in one transaction.
 
-        Raises `Conflict` and changes nothing if an original is missing, archived, superseded or a summary, or if its
-        version differs from the version that `versions` gives for its id.
+        Raises `Conflict` and changes nothing if an original is missing, archived, superseded or itself a summary. The
+        same happens if the version of an original differs from its version in `versions`, a mapping from id to version.
         """
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
-        """Undo a `consolidate`: make the originals live, exactly as they were, and archive the summary. Return the
-        originals in order of id.
+        """Undo a `consolidate`: make the originals live again, with their former content, and archive the summary.
+        Return the originals in order of id.
 
-        Raises `NotFound`. Raises `InvalidInput` for a live entry without archived originals, and `Conflict` for a
-        summary that was already restored.
+        Raises `NotFound` if there is no entry with this id. Raises `InvalidInput` if the entry is live but has no
+        archived originals. Raises `Conflict` if the summary was already restored.
         """
 
     def embed_pending(self, *, refused: bool = True) -> int:
-        """Embed all entries without vectors now. Return the number of entries that still have no vectors. Without
-        `refused`, the entries that the embedder refused are not tried again and not counted."""
+        """Embed the entries that have no vectors. Return the number of entries that still have no vectors. If `refused`
+        is False, entries that the embedder has refused are not tried again and not counted."""
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
-        """Return the entries that wait for their vectors, each with its last error, in order of id."""
+        """Return the entries that have no vectors yet, in order of id, with the last error of each entry. `what` is a
+        scope or a list of ids."""
 
     def spaces(self) -> Sequence[SpaceState]:
-        """Return every embedding space of the store. A backend without vectors has none."""
+        """Return all embedding spaces of the store. The result of a backend without vectors is empty."""
 
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
-        """Move the store to the space of `target`. Searches use the present space until the move is complete.
+        """Embed all entries again with the embedder `target`, and move the store to the embedding space of `target`.
+        Searches use the present space until the move is complete.
 
-        Entries that change during the move are also embedded in the new space. The switch to the new space is one
-        transaction. If a move is interrupted, the next call continues it. The former space is kept until
-        `prune_spaces`. `queries` are used to compare the two spaces.
+        Entries that change during the move are also embedded in the new space. One transaction switches the store to
+        the new space. If a move is interrupted, the next call continues it. The vectors of the former space are kept
+        until `prune_spaces` is called. The result contains a comparison of the two spaces, which is measured with
+        `queries`. The function `progress` receives the number of finished entries and the number of all entries.
 
-        Raises `Conflict` while another move is under way, `EmbedderUnavailable`, and `InvalidInput` for a backend
-        without vectors.
+        Raises `Conflict` if another move is running, `EmbedderUnavailable` if `target` cannot be used, and
+        `InvalidInput` if the backend has no vectors.
         """
 
     def abandon_reembedding(self) -> bool:
-        """Abandon an unfinished move. Return False if there is none."""
+        """Cancel an unfinished move to another embedding space. Return False if there is no unfinished move."""
 
     def prune_spaces(self) -> int:
-        """Delete the vectors of spaces that searches no longer use. Return the number of deleted vectors."""
+        """Delete the vectors of embedding spaces that are no longer used by searches. Return the number of deleted
+        vectors."""
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
-        """Take or extend the lease `name` for `seconds`. Return False if another holder has the lease."""
+        """Take the lease `name` for `seconds`, or extend it if `holder` already has it. A lease is a lock that ends
+        after a time. Return False if another holder has the lease."""
 
     def release(self, name: str, holder: str) -> None:
-        """End a lease if `holder` has it."""
+        """End the lease `name`. Nothing happens if `holder` does not have this lease."""
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Compare the records with their checksums, with each other, and with the indexes made from the records. Damage
-        is reported and not raised. Concurrent writes are not reported as damage. Without `repair`, nothing is changed.
+        """Check the records: compare them with their checksums, with each other, and with the indexes. Damage is
+        returned in the result, and no error is raised. Concurrent writes are not reported as damage. If `repair` is
+        False, nothing is changed.
 
-        With `repair`, everything that can be derived from the records is rebuilt. Unreadable rows are moved to a
-        quarantine file in the same folder, reported, and counted as repaired. `lost` counts the rows that cannot be
-        restored.
+        If `repair` is True, all data that can be computed from the records is rebuilt. Rows that cannot be read are
+        moved to a quarantine file in the folder of the store; these rows are counted in `mended`. `lost` is the number
+        of rows whose content cannot be restored.
         """
 
     def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
-        """Return a view of the store at this moment, valid until the context ends. Writers do not wait for the view."""
+        """Return a read-only view of the store at this moment. The view can be used until the `with` block ends.
+        Writers do not wait for the view."""
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        """Store vectors that another store of the same space made, so that the next `store` does not embed their texts
-        again. Return the number of stored vectors, which is 0 for another space and for a backend without vectors.
-        Raises `EmbedderError` for a vector that is not finite or not of unit length."""
+        """Store vectors from another store, so that the next `store` does not need to embed their texts again. Return
+        the number of stored vectors. Vectors of another embedding space are not stored, and a backend without vectors
+        stores none. Raises `EmbedderError` for a vector that contains a number that is not finite, or whose length is
+        not 1."""
 
     def backup(self, folder: Path) -> None:
-        """Write an independent copy of the store at this moment into the empty `folder`. Writers do not wait. Raises
-        `StoreFull`, and `StoreDamaged` if this store cannot be read."""
+        """Write a complete copy of the store at this moment into `folder`, which must be empty. Writers do not wait.
+        Raises `StoreFull` if the copy cannot be written, and `StoreDamaged` if the store cannot be read."""
 
     def status(self) -> Mapping[str, Any]:
-        """Return counts and the state of each part as JSON values."""
+        """Return counts, and the state of each part of the store, as JSON values."""
 
     def close(self) -> None:
-        """Write snapshots and release files. Calling it twice does no harm."""
+        """Save the indexes, and close all files. A second call has no effect."""

@@ -1,4 +1,4 @@
-"""Documents as pages of text, and answers with citations that quote them."""
+"""Types for documents, which consist of pages with text, and for answers with citations that quote these pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PageStatus = Literal["text", "no_text", "garbled", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading. It applies until the next heading of the same level or of a higher level."""
+    """A heading in the text of a page. The heading applies until the next heading of the same level or of a higher
+    level."""
 
     text: str
     level: int  # 1 is the outermost
@@ -23,7 +24,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page (or section) of a document as stored. The spans of citations are offsets in `text`."""
+    """A page or section of a stored document. The positions of citations are offsets in `text`, in code points."""
 
     number: int  # starts at 1
     text: str
@@ -37,7 +38,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class DocumentText:
-    """A document as text. `status` is `ready` if at least one page has usable text."""
+    """The text of a document, page by page. `status` is `ready` if at least one page contains usable text. Otherwise
+    `reason` says why the text cannot be used."""
 
     media_type: str
     pages: tuple[Page, ...]
@@ -48,7 +50,7 @@ class DocumentText:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """Evidence for an answer. `quote` is equal to `text[start:end]` of the stored page."""
+    """A quotation from a page that supports an answer. `quote` is equal to `text[start:end]` of the stored page."""
 
     number: int  # the [n] in the answer
     document: str
@@ -64,9 +66,10 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer with its evidence. `mode` is `llm`, `extractive` or `none` (no passage was good enough).
+    """An answer to a question, with citations. `mode` is `llm` if a language model wrote the answer, `extractive` if it
+    consists of quoted sentences, and `none` if no passage answers the question.
 
-    `confidence` is a judgment about the hits, not about the answer text.
+    `confidence` is computed from the search hits. It does not judge the text of the answer.
     """
 
     text: str
@@ -81,15 +84,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """A part of a streamed answer that can be shown at once. The final `Answer` has the text with checked citations."""
+    """A piece of text in a streamed answer, which can be shown at once. The final `Answer` contains the whole text, in
+    which the citations were checked."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFault:
-    """An error of the model in the middle of a streamed answer. The `Answer` that follows has the text that came before
-    the error."""
+    """Reports an error of the language model during a streamed answer. An `Answer` follows, which contains the text
+    before the error."""
 
     message: str
 

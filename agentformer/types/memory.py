@@ -1,4 +1,4 @@
-"""Memory entries, the scope of a call, queries and hits."""
+"""Types for memory entries, for scopes that limit which entries a caller sees, and for queries and their hits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _last_stamp = 0  # 48 bits of milliseconds and 12 bits of counter, as one number
 
 
 def new_id() -> str:
-    """Return a UUID version 7 (RFC 9562). It is greater than every id that this process has made before."""
+    """Return a new id: a UUID of version 7 (RFC 9562), which begins with the time. It is greater than every id that
+    this process has created before."""
     global _last_stamp
     with _id_lock:
         _last_stamp = max(_last_stamp + 1, (time.time_ns() // 1_000_000) << 12)
@@ -45,7 +46,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The position of an entry's text in a document: `content` is equal to `page.text[start:end]`."""
+    """The position of an entry's text in a document. `page.text[start:end]` is equal to the content of the entry."""
 
     document_id: str
     name: str
@@ -57,7 +58,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A typed link to another entry, for example from a summary to an original."""
+    """A link to another entry. `id` is the id of the linked entry, and `type` is the kind of relation. For example, a
+    summary has a link to each of its originals."""
 
     id: str
     type: str = "derived_from"
@@ -65,10 +67,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEntry:
-    """A stored entry: a chunk, a message, a fact, a summary or a document.
+    """A stored entry, for example a chunk of a document, a message, a fact, a summary or a document.
 
-    `context` is text that helps a search to find the entry, such as document title and heading path, or speaker and
-    date. `context` is indexed together with the content, but it is never shown as content.
+    `context` is additional text that helps a search to find the entry, such as the document title and headings, or the
+    speaker and date of a message. It is indexed together with `content`, but it is not shown as content.
     """
 
     id: str
@@ -110,10 +112,12 @@ class MemoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """The decay of salience: `stored * rate ** days`, with the days since the last use.
+    """The decay of salience (importance) with time. The salience of an entry is `stored * rate ** days`, where `days`
+    is the time since its last use.
 
-    Decay is computed when an entry is read and never written back. The salience of a category without a rate does not
-    decay. `at` is the moment for which the decay is computed; None means now.
+    `rates` contains a rate for each category; the salience of other categories does not decay. The result is computed
+    when an entry is read, and the stored salience does not change. `at` is the moment for which the salience is
+    computed; None means now.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)  # category -> share that remains after one day, 0..1
@@ -122,10 +126,11 @@ class Decay:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The entries that a call may see. The scope is applied inside every search, before the best hits are chosen.
+    """The entries that a caller may see. Every search applies the scope before it chooses the best hits.
 
-    Empty tuples and None mean "any". `metadata` compares top-level keys for equality. Archived and superseded entries
-    are excluded unless `include_archived` is set. `min_salience` is compared with the salience after `decay`.
+    A field that is None or an empty tuple sets no condition. Each key in `metadata` must have an equal value in the
+    metadata of the entry. Archived and superseded entries are excluded unless `include_archived` is True.
+    `min_salience` is compared with the salience that `decay` computes.
     """
 
     namespace: str = DEFAULT_NAMESPACE
@@ -151,7 +156,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The uses of an entry since the uses were last counted."""
+    """Uses of one entry that are not yet counted in the store."""
 
     id: str
     at: datetime  # time of the last use
@@ -162,10 +167,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search for `text` within `scope`. It returns at most `limit` hits with a score of at least `min_score`.
+    """A search for `text` in the entries of `scope`. The result has at most `limit` hits, each with a score of at least
+    `min_score`.
 
-    Dates in the text such as "yesterday" are relative to `at`, which has a time zone. If `at` is None, they are
-    relative to now.
+    `at` is the moment to which words such as "yesterday" in the text refer. It must have a time zone; None means now.
     """
 
     text: str
@@ -177,7 +182,8 @@ class Query:
 
 
 class Vote(NamedTuple):
-    """The contribution of one ranked list to the rank of a hit."""
+    """The part of one ranked list in the ranking of a hit: the rank of the hit in this list, and the weight of the
+    list."""
 
     name: str  # name of the list: "vectors", "words", "document", "mentions", "period", "reranker"
     rank: int  # rank of the hit in the list; starts at 1
@@ -200,7 +206,8 @@ class Hit:
 
 
 class Hits(list[Hit]):
-    """Search results, best first. `warnings` say in plain words what the search could not do."""
+    """The results of a search, best first. `warnings` contains sentences for users, for example that the embedder was
+    unavailable."""
 
     def __init__(self, hits: Iterable[Hit] = (), warnings: tuple[str, ...] = ()) -> None:
         super().__init__(hits)
@@ -209,7 +216,8 @@ class Hits(list[Hit]):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A search result that names a record of the host application. It does not contain the text."""
+    """A search result that refers to a record of the host application by its type and id. It does not contain the text
+    of the entry."""
 
     source_type: str
     source_id: str

@@ -1,4 +1,4 @@
-"""Embedders, embedding spaces, rerankers and language models."""
+"""Interfaces and types for embedders, embedding spaces, rerankers and language models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _MOVED_MODEL = 0.9999
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpace:
-    """The properties that make two vectors comparable. An index never contains vectors of different spaces."""
+    """The properties of an embedding model. Two vectors can be compared only if these properties are equal. An index
+    contains vectors of one space only."""
 
     provider: str
     model: str
@@ -45,10 +46,11 @@ class EmbeddingSpace:
         return f"{self.provider}:{self.model}"
 
     def difference(self, other: EmbeddingSpace) -> Literal["", "swapped", "other"]:
-        """Return why vectors of the two spaces cannot be compared, or "" if they can be compared.
+        """Return why vectors of this space and of the space `other` cannot be compared, or "" if they can be compared.
 
-        `swapped` means that a model of the same name embeds the probe text differently. `other` means another model. A
-        model that only moved to another folder or provider is the same model.
+        `swapped` means that the two models have the same name, but that they embed a fixed test text differently.
+        `other` means that the models are different. A model that was only moved to another folder or provider counts as
+        the same model.
         """
         if self == other:
             return ""
@@ -62,13 +64,14 @@ class EmbeddingSpace:
         return self.provider, self.model, self.revision, *self._shape()
 
     def _shape(self) -> tuple[object, ...]:
-        """Return the properties that make vectors comparable, without the model's name. `max_tokens` only decides how
-        texts are cut."""
+        """Return the properties that must be equal if two models with different names are the same model. `max_tokens`
+        is not included, because it does not change the vector of a text."""
         int8 = self.model.endswith("@int8")  # its vectors are close to those of the model without this ending
         return self.dimension, self.query_prefix, self.document_prefix, self.normalised, int8
 
     def _agreement(self, other: EmbeddingSpace) -> float:
-        """Return the cosine of the two fingerprints, or -1.0 if they have different lengths."""
+        """Return the cosine of the fingerprints of the two spaces, or -1.0 if the fingerprints have different lengths.
+        A fingerprint is the vector of a fixed test text."""
         import numpy as np
 
         a, b = (np.frombuffer(base64.b64decode(s.fingerprint), "<f2").astype(np.float32) for s in (self, other))
@@ -78,7 +81,8 @@ class EmbeddingSpace:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An entry without vectors, with the number of attempts and the last error."""
+    """An entry that has no vectors yet. `attempts` is the number of failed attempts to embed it, and `last_error` is
+    the last error."""
 
     entry_id: str
     attempts: int
@@ -87,8 +91,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class SpaceState:
-    """A space of a store. Searches use the `active` space. `reembed` fills the `building` space. `kept` spaces were
-    active before."""
+    """The state of an embedding space in a store. The `active` space is used by searches. The `building` space is being
+    filled by `reembed`. A `kept` space was active before."""
 
     space: EmbeddingSpace
     state: Literal["active", "building", "kept"]
@@ -99,11 +103,11 @@ class SpaceState:
 
 @dataclass(frozen=True, slots=True)
 class Reembedding:
-    """The result of a move to another space.
+    """The result of a move to another embedding space (`reembed`).
 
-    `overlap` is the mean share of entries that are among the ten nearest entries of a query in the old space and in the
-    new space, 0..1. The queries are the given ones, or `sample` entries of the store. `overlap` is None if there was
-    nothing to compare.
+    `overlap` says how similar the search results of the two spaces are. It is the share of the ten nearest entries of a
+    query that are the same in the two spaces, 0..1, as a mean over `sample` queries. If no queries were given, entries
+    of the store were used as queries. `overlap` is None if it could not be measured.
     """
 
     former: EmbeddingSpace | None
@@ -120,50 +124,52 @@ class Reembedding:
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns text into unit vectors. Raises `EmbedderUnavailable` if the model cannot be used now."""
+    """Converts texts to vectors of the length 1. Raises `EmbedderUnavailable` if the model cannot be used now."""
 
     @property
     def space(self) -> EmbeddingSpace:
         """The space of the vectors that this embedder returns."""
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Return (len(texts), dimension) unit rows. If a text is too long, raise `TextTooLong` instead of cutting the
-        text."""
+        """Return an array of shape (len(texts), dimension) with one vector for each text. A text is never cut: if a
+        text is too long for the model, `TextTooLong` is raised."""
 
     def embed_query(self, text: str) -> Vector:
-        """Return a (dimension,) unit vector. If the query is too long for the model, the vectors of its parts are
-        averaged."""
+        """Return the vector of a query. If the query is too long for the model, it is split into parts, and the mean of
+        their vectors is returned with the length 1."""
 
     def token_spans(self, text: str) -> list[Span]:
-        """Return the offsets of the text's tokens in order, without special tokens and without overlaps."""
+        """Return the position of each token in the text, in order. Special tokens are left out, and the positions do
+        not overlap."""
 
 
 @runtime_checkable
 class Reranker(Protocol):
-    """Scores passages by reading each passage together with the query. Raises `RerankerUnavailable` if the model cannot
-    be used now."""
+    """Computes how well passages answer a query. The model reads each passage together with the query. Raises
+    `RerankerUnavailable` if the model cannot be used now."""
 
     @property
     def name(self) -> str:
         """The name of the reranker in settings, such as `sbert:cross-encoder/ms-marco-MiniLM-L6-v2`."""
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
-        """Return (len(texts),) scores without bounds. A higher score is better. A score depends only on the query and
-        the text, and scores of different calls cannot be compared. Of a long text, only the beginning and the end are
-        read."""
+        """Return one score for each text. A higher score is better, and scores have no limits. The score of a text does
+        not depend on the other texts. Scores for different queries cannot be compared. If a text is too long for the
+        model, only its beginning and its end are read."""
 
 
 @runtime_checkable
 class BoundedReranker(Reranker, Protocol):
-    """A reranker that skips parts of very long texts and reports the skipped parts."""
+    """A reranker that reads only parts of very long texts and reports this in warnings."""
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
-        """Return the result of `scores`, and warnings about the skipped parts."""
+        """Return the scores of the texts, as `scores` does, and warnings about texts that were not read completely."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a model may call. `parameters` is the JSON Schema of an object."""
+    """A function that a language model may call. `parameters` is a JSON Schema that describes the arguments as an
+    object."""
 
     name: str
     description: str
@@ -172,7 +178,8 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's request to call a tool. The message with the result of the call refers to `id`."""
+    """A request of a language model to call a tool. `id` identifies the call; the message with the result of the call
+    contains this id."""
 
     id: str
     name: str
@@ -181,8 +188,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message. A message of the assistant may contain `tool_calls`. The result of each call is a message of the
-    role `tool` with the same `tool_call_id`."""
+    """One message of a conversation with a language model. A message of the role `assistant` may contain `tool_calls`.
+    The result of each tool call is a message of the role `tool`, whose `tool_call_id` is the id of the call."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
@@ -192,8 +199,8 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's reply. `finish` is the reason why the model stopped: `length` if `max_tokens` cut the reply, "" if the
-    reason is unknown."""
+    """A reply of a language model. `finish` says why the model stopped: `length` if the reply reached `max_tokens`, ""
+    if the reason is unknown."""
 
     text: str
     model: str = ""
@@ -206,8 +213,8 @@ class Reply:
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """Completes a conversation. Raises `LanguageModelUnavailable` if no server answers, `PromptTooLong` if the
-    conversation is too long for the model, and `InvalidReply` if the reply cannot be used."""
+    """Writes the next message of a conversation. Raises `LanguageModelUnavailable` if no server answers,
+    `PromptTooLong` if the conversation is too long for the model, and `InvalidReply` if the reply cannot be used."""
 
     def complete(
         self,
@@ -218,11 +225,12 @@ class LanguageModel(Protocol):
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """Return the model's next message: a text, or calls of `tools`. If a JSON Schema is given as `schema`, the text
-        is one JSON value that is valid under the schema, and `data` is the decoded value."""
+        """Return the next message of the model: a text, or calls of some of the `tools`. `schema` is a JSON Schema. If
+        it is given, the text is one JSON value that is valid under the schema, and `data` contains the decoded
+        value."""
 
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        """Yield the text in non-empty pieces and return the complete `Reply`. If an error follows, the pieces that were
-        already yielded stay valid."""
+        """Yield the reply in pieces of text that are not empty. The return value of the generator is the complete
+        `Reply`. If an error occurs, the pieces that were already yielded stay valid."""

@@ -69,7 +69,7 @@ def test_of_a_long_entry_what_was_found_is_read_and_what_was_passed_over_is_told
     assert [len(text) for text in texts] == [20_000] * 3 + [5]
     assert "keys" in texts[0] and texts[1].startswith("begin") and texts[2].endswith("end")
     assert ranked[0].entry.id == hits[0].entry.id
-    assert warnings == ("the reranker read 20,000 characters around the match of 3 long entries",)
+    assert warnings == ("the reranker read only 20,000 characters of each of 3 long entries",)
 
 
 def test_what_a_reranker_passes_over_is_told_through_its_guard_too() -> None:
