@@ -1,7 +1,7 @@
 """Fusion: several ranked lists of entries are combined into one ranked list.
 
 `merge` combines lists by ranks only (weighted reciprocal rank fusion; Cormack, Clarke, Buettcher, SIGIR 2009). `fuse`
-is the default of hybrid search. It combines lists by ranks and by scores.
+combines lists by ranks and by scores, and is the default of hybrid search.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
     entry has the score 1 if it is first in every list.
 
     The score of an entry in one list has two parts. One part decreases with the rank. The other part is the normalized
-    score: 1 for the first score of the list, 0 for the hundredth score, and linear between these two scores. So if the
-    first entry of a list has a much higher score than the following entries, it is also far ahead after the fusion. The
+    score: 1 for the first score of the list, 0 for the hundredth score, and linear between these two scores. So an
+    entry whose score in a list is much higher than the following scores is also far ahead after the fusion. The
     normalization of scores follows Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (TOIS
     2023).
     """

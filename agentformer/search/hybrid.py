@@ -72,8 +72,8 @@ class _Candidates:
 
 
 class HybridSearch:
-    """Searches the entries of a store by vectors and by words. `fanout` is the minimum number of results that each of
-    the two searches is asked for. Thread-safe."""
+    """Searches the entries of a store by vectors and by words. `fanout` is the minimum number of results that is
+    requested from each of the two searches. Thread-safe."""
 
     def __init__(
         self,
@@ -247,8 +247,8 @@ class HybridSearch:
         self.vectors.refresh(self._database)
 
     def catches_up_soon(self) -> bool:
-        """Return whether updating the indexes is useful and fast: the store has changed since it was opened, and it has
-        few changes in total."""
+        """Return whether updating the indexes is useful and fast. Updating is useful if the store has changed since it
+        was opened, and fast if the store has few changes in total."""
         with self._database.reading() as connection:
             changes = change_feed.last_seq(connection)
             return changes != self._opened_at and changes <= _SMALL

@@ -52,8 +52,8 @@ _LONG_STEM = 6  # number of letters that must be equal
 
 
 class EntryLanguages:
-    """A cache of the languages of entries. The language of an entry is detected at its first use. Use one object for
-    each search request."""
+    """A cache of the languages of entries, for one search request. The language of an entry is detected when it is
+    first needed."""
 
     def __init__(self) -> None:
         self._languages: dict[str, str] = {}
@@ -183,9 +183,9 @@ def _certainty(match: _Match, term: str) -> float:
 
 
 def _corrections(query: _LanguageQuery, matches: Sequence[_Match]) -> dict[str, frozenset[str]]:
-    """Return for each word of the query that may be a typing error the terms of the hits that it may mean. The words in
-    titles and aliases are tried first. If a query word occurs in no hit and resembles no title or alias, all words of
-    the hits are tried."""
+    """Find typing errors in the query. Return for each misspelled term the terms of the hits that may be meant. The
+    words of titles and aliases are tried first. If a term occurs in no hit and resembles no title or alias, all words
+    of the hits are tried."""
     in_names = frozenset(chain.from_iterable(terms for match in matches for terms, _ in match.names))
     known = in_names.union(*(match.stems for match in matches))
     long_words = ((term, word) for term, word in query.words.items() if len(word) >= 4 and word.isalpha())

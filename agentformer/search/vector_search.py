@@ -111,8 +111,8 @@ class QueryVectorCache:
 
 class RankedEntries(NamedTuple):
     """Entries sorted by cosine, best first. The cosine of an entry is the cosine of its best window. The lists have one
-    element for each entry: its number, the numbers of its best window and of the vector of this window, and the
-    cosine."""
+    element for each entry: the number of the entry, the number of its best window, the number of the vector of this
+    window, and the cosine."""
 
     entries: list[int]
     windows: list[int]
@@ -122,9 +122,9 @@ class RankedEntries(NamedTuple):
 
 
 def rescore(connection: sqlite3.Connection, hits: VectorHits, *, alone: bool) -> RankedEntries:
-    """Replace approximate cosines by exact cosines, and sort the entries by the cosine of their best window. If `alone`
-    is True, because words have no influence on the ranking, exact cosines are computed for all windows. Otherwise they
-    are computed only for the first windows."""
+    """Replace approximate cosines by exact cosines, and sort the entries by the cosine of their best window. `alone` is
+    True if only the vectors decide the ranking. In that case, exact cosines are computed for all windows, otherwise
+    only for the first windows."""
     exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.sure)
     scores = hits.scores.astype(np.float32)
     scores[:exact] = _cosines(connection, hits.query, hits.vectors[:exact], scores[:exact])
@@ -152,8 +152,8 @@ def exact_scores(
 
 
 def _windows_of(entries: IntArray, count: int) -> int:
-    """Return the length of the shortest beginning of the window list that contains windows of `count` different
-    entries. `entries` contains the entry number of each window."""
+    """Return how many windows from the beginning of the list are needed to cover `count` different entries. `entries`
+    contains the entry number of each window."""
     _, firsts = np.unique(entries, return_index=True)
     return len(entries) if len(firsts) < count else int(np.sort(firsts)[count - 1]) + 1
 

@@ -49,12 +49,12 @@ def _deviations(cosines: Sequence[float]) -> float:
 
 
 class LanguageCoverage:
-    """Estimates how well an embedder knows the language of a text: 1 if it knows the language, 0 if it does not. This
-    value is called coverage. Thread-safe.
+    """Estimates how well an embedder knows the language of a text. The result is called coverage: 1 if the embedder
+    knows the language, 0 if it does not. Thread-safe.
 
-    If the model declares its languages, the declaration is used. For other models the tokenizer is used: it splits a
-    word into one or two tokens if the model was trained with the language of the word, otherwise into more tokens (Rust
-    et al. 2021, "How Good is Your Tokenizer?").
+    If the model declares its languages, the declaration is used. For other models, the tokenizer is used. The tokenizer
+    splits a word into one or two tokens if the model was trained with the language of the word, otherwise into more
+    tokens (Rust et al. 2021, "How Good is Your Tokenizer?").
     """
 
     def __init__(self, embedder: Embedder) -> None:
@@ -82,11 +82,12 @@ class LanguageCoverage:
         return self._declared(declared, query.language) if declared not in ("", "*") else self.of([query.text])
 
     def of_search(self, query: QueryTerms, by_words: Sequence[str], by_vectors: Callable[[], Sequence[str]]) -> float:
-        """Return the coverage of a query, 0..1, using some of the best passages to determine its language. `by_words`
-        contains passages that the search by words has found. The function `by_vectors` returns passages that the search
-        by vectors has found. These are only used if the passages in `by_words` have another language than the query,
-        because a name is the same in many languages. If `by_words` is empty and the language of the query is unknown,
-        the result is 1, because the query is probably a name or a typing error."""
+        """Return the coverage of a query, 0..1. Some of the best passages are used to determine the language that is
+        searched. `by_words` contains passages that the search by words has found. The function `by_vectors` returns
+        passages that the search by vectors has found. It is only called if the passages in `by_words` have another
+        language than the query, because a query that is a name occurs in texts of many languages. If `by_words` is
+        empty and the language of the query is unknown, the result is 1, because the query is probably a name or a
+        typing error."""
         alone = self.of_query(query)
         if not by_words:
             return alone if query.language else 1.0

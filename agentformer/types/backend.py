@@ -57,12 +57,12 @@ class MemorySnapshot(_Readable, Protocol):
 class MemoryBackend(_Readable, Protocol):
     """Stores entries and searches them.
 
-    Atomicity: each call that writes is one transaction. It is executed completely or not at all, and its changes are on
-    the disk when the call returns. Visibility: after a call has returned, all threads and processes that use the same
-    store see its changes. Order: `list` returns entries in order of id, and an id that was created later is greater.
-    Missing ids: `get` leaves them out, `remove` does not count them, and `update` raises `NotFound`. If the embedder is
-    unavailable, entries are stored without vectors. A search by words finds such entries at once, and a search by
-    vectors finds them after `embed_pending`.
+    Atomicity: each call that writes is one transaction. A transaction is executed completely or not at all, and its
+    changes are on the disk when the call returns. Visibility: after a call has returned, all threads and processes that
+    use the same store see its changes. Order: `list` returns entries in order of id, and an id that was created later
+    is greater. Missing ids: `get` leaves them out, `remove` does not count them, and `update` raises `NotFound`. If the
+    embedder is unavailable, entries are stored without vectors. A search by words finds such entries at once, and a
+    search by vectors finds them after `embed_pending`.
 
     `consolidate` stores a summary and archives the original entries; `archived_by` of each original is the id of the
     summary. When a summary is removed or archived, its originals become live again, which means that they are no longer

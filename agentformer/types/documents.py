@@ -50,7 +50,8 @@ class DocumentText:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A quotation from a page that supports an answer. `quote` is equal to `text[start:end]` of the stored page."""
+    """A quotation that supports an answer, with its position in a stored page. `quote` is equal to `text[start:end]` of
+    the page."""
 
     number: int  # the [n] in the answer
     document: str
@@ -66,10 +67,10 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to a question, with citations. `mode` is `llm` if a language model wrote the answer, `extractive` if it
-    consists of quoted sentences, and `none` if no passage answers the question.
+    """An answer to a question, with citations. `mode` is `llm` if a language model wrote the answer, `extractive` if
+    the answer consists of quoted sentences, and `none` if no passage answers the question.
 
-    `confidence` is computed from the search hits. It does not judge the text of the answer.
+    `confidence` is computed from the search hits. It is not a judgment about the text of the answer.
     """
 
     text: str

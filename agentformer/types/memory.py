@@ -26,8 +26,8 @@ _last_stamp = 0  # 48 bits of milliseconds and 12 bits of counter, as one number
 
 
 def new_id() -> str:
-    """Return a new id: a UUID of version 7 (RFC 9562), which begins with the time. It is greater than every id that
-    this process has created before."""
+    """Return a new id: a UUID of version 7 (RFC 9562), which begins with the time. The new id is greater than every id
+    that this process has created before."""
     global _last_stamp
     with _id_lock:
         _last_stamp = max(_last_stamp + 1, (time.time_ns() // 1_000_000) << 12)
@@ -70,7 +70,7 @@ class MemoryEntry:
     """A stored entry, for example a chunk of a document, a message, a fact, a summary or a document.
 
     `context` is additional text that helps a search to find the entry, such as the document title and headings, or the
-    speaker and date of a message. It is indexed together with `content`, but it is not shown as content.
+    speaker and date of a message. `context` is indexed together with `content`, but it is not shown as content.
     """
 
     id: str
@@ -170,7 +170,7 @@ class Query:
     """A search for `text` in the entries of `scope`. The result has at most `limit` hits, each with a score of at least
     `min_score`.
 
-    `at` is the moment to which words such as "yesterday" in the text refer. It must have a time zone; None means now.
+    `at` is the moment to which words such as "yesterday" in the text refer. `at` must have a time zone; None means now.
     """
 
     text: str
@@ -216,8 +216,8 @@ class Hits(list[Hit]):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A search result that refers to a record of the host application by its type and id. It does not contain the text
-    of the entry."""
+    """A search result that refers to a record of the host application by the type and id of this record. The text of
+    the entry is not included."""
 
     source_type: str
     source_id: str

@@ -26,8 +26,8 @@ _MOVED_MODEL = 0.9999
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpace:
-    """The properties of an embedding model. Two vectors can be compared only if these properties are equal. An index
-    contains vectors of one space only."""
+    """The properties of an embedding model that decide whether two vectors can be compared (see `difference`). An index
+    contains only vectors that can be compared."""
 
     provider: str
     model: str
@@ -226,7 +226,7 @@ class LanguageModel(Protocol):
         max_tokens: int = 512,
     ) -> Reply:
         """Return the next message of the model: a text, or calls of some of the `tools`. `schema` is a JSON Schema. If
-        it is given, the text is one JSON value that is valid under the schema, and `data` contains the decoded
+        a schema is given, the text is one JSON value that is valid under the schema, and `data` contains the decoded
         value."""
 
     def stream(
