@@ -135,7 +135,7 @@ def test_a_question_waits_for_a_hanging_embedder_no_longer_than_its_limit_and_is
         for _ in range(2):  # the second is not sent to the embedder: it is left alone for a while
             answer = here.ask("Who keeps the keys?").result(BOUND)
             assert answer.status == 200 and "caretaker" in answer.json["answer"]
-            assert any("only words" in warning for warning in answer.json["warnings"])
+            assert any("only words were searched" in warning for warning in answer.json["warnings"])
         stored = here.post("/api/memory", content="The rope is blue.")
         assert stored.status == 201
         assert embedder.hanging.is_set()

@@ -293,7 +293,7 @@ def test_without_an_embedder_everything_is_kept_and_found_by_words(tmp_path: Pat
         assert (document.status, "reindex" in document.reason) == ("pending", True)
         assert [d.status for d in af.rag.documents()] == ["pending"]
         assert "blue cupboard" in answer.citations[0].quote
-        assert "only words" in answer.warnings[0]
+        assert "only a search by words finds them" in answer.warnings[0]
     with agentformer.connect(**folders, embedder="hashing") as af:
         assert "have no vectors yet" in af.rag.query("Who keeps the keys?").warnings[0]
         assert af.memory.reindex() == 0
