@@ -80,8 +80,8 @@ def verify_snapshot(
 
 
 class _Words(NamedTuple):
-    """The word index as it was at its last commit. `seq` is the number of the last change of the records that it
-    contains, and `point` is the token of this change."""
+    """The word index as it was at its last commit. `seq` is the number of the last change of the records that the index
+    contains. `point` is the token of this change, which identifies the history of the records."""
 
     searcher: Any
     schema: Any

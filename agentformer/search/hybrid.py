@@ -212,8 +212,8 @@ class HybridSearch:
     def _rank(
         self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
     ) -> Ranking:
-        """Combine the results of the two searches, and apply boosts. A result list with the weight 0 is left out, so
-        that its ranks are not reported as votes."""
+        """Combine the results of the two searches, and apply boosts. A result list with the weight 0 is left out,
+        because its ranks have no influence and must not be shown as votes of a hit."""
         hybrid = request.query.mode == "hybrid"
         options = self._fusion if hybrid else _SINGLE_LIST
         coverage = self._language_coverage(connection, request, nearest, words) if hybrid else 1.0

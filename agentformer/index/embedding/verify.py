@@ -102,9 +102,9 @@ def verify_windows(
     connection: sqlite3.Connection, embedder: Embedder | None, problem: str, damaged: Collection[int]
 ) -> Findings:
     """Verify the windows of each searchable entry. The windows must cover the text of the entry, and each window must
-    have the vector of its text. An entry in the queue needs no windows. The keys of the findings are entry numbers.
-    `embedder` belongs to the active space. If `embedder` is None, `problem` says why the embedder is unavailable.
-    Entries with a number in `damaged` are not verified."""
+    have the vector of its text. An entry in the queue needs no windows. The key of each finding is the number of the
+    entry. `embedder` belongs to the active embedding space. If `embedder` is None, `problem` says why the embedder is
+    unavailable. Entries with a number in `damaged` are not verified."""
     findings = Findings(
         "windows",
         "the windows (embedded parts) of each entry cover its text and have vectors, or the entry waits to be embedded",
@@ -130,8 +130,8 @@ def verify_windows(
 
 
 def verify_vectors(connection: sqlite3.Connection) -> Findings:
-    """Verify that each vector has a correct checksum, the dimension of its embedding space, and the length 1. The keys
-    of the findings are `DamagedRow` objects."""
+    """Verify that each vector has a correct checksum, the dimension of its embedding space, and the length 1. The key
+    of each finding is a `DamagedRow` that contains the number of the vector."""
     findings = Findings("vectors", "each vector has a correct checksum, the dimension of its space, and the length 1")
     findings.advice = "run `agentformer doctor --repair` to delete the vector and embed its text again"
     with findings.reading(sqlite3.DatabaseError):

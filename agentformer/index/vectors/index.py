@@ -137,8 +137,8 @@ class VectorIndex:
 
     def needs_training(self) -> bool:
         """Return whether the index should be trained. The first training is needed when the index has enough rows.
-        Another training is needed when the number of rows has doubled, or when there are too many dead rows or too many
-        outliers."""
+        Another training is needed when the number of rows has doubled, or when the index has too many dead rows (rows
+        of removed entries) or too many outliers (vectors that the 8-bit codes represent badly)."""
         rows, stage = self._rows, self._stage
         if isinstance(stage, Flat):
             return rows.live >= self._options.train_at
