@@ -1,7 +1,7 @@
 """Read files into pages of clean text.
 
-Importing this package is cheap. A parser is imported only when it is needed, and runs in a child process. Only short
-plain text is read in the calling process.
+Importing this package is fast, because a parser is imported only when it is needed. A parser runs in a child process.
+Only short plain text is read in the calling process.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ def read(
     isolate: bool = True,
     ocr: bool = True,
 ) -> DocumentText:
-    """Return the text of a document page by page. Each page has a status.
+    """Return the text of a document, divided into pages. Each page has its own status.
 
-    `status` is `ready`, `no_text` or `garbled`. `reason` says what is missing and what the user can do. Of `name`, only
-    the extension is used. If `isolate` is false, files are read in this process without limits of time and memory. Use
-    that for tests, and on hosts that isolate the process in another way.
+    The `status` of the document is `ready`, `no_text` or `garbled`. `reason` says which pages have no usable text, and
+    what the user can do. From `name`, only the file extension is used. If `ocr` is false, scanned pages are not
+    recognised. If `isolate` is false, the file is read in this process without limits of time and memory. Use
+    `isolate=False` only in tests, or on a host that isolates the process in another way.
 
-    Raises `EmptyDocument`, `UnsupportedFormat`, `CorruptDocument`, `EncryptedDocument` or `DocumentTooLarge`. Their
-    messages contain no path.
+    Raises `EmptyDocument`, `UnsupportedFormat`, `CorruptDocument`, `EncryptedDocument`, `DocumentTooLarge` or another
+    `DocumentError`. The messages of these errors contain no path.
     """
     if not data:
-        raise EmptyDocument("the file is empty")
+        raise EmptyDocument("the file is empty; choose a file with text")
     if len(data) > limits.max_bytes:
         raise DocumentTooLarge(
             f"the file has {len(data):,} bytes; the limit is {limits.max_bytes:,} bytes; split the file"
@@ -54,12 +55,13 @@ def read(
         return read_isolated(data, options)
     last = deque(adapter_for(media_type).parse(data, options), maxlen=1)
     if not last:
-        raise CorruptDocument("the file is damaged: it contains no text")
+        raise CorruptDocument("the file is damaged and contains no text; download the file again")
     return last[0]
 
 
 def _is_simple(data: bytes) -> bool:
-    """Return whether the file is text that this process reads faster than a child process could start."""
+    """Return whether the file is so small and simple that this process reads it faster than a child process could be
+    started."""
     if len(data) <= _PLAIN:
         return True
     # ASCII with zeros or escapes may be in another encoding.
@@ -67,7 +69,8 @@ def _is_simple(data: bytes) -> bool:
 
 
 def _refuse_disguise(media_type: str, name: str) -> None:
-    """Raise `UnsupportedFormat` if no reader exists for the type, or if the extension names another type."""
+    """Raise `UnsupportedFormat` if no reader exists for the media type, or if the extension of `name` does not agree
+    with the media type of the content."""
     suffix = PurePath(name).suffix.lower()
     if media_type not in ADAPTERS:
         problem = (
@@ -81,5 +84,6 @@ def _refuse_disguise(media_type: str, name: str) -> None:
         expected, content = "Word document", "text"
     if expected:
         raise UnsupportedFormat(
-            f"the file is not a {expected}, its content is {content}; to store it as text, rename it to .txt"
+            f"the file is not a {expected}: its content is {content}; "
+            "to store the content as text, rename the file to .txt"
         )

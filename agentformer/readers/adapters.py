@@ -1,6 +1,7 @@
-"""Adapters of parsers, their options and their limits. A file above a limit is refused, and other files are still read.
+"""Adapters of the parsers, with their options and limits. Each adapter reads one media type. A file above a limit is
+refused; other files are not affected.
 
-An adapter and its parser are imported when they are needed.
+An adapter and its parser are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ OPEN_FILES = 64
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """The limits of one `read`. `wall_seconds` is the time for text and OCR together. `memory_bytes` applies to the
-    reader, and separately to tesseract."""
+    """The limits for reading one file. `wall_seconds` is the time for the text and OCR together. `memory_bytes` is the
+    memory that the child process may use; tesseract, which runs OCR, may use the same amount in addition."""
 
     max_bytes: int = 256 * MIB  # scanned books reach 200 MB
     max_pages: int = 10_000  # the longest legal and medical works have about 5,000
@@ -34,7 +35,8 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of an adapter. `deadline` is a value of `time.monotonic()` in the process of the adapter."""
+    """The options for reading one file. `deadline` is the end of the allowed time, as a value of `time.monotonic()` in
+    the process in which the adapter runs."""
 
     name: str
     media_type: str
@@ -57,17 +59,19 @@ SUPPORTED = "PDF, Word (.docx), HTML, Markdown and plain text can be read"
 
 
 class Adapter(Protocol):
-    """An adapter module. `parse` yields drafts of the document. Each draft is complete and better than the draft before
-    it, and the last draft is the result. `parse` raises only `DocumentError`, and only for problems of this file."""
+    """A module that reads one media type. `parse` yields drafts of the document. A draft is a complete document with
+    the text that was found so far; the last draft is the result. `parse` raises only `DocumentError`, and only for
+    problems of the file."""
 
     def parse(self, data: bytes, options: ReadOptions) -> Iterator[DocumentText]: ...
 
 
 def adapter_for(media_type: str) -> Adapter:
-    """Import and return the adapter of a media type. Raises `DocumentError` if its parser is not installed."""
+    """Import and return the adapter of a media type. Raises `DocumentError` if the parser of this adapter is not
+    installed."""
     try:
         return cast(Adapter, importlib.import_module(ADAPTERS[media_type]))
     except ImportError as error:
         missing = error.name or "a library"
-        message = f"this file cannot be read because {missing} is not installed; install agentformer again"
+        message = f"the file cannot be read because {missing} is not installed; install agentformer again"
         raise DocumentError(message) from error

@@ -1,4 +1,4 @@
-"""Read Word documents: paragraphs, headings, rows of tables, footnotes and endnotes."""
+"""Read Word documents (`.docx`): paragraphs, headings, table rows, footnotes and endnotes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ _MAX_DEPTH = 100
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Only its text parts are unpacked, each up to `MAX_PART_BYTES`."""
+    """Yield the document. A Word document is a ZIP archive, of which only the files with text are unpacked. The
+    document is refused if such a file is larger than `MAX_PART_BYTES`."""
     parts = _unpack(data)
     levels = _heading_levels(parts.get("word/styles.xml"))
     body = _xml(parts[_BODY]).find(f"{_W}body")
     if body is None:
-        raise CorruptDocument("the Word document has no body; open it in Word and save it again")
+        raise CorruptDocument("the Word document has no text; open it in Word and save it again")
     builder = OutlineBuilder()
     _blocks(body, builder, levels, 0)
     for name, kind in _NOTES:
@@ -49,7 +50,7 @@ def _unpack(data: bytes) -> dict[str, bytes]:
                 raise EncryptedDocument("the Word document is encrypted; save a copy without a password")
             parts = {name: _part(archive, entry) for name, entry in entries.items()}
             if _BODY not in parts:
-                raise CorruptDocument("the Word document has no text part; open it in Word and save it again")
+                raise CorruptDocument("the text of the Word document is missing; open it in Word and save it again")
             return parts
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError) as error:
         raise CorruptDocument("the Word document is damaged or cut off; open it in Word and save it again") from error
@@ -60,7 +61,7 @@ def _part(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     with archive.open(entry) as stream:
         content = stream.read(MAX_PART_BYTES + 1) if entry.file_size <= MAX_PART_BYTES else b""
     if entry.file_size > MAX_PART_BYTES or len(content) > MAX_PART_BYTES:
-        raise DocumentTooLarge(f"the Word document contains more than {MAX_PART_BYTES >> 20} MiB of text")
+        raise DocumentTooLarge(f"the Word document has over {MAX_PART_BYTES >> 20} MiB of text; split the document")
     return content
 
 
@@ -72,13 +73,15 @@ def _xml(content: bytes) -> etree._Element:
         raise CorruptDocument("the Word document's text is damaged; open it in Word and save it again") from error
     if root.getroottree().docinfo.internalDTD is not None:
         raise CorruptDocument(
-            "the Word document was not read because it declares XML entities, which Word never writes"
+            "the Word document declares XML entities, which Word never writes and which may be an attack; "
+            "open it in Word and save it again"
         )
     return root
 
 
 def _heading_levels(styles: bytes | None) -> dict[str, int]:
-    """Return style id -> heading level. Heading styles have English names in every language version of Word."""
+    """Return a dictionary: id of a heading style -> level of the heading. The names of heading styles are in English,
+    in every language version of Word."""
     levels: dict[str, int] = {}
     for style in _xml(styles).iter(f"{_W}style") if styles is not None else ():
         name = style.find(f"{_W}name")
@@ -120,7 +123,7 @@ def _table(table: etree._Element, out: OutlineBuilder) -> None:
 
 
 def _line(parent: etree._Element) -> str:
-    """Return the text of all paragraphs in one line."""
+    """Return the text of all paragraphs inside an element as one line."""
     return " ".join(" ".join(_text(p) for p in parent.iter(f"{_W}p")).split())
 
 

@@ -1,4 +1,4 @@
-"""Read HTML with lxml's parser, which uses no network. Headings divide the text into pages."""
+"""Read HTML with the parser of lxml, without network access. The text is divided into pages at headings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document: the text of `<main>`, of the only `<article>`, or else of the body without navigation."""
+    """Yield the document. Its text comes from the `<main>` element. If there is not exactly one `<main>`, the text
+    comes from the only `<article>`, or else from the whole body. Navigation is left out."""
     declared = _META_CHARSET.search(data[:4096])
     text = _XML_DECLARATION.sub("", decode(data, declared[1].decode("ascii") if declared else ""))
     parser = lxml_html.HTMLParser(no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)

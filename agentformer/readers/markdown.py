@@ -1,4 +1,5 @@
-"""Read Markdown. Each section is a page, and its label is the path of its headings."""
+"""Read Markdown. Each section is a page. The label of a page contains the headings that lead to the section, such as
+"Guide > Install"."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class _Section:
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. The title comes from the front matter, which stays in the text of the first section."""
+    """Yield the document. The title comes from the front matter (the metadata at the beginning of the file), or else
+    from the first heading of level 1. The front matter is also a part of the text of the first section."""
     text = clean_plain(decode(data))
     front = _FRONT_MATTER.match(text)
     named = _FRONT_TITLE.search(front[1] or "") if front else None
@@ -65,7 +67,8 @@ def _sections(text: str, body_start: int) -> Iterator[_Section]:
 
 
 def _fenced(line: str, fence: str) -> tuple[str, bool]:
-    """Return the code fence that is open after this line, and whether the line belongs to a code block."""
+    """Return two values: the code fence that is open after this line, or ""; and whether the line belongs to a code
+    block. `fence` is the code fence that is open before this line."""
     match = _FENCE.match(line)
     if fence:
         closes = match and match.group(1).startswith(fence) and not line.strip("`~ \t")
@@ -84,5 +87,6 @@ def _heading(line: str, following: str) -> tuple[int, str] | None:
 
 
 def _plain_title(markup: str) -> str:
-    """Return the heading without markup. Its length is limited, because every citation shows the heading."""
+    """Return the text of a heading without Markdown markup. The length of the text is limited, because every citation
+    of the section shows the heading."""
     return " ".join(_MARKUP.sub(lambda m: m.group(1) or "", markup[:_LONGEST_TITLE]).split())

@@ -1,4 +1,5 @@
-"""Detect the media type of a file by its content. The name is used only to distinguish kinds of text."""
+"""Detect the media type of a file from its content. The name of the file is used only to distinguish plain text,
+Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -39,11 +40,11 @@ _TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
 
 
 def sniff(data: bytes, name: str = "") -> str:
-    """Return the media type of the content. The extension is used only to separate plain text, Markdown and parts of
-    HTML.
+    """Return the media type of the content. The extension of `name` is used only for text, to distinguish plain text,
+    Markdown, and HTML that does not begin with a usual tag.
 
-    If a file has two types at once, its first bytes decide. This function runs in the calling process on untrusted
-    bytes, so the time of every step is at most linear.
+    If the content matches two media types, the first bytes decide. This function runs in the calling process on
+    untrusted bytes, so the time of every step is at most linear in the length of the content.
     """
     # A real PDF has objects; a text may only mention "%PDF-".
     pdf = b"%PDF-" in data[:_PDF_HEADER_WITHIN] and (b" obj" in data or b"startxref" in data)
@@ -68,9 +69,9 @@ def sniff(data: bytes, name: str = "") -> str:
 
 
 def _begins_html(start: bytes) -> bool:
-    """Return whether the first element is an HTML tag. An XML declaration and comments may precede it.
+    """Return whether the first tag belongs to HTML. An XML declaration and comments may stand before the tag.
 
-    One regular expression for all of this would backtrack over the comments.
+    The comments are skipped in a loop, because a regular expression could take a very long time on hostile content.
     """
     rest = start.lstrip()
     if rest.startswith(b"<?xml"):
@@ -81,7 +82,8 @@ def _begins_html(start: bytes) -> bool:
 
 
 def looks_like_text(data: bytes) -> bool:
-    """Return whether the bytes can be text: they are UTF-16 or UTF-32, or have hardly any control bytes."""
+    """Return whether the bytes can be text: they begin with a byte order mark, look like UTF-16, or contain almost no
+    control bytes."""
     if data.startswith(_BOMS) or utf16_without_bom(data):
         return True
     sample = data[:65536]
@@ -90,7 +92,8 @@ def looks_like_text(data: bytes) -> bool:
 
 
 def utf16_without_bom(data: bytes) -> str:
-    """Return the encoding of UTF-16 without a byte order mark, which the zero bytes of ASCII show, or ""."""
+    """Return `utf-16-le` or `utf-16-be` if the bytes look like UTF-16 without a byte order mark, else "". In such text,
+    every second byte is zero where the characters are ASCII."""
     sample = data[:4096]
     if len(sample) < 4 or len(data) % 2:
         return ""
@@ -104,7 +107,8 @@ def utf16_without_bom(data: bytes) -> str:
 
 
 def _zip_type(data: bytes) -> str:
-    """Return the type of a ZIP archive. The names in its directory show the type; nothing is unpacked."""
+    """Return the media type of a ZIP archive, such as the type of Word documents. Only the file names in the directory
+    of the archive are read. No file is unpacked."""
     end = data.rfind(_ZIP_END, max(0, len(data) - _ZIP_END_WITHIN))
     if end < 0 or end + _ZIP_SIZE_AT + 4 > len(data):
         # Word's parts come first: a truncated file is a damaged document, not an unknown archive.
@@ -116,7 +120,8 @@ def _zip_type(data: bytes) -> str:
 
 
 def _has_entry(data: bytes, part: bytes, start: int, end: int) -> bool:
-    """Return whether the archive directory at `[start, end)` has an entry named `part`."""
+    """Return whether the directory of a ZIP archive contains a file with the name `part`. The directory is the range
+    `[start, end)` of `data`."""
     at = data.find(part, start, end)
     while at >= 0:
         header = data[max(0, at - _ZIP_ENTRY) : at]

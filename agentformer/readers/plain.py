@@ -1,6 +1,6 @@
-"""Read plain text: prose, logs, CSV, JSON, source code. Only line ends and control characters are changed.
+"""Read plain text: prose, logs, CSV, JSON and source code. Only line ends and control characters are changed.
 
-All text formats use `decode`. It never replaces or drops a character.
+The readers of all text formats use `decode`. This function never replaces or drops a character.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from agentformer.types import DocumentText, Page
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. A form feed begins a new page. A long page is divided into numbered parts."""
+    """Yield the document. A form feed character begins a new page. A page that is too long is divided into several
+    pages."""
     yield document_of(options.media_type, _pages(decode(data)), options.limits)
 
 
@@ -51,10 +52,11 @@ _KANA = re.compile("[\u3040-\u30ff]")  # not half-width: EUC and Latin bytes rea
 
 
 def decode(data: bytes, declared: str = "") -> str:
-    """Return the decoded text. Raises `CorruptDocument` if no encoding fits.
+    """Return the decoded text. `declared` is the encoding that the file names, or "". Raises `CorruptDocument` if no
+    encoding fits.
 
-    Encodings are tried in this order: byte order mark, UTF-8, UTF-16, the declared encoding, Japanese, Western
-    European, and then the encoding that statistics suggest.
+    The encodings are tried in this order: the encoding of the byte order mark, ISO-2022-JP, UTF-16, UTF-8, the declared
+    encoding, other Japanese encodings, Western European encodings, and the encoding that statistics suggest.
     """
     for mark, encoding in _BOMS:
         if data.startswith(mark):
@@ -75,17 +77,19 @@ def _strict(data: bytes, encoding: str) -> str:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise CorruptDocument(
-            f"the text is marked as {encoding.upper()} but is damaged at byte {error.start}; save it again as UTF-8"
+            f"the text is {encoding.upper()} but byte {error.start} is invalid; "
+            "open the file in an editor and save it as UTF-8"
         ) from error
 
 
 def _refuse_broken_utf8(data: bytes, error: UnicodeDecodeError) -> None:
-    """Raise `CorruptDocument` for UTF-8 with a few invalid bytes. Another encoding would decode it to garbled text."""
+    """Raise `CorruptDocument` if the bytes are UTF-8 with a few invalid bytes. Otherwise, another encoding would be
+    tried, and the text would be garbled."""
     text = data[:_SAMPLE].decode("utf-8", "surrogateescape")
     broken = sum(1 for c in text if "\udc80" <= c <= "\udcff")
     good = sum(1 for c in text if c > "\x7f") - broken
     if good >= 4 and good > 4 * broken:
-        raise CorruptDocument(f"the text is UTF-8 but is damaged at byte {error.start}; save it again as UTF-8")
+        raise CorruptDocument(f"the text is UTF-8 but byte {error.start} is invalid; save the file again as UTF-8")
 
 
 def _declared(data: bytes, declared: str) -> str:
@@ -113,8 +117,8 @@ def _japanese(data: bytes) -> str:
 
 
 def _western(data: bytes) -> str:
-    """Decode as Windows-1252 or ISO-8859-15 if accented letters are alone or in pairs among ASCII letters, else return
-    "". With other code pages, whole words would consist of accented letters."""
+    """Return the text, decoded as Windows-1252 or ISO-8859-15. Return "" if this text has too many accented letters or
+    symbols for a Western European language, because then the bytes have another encoding."""
     latin9 = not _C1.search(data) and (_LATIN9_EURO.search(data) or _LATIN9_LETTER.search(data))
     try:
         text = data.decode("iso8859-15" if latin9 else "cp1252")
@@ -133,4 +137,4 @@ def _statistical(data: bytes) -> str:
     if best is not None:
         with suppress(UnicodeDecodeError):
             return data.decode(best.encoding)
-    raise CorruptDocument("the encoding of the text is unknown; save it again as UTF-8")
+    raise CorruptDocument("the encoding of the text is not known; open the file in an editor and save it as UTF-8")

@@ -1,4 +1,4 @@
-"""Divide the text of formats without pages: at headings, or by length."""
+"""Divide the text of file formats without pages into pages, at headings or by length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _BORDERS = ("\n\n", "\n", ". ", "。", " ")
 
 
 def parts_of(text: str, size: int = SECTION_CHARS) -> Iterator[str]:
-    """Yield `text` in parts of at most `size` code points. A part ends at the best border in its second half."""
+    """Yield the text in parts of at most `size` characters. A part ends, if possible, at the end of a paragraph, or
+    else of a line, a sentence or a word. No part but the last is shorter than half of `size`."""
     start = 0
     while len(text) - start > size:
         end = start + size
@@ -26,14 +27,15 @@ def parts_of(text: str, size: int = SECTION_CHARS) -> Iterator[str]:
 
 
 def page_of(number: int, text: str, label: str = "", headings: tuple[Heading, ...] = (), method: str = "text") -> Page:
-    """Return a page. If it has no visible text, its status is `no_text`."""
+    """Return a page with this number and text. If the text is only white space, the status of the page is `no_text`."""
     if text.strip():
         return Page(number, text, label, headings=headings, method=method)
     return Page(number, "", label, status="no_text", reason="blank", method=method)
 
 
 def document_of(media_type: str, pages: Iterable[Page], limits: ReadLimits, title: str = "") -> DocumentText:
-    """Return the document. Raises `DocumentTooLarge`, and `EmptyDocument` if no page has visible text."""
+    """Return a document with these pages. Raises `DocumentTooLarge` if the document exceeds a limit, and
+    `EmptyDocument` if no page has visible text."""
     accepted: list[Page] = []
     chars = 0
     for page in pages:
@@ -53,22 +55,23 @@ MIN_SECTION = 1_500  # code points; smaller sections share a page
 
 
 class OutlineBuilder:
-    """Collects text in reading order and divides it into pages. If possible, a page begins at a heading."""
+    """Collects text in reading order and divides the text into pages. If possible, a page begins at a heading."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[tuple[tuple[int, str], ...], list[str]]] = [((), [])]
         self._path: tuple[tuple[int, str], ...] = ()
 
     def heading(self, title: str, level: int) -> None:
-        """Begin a section with a heading of `level` (from 1). An empty title is ignored."""
+        """Begin a section with a heading. `level` is 1 for a main heading, 2 for a heading below it, and so on. An
+        empty title is ignored."""
         if not title:
             return
         self._path = (*(entry for entry in self._path if entry[0] < level), (level, title))
         self._blocks.append((self._path, [title, "\n\n"]))
 
     def text(self, text: str, *, verbatim: bool = False) -> None:
-        """Append text to the current line. Unless `verbatim` is true, spaces at the start of `text` are removed after a
-        line start or a space."""
+        """Append text to the current line. At the start of the line or after a space, the leading spaces of `text` are
+        removed, unless `verbatim` is true."""
         parts = self._blocks[-1][1]
         at_line_start = not parts or parts[-1].endswith("\n")
         if not verbatim and (at_line_start or parts[-1].endswith(" ")):
@@ -77,7 +80,8 @@ class OutlineBuilder:
             parts.append(text)
 
     def line(self, *, paragraph: bool = False) -> None:
-        """End the line. With `paragraph`, add a blank line. A second call adds nothing."""
+        """End the current line. If `paragraph` is true, also add a blank line. Nothing is added if the text already
+        ends in this way."""
         parts = self._blocks[-1][1]
         end = "\n\n" if paragraph else "\n"
         tail = "".join(parts[-2:])[-2:]
@@ -85,13 +89,14 @@ class OutlineBuilder:
             parts.append("\n" if tail.endswith("\n") else end)
 
     def cell(self) -> None:
-        """Separate two cells of a table row."""
+        """Add the separator " | " between two cells of a table row."""
         parts = self._blocks[-1][1]
         if parts and not parts[-1].endswith("\n"):
             parts.append(" | ")
 
     def pages(self, method: str) -> Iterator[Page]:
-        """Yield the pages, numbered from 1. `method` is the name of the parser."""
+        """Yield the collected text as pages, numbered from 1. `method` is the name of the parser, which is recorded in
+        each page."""
         number = 0
         for text, headings, label in self._merged():
             for index, part in enumerate(parts_of(text)):

@@ -181,7 +181,7 @@ def test_a_question_without_any_hit_is_answered_in_its_own_language(af: agentfor
     [
         ("empty.pdf", b"", "failed", "empty"),
         ("blank.txt", b" \n\t \n", "failed", ""),
-        ("text.pdf", b"../../docs/paper.pdf", "failed", "rename it to .txt"),
+        ("text.pdf", b"../../docs/paper.pdf", "failed", "rename the file to .txt"),
         ("cut.pdf", make_pdf([[KEYS]])[:300], "failed", "damaged"),
         ("noise.bin", bytes(range(256)) * 40, "failed", ""),
         ("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(200), "failed", "PDF"),

@@ -1,9 +1,11 @@
-"""The two extractors of PDF files.
+"""The two text extractors for PDF files.
 
-`PdfiumDocument` gives text with paragraphs, page labels, outline, form values, and images of pages. PDFium is fast and
-can read damaged files, so it is the first extractor. It is not thread-safe. A child process opens only one document.
+`PdfiumDocument` returns text with paragraphs, and also page labels, the outline, form values and images of pages.
+PDFium is fast and can read damaged files, so it is used first. PDFium is not thread-safe; a child process opens only
+one document.
 
-`PypdfDocument` gives the text of single pages. pypdf is slower, but reads some pages correctly that PDFium does not.
+`PypdfDocument` returns the text of single pages. pypdf is slower, but reads some pages correctly that PDFium reads
+incorrectly.
 """
 
 from __future__ import annotations
@@ -46,15 +48,15 @@ _FILE_NAME = re.compile(r"\S+\.(?:\w{2,5})$|.*\.(?:docx?|pptx?|xlsx?|dvi|tex|ind
 
 
 class PasswordNeeded(Exception):
-    """The file is encrypted, and no password opened it."""
+    """Raised if the file is encrypted and the given password does not open the file."""
 
 
 class Unreadable(Exception):
-    """PDFium cannot open the file or the page."""
+    """Raised if PDFium cannot open the file or a page of the file."""
 
 
 class PdfiumDocument:
-    """An open document. Page numbers start at 0."""
+    """A PDF file that PDFium has opened. Page numbers start at 0."""
 
     def __init__(self, data: bytes, password: str | None) -> None:
         try:
@@ -73,10 +75,11 @@ class PdfiumDocument:
         return len(self._document)
 
     def text(self, number: int) -> tuple[str, float]:
-        """Return the text of a page, and the share (0..1) of characters that their font does not map to Unicode.
+        """Return two values: the text of a page, and the share (0..1) of its characters that the font does not map to
+        Unicode.
 
-        Text is in reading order, with blank lines between paragraphs. Text beyond the edge of the visible page is
-        included, so that lines that run over the margin are complete. Raises `Unreadable`.
+        The text is in reading order, with blank lines between paragraphs. Text beyond the edge of the visible page is
+        included, so that lines that cross the edge are complete. Raises `Unreadable` if PDFium cannot read the page.
         """
         try:
             with self._page(number) as page, closing(page.get_textpage()) as text_page:
@@ -88,20 +91,23 @@ class PdfiumDocument:
             raise Unreadable(str(error)) from error
 
     def form_values(self, number: int) -> list[tuple[str, str]]:
-        """Return (label, value) for the filled text and choice fields, in the order of the page."""
+        """Return the pair (label, value) of each text field and choice field that is filled in. The pairs are in the
+        order of the fields on the page."""
         if not self._form:
             return []
         with self._page(number) as page:
             return list(_form_values(self._document.formenv.raw, page.raw))
 
     def label(self, number: int) -> str:
-        """Return the printed label of a page, or "" if it has no label."""
+        """Return the label of a page, which is its printed page number, such as "iv". Return "" if the page has no
+        label."""
         with suppress(pdfium.PdfiumError):
             return str(self._document.get_page_label(number) or "").strip("\x00 ")
         return ""
 
     def outline(self) -> Iterator[OutlineEntry]:
-        """Yield the outline entries that point to a page, at most `MAX_OUTLINE`."""
+        """Yield the entries of the outline (the table of contents) that point to a page. From a very long outline, only
+        the first `MAX_OUTLINE` entries are read."""
         with suppress(pdfium.PdfiumError, RecursionError):
             for count, mark in enumerate(self._document.get_toc()):
                 if count >= MAX_OUTLINE:
@@ -112,7 +118,8 @@ class PdfiumDocument:
                     yield OutlineEntry(page, mark.level + 1, " ".join(mark.get_title().replace("\x00", "").split()))
 
     def title(self) -> str:
-        """Return the title in the metadata, or "" if it is a file name or a placeholder."""
+        """Return the title from the metadata of the file. Return "" if the title is missing, is the name of a file, or
+        is a placeholder such as "Untitled"."""
         with suppress(pdfium.PdfiumError):
             title = " ".join(self._document.get_metadata_value("Title").replace("\x00", "").split())
             real = len(title) > 2 and not _UNTITLED.match(title) and not _FILE_NAME.fullmatch(title)
@@ -125,12 +132,13 @@ class PdfiumDocument:
         return float(width), float(height)
 
     def has_objects(self, number: int) -> bool:
-        """Return whether the page has any visible object."""
+        """Return whether the page contains any object, such as text or an image. A page without objects is blank."""
         with self._page(number) as page:
             return bool(raw.FPDFPage_CountObjects(page.raw) > 0)
 
     def largest_image(self, number: int) -> int:
-        """Return the number of pixels of the largest image on a page. Rendering unpacks the whole image."""
+        """Return the number of pixels of the largest image on a page, or 0. Call this method before the page is
+        rendered, because rendering unpacks the whole image into memory."""
         try:
             with self._page(number) as page:
                 images = page.get_objects(filter=(raw.FPDF_PAGEOBJ_IMAGE,), max_depth=3)
@@ -139,7 +147,8 @@ class PdfiumDocument:
             raise Unreadable(str(error)) from error
 
     def image(self, number: int, scale: float) -> Any:
-        """Return the page as a grey PIL image with `scale` pixels per point. The caller must limit the size."""
+        """Return the page as a gray PIL image. `scale` is the number of pixels per point. This method does not limit
+        the size of the image, so the caller must choose a suitable scale."""
         with self._page(number) as page:
             return page.render(scale=scale, grayscale=True).to_pil()
 
@@ -158,7 +167,8 @@ def _unmapped(text_page: Any) -> float:
 
 
 def _lines(text_page: Any, text: str) -> list[Line] | None:
-    """Return the position of each line. Return None if the offsets in the text differ from those of PDFium."""
+    """Return the text and the position of each line. Return None if PDFium counts the characters of the text in another
+    way than Python, because positions cannot be found in such a text."""
     if not text.isascii() and any(c > "\uffff" for c in text):
         return None
     contents = text.split("\r\n")
@@ -219,7 +229,7 @@ def _field_string(function: Any, form: Any, annotation: Any) -> str:
 
 
 class PypdfDocument:
-    """A document that pypdf has opened. If pypdf cannot read the file, the document has no pages."""
+    """A PDF file that pypdf has opened. If pypdf cannot read the file, the number of pages is 0."""
 
     def __init__(self, data: bytes, passwords: tuple[str, ...]) -> None:
         self.encrypted = False
@@ -229,15 +239,17 @@ class PypdfDocument:
         return self._count
 
     def text(self, number: int) -> str | None:
-        """Return the text of a page, or None if pypdf fails or takes too long."""
+        """Return the text of a page. Return None if pypdf fails, or takes longer than `PAGE_SECONDS`."""
         return _attempt(lambda: str(self._reader.pages[number].extract_text()), PAGE_SECONDS)
 
     def decrypted(self) -> bytes | None:
-        """Return the file without encryption. Use it for an extractor that does not support this kind of password."""
+        """Return the bytes of the file without encryption, or None if pypdf fails. PDFium can open these bytes even if
+        PDFium does not accept the password of the file."""
         return _attempt(self._written)
 
     def _open(self, data: bytes, passwords: tuple[str, ...]) -> int:
-        """Open the file, and return the number of its pages."""
+        """Open the file with the first password that fits, and return the number of pages. Return 0 if no password
+        fits."""
         from pypdf import PasswordType, PdfReader
 
         self._reader = reader = PdfReader(io.BytesIO(data), strict=False)
@@ -256,7 +268,8 @@ class PypdfDocument:
 
 
 def _attempt(read: Callable[[], T], seconds: float = 0) -> T | None:
-    """Return the result of `read`, or None if pypdf fails or takes longer than `seconds` (0: no limit)."""
+    """Return the result of `read`. Return None if pypdf fails, or takes longer than `seconds`. If `seconds` is 0, the
+    time is not limited."""
     from pypdf.errors import PyPdfError
 
     with suppress(PyPdfError, *_PAGE_ERRORS), warnings.catch_warnings(), _time_limit(seconds):

@@ -1,4 +1,4 @@
-"""Analyze the layout of PDF pages: paragraphs, running headers and footers, and headings from the outline."""
+"""Analyze the layout of PDF pages: paragraphs, running headers and footers, and the headings that the outline names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _SENTENCE_ENDS = frozenset('.!?:;…"”’»)。！？')
 
 
 class Line(NamedTuple):
-    """A line of extracted text and its position. `y` grows upwards, as in PDF. If `height` is 0, it is unknown."""
+    """A line of extracted text with its position on the page, in points. `x` and `y` are the position of its first
+    character; `y` grows upwards. If `height` is 0, the position is unknown."""
 
     text: str
     x: float = 0.0
@@ -30,8 +31,8 @@ class Line(NamedTuple):
 
 
 def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
-    """Return the text with LF line ends and a blank line before each paragraph. If a raised or lowered character has
-    split a row, the row is joined. Only white space changes."""
+    """Return the text of a page with LF line ends and with a blank line before each paragraph. If a raised or lowered
+    character has split a row into several lines, these lines are joined. Only white space changes."""
     if lines is None or len(lines) < 2:
         return text.replace("\r\n", "\n")
     pitch = _pitch(lines)
@@ -45,7 +46,8 @@ def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
 
 
 def _space_in_row(previous: Line, line: Line) -> str | None:
-    """Return the white space between two pieces of one row, such as "n" and its raised "2", or None for two rows."""
+    """Return the white space between two lines that stand in the same row, such as "n" and a raised "2". Return None if
+    the lines stand in different rows."""
     height = max(previous.height, line.height)
     gap = line.x - previous.right
     if not (previous.height and line.height) or abs(previous.last_y - line.y) > 0.5 * height:
@@ -56,7 +58,8 @@ def _space_in_row(previous: Line, line: Line) -> str | None:
 
 
 def _pitch(lines: Sequence[Line]) -> float:
-    """Return the usual distance between two lines of running text, or 0 if there is no such text."""
+    """Return the usual distance between two lines of a paragraph, in points. Return 0 if there are too few lines to
+    measure the distance."""
     steps = ((a.last_y - b.y, b.height) for a, b in pairwise(lines) if a.height and b.height)
     usual = [step for step, height in steps if 0.6 * height < step < 3.0 * height]
     return median(usual) if len(usual) >= 2 else 0.0
@@ -94,7 +97,8 @@ _MAX_LINE = 200
 
 
 def bodies(texts: Sequence[str]) -> list[Span | None]:
-    """Return the span of each page without running headers and footers, or None if it is empty or the whole page."""
+    """Return a span for each page: the text of the page without running headers and footers. The span is None if the
+    page has no running headers and footers. The span is also None if the page has no other text."""
     lines = [[*re.finditer(r"\S[^\n]*", text)] for text in texts]
     tops = [[_line_keys(line[0], n) for line in page[:_EDGE_LINES]] for n, page in enumerate(lines)]
     ends = [[_line_keys(line[0], n) for line in page[::-1][:_EDGE_LINES]] for n, page in enumerate(lines)]
@@ -107,8 +111,9 @@ def bodies(texts: Sequence[str]) -> list[Span | None]:
 
 
 def _line_keys(text: str, page: int) -> frozenset[str]:
-    """Return the keys of a line. Lines on different pages are equal if they share a key: the text, the text with a
-    number that grows with the page number, and for a long line the text without numbers."""
+    """Return the keys of a line, which are used to find running headers and footers. Two lines on different pages are
+    equal if they share a key. The keys are the text of the line, the text in which a number is replaced by its distance
+    from the page number, and for a long line the text without its numbers."""
     line = " ".join(text[:_MAX_LINE].casefold().split())
     pattern = _NUMBER.sub("#", line)
     letters = sum(c.isalpha() for c in pattern)
@@ -120,7 +125,8 @@ def _line_keys(text: str, page: int) -> frozenset[str]:
 
 
 def _running(edges: Sequence[list[frozenset[str]]], page: int) -> int:
-    """Return the number of running lines, counted from the top or bottom of this page."""
+    """Return how many lines at the top of a page are running headers, or how many lines at the bottom are running
+    footers. `edges` contains the lines at this end of each page; a line is given by its keys."""
     first, last = max(0, page - _WINDOW), min(len(edges), page + _WINDOW + 1)
     seen: Counter[str] = Counter()
     for other in edges[first:last]:
@@ -134,7 +140,7 @@ MAX_LEVEL = 9
 
 @dataclass(frozen=True, slots=True)
 class OutlineEntry:
-    """An entry of the outline."""
+    """An entry of the outline (the table of contents) of a PDF file."""
 
     page: int  # from 0
     level: int  # from 1
@@ -142,7 +148,8 @@ class OutlineEntry:
 
 
 def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Page]:
-    """Return the pages with their outline entries as headings, in the order of the text."""
+    """Return the pages with the entries of the outline as their headings. The headings of a page are in the order of
+    the text."""
     by_page: dict[int, list[Heading]] = {}
     for entry in outline:
         if title := " ".join(clean(entry.title).split())[:MAX_TITLE]:
@@ -156,8 +163,9 @@ def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Pa
 
 
 def _locate(title: str, page: Page, after: int) -> int:
-    """Return the offset of the title on its page, or the start of the body if the page does not contain the title.
-    Either the page or the outline may omit a number before the title ("2.1")."""
+    """Return the offset of a title in the text of a page. If the page does not contain the title, return the offset at
+    which the body of the page starts. The text after the offset `after` is searched first. A number before the title,
+    such as "2.1", may be missing on the page or in the outline."""
     words = r"\s+".join(re.escape(word) for word in title.split())
     bare = r"\s+".join(re.escape(word) for word in re.sub(r"^[\d.]+\s+", "", title).split())
     for pattern in (rf"(?m)^[ \t]*(?:[\dA-Z.]+\s+)?({words})", rf"(?m)^[ \t]*(?:[\dA-Z.]+\s+)?({bare})", f"({words})"):

@@ -1,8 +1,9 @@
 """Read PDF files with two extractors and OCR. For each page, the better text is used.
 
-PDFium reads every page. If the text of some pages is doubtful, pypdf reads these pages again within a share of the
-time, because pypdf is fifteen times slower. If OCR is installed, it reads the pages that still have no text. A draft of
-the document is yielded after each stage. So if a later stage hangs or crashes, the earlier text is not lost.
+First, PDFium reads every page. If the text of a page is doubtful, pypdf reads this page again. pypdf is fifteen times
+slower, so it gets only a part of the time. If OCR is installed, it reads the pages that still have no usable text. A
+draft of the document is yielded after each of these stages, so that the draft can be used if a later stage hangs or
+crashes.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ _DICTIONARY = 400  # bytes around "/Count" that contain its dictionary
 
 _TO_NOTHING = re.compile("[\u00ad\u034f\u1806\u180b-\u180d\u200b-\u200d\u2060\ufeff\ufe00-\ufe0f]")
 
-_NEEDED = "the PDF is encrypted and needs a password"
-_WRONG = "the PDF is encrypted and this password does not open it"
+_NEEDED = "the PDF is encrypted and needs a password; give the password, or save a copy without encryption"
+_WRONG = "the PDF is encrypted and the given password is wrong; give the right password"
 _DAMAGED = "the PDF is too damaged to read; download it again or print it to a new PDF"
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A page in progress: its raw text and its quality."""
+    """A page while it is read: its text so far, the quality of this text, and the method that read the text."""
 
     raw: str = ""
     method: str = ""
@@ -65,7 +66,8 @@ class _Draft:
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield drafts of the document. Each draft is better than the draft before it."""
+    """Yield drafts of the document. A draft is a complete document with the text that was found so far; the last draft
+    is the result."""
     _check_page_count(data)
     fast, slow = _open(data, options)
     count = len(fast if fast is not None else slow or ())
@@ -93,7 +95,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def _check_page_count(data: bytes) -> None:
-    """Raise `CorruptDocument` if the page tree claims more pages than the file has bytes."""
+    """Raise `CorruptDocument` if the file claims to have more pages than bytes."""
     for match in _LARGE_COUNT.finditer(data):
         count = int(match.group(1))
         around = data[max(0, match.start() - _DICTIONARY) : match.end() + _DICTIONARY]
@@ -126,8 +128,8 @@ def _open(data: bytes, options: ReadOptions) -> tuple[PdfiumDocument | None, Pyp
 
 
 def _passwords(password: str | None) -> tuple[str, ...]:
-    """Return the passwords to try: the password as typed, the password in SASLprep form (RFC 4013), and the empty
-    password, which opens many restricted files."""
+    """Return the passwords to try, in this order: the password as typed, the password in SASLprep form (RFC 4013), and
+    the empty password. The empty password opens many files that only restrict printing or copying."""
     if not password:
         return ("",)
     prepared = "".join(" " if unicodedata.category(c) == "Zs" else c for c in _TO_NOTHING.sub("", password))
@@ -153,7 +155,8 @@ def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -
 
 
 def _doubtful(pages: list[_Draft]) -> list[int]:
-    """Return the pages for the second extractor. Pages with some text come first, and scans come last."""
+    """Return the numbers of the pages that pypdf reads again. Pages with some text come first. Pages without text, such
+    as scans, come last."""
     doubtful = [n for n, page in enumerate(pages) if page.failed or (page.quality.verdict != "good" and not page.blank)]
     return sorted(doubtful, key=lambda n: pages[n].quality.verdict == "empty")
 
@@ -189,7 +192,8 @@ def _without_text(pages: list[_Draft]) -> list[int]:
 
 
 def _recognised(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -> Iterator[DocumentText]:
-    """Recognise pages until the time is over. Yield a draft from time to time, in case the process is killed."""
+    """Recognise the pages without usable text by OCR until the time is over. A draft of the document is yielded about
+    every `DRAFT_SECONDS`, because the process may be killed."""
     drafted = time.monotonic()
     for number in _without_text(pages):
         if time.monotonic() > options.deadline:
@@ -229,7 +233,8 @@ def _page(
 
 
 def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:
-    """Return the filled form fields that the text of the page does not contain, one per line."""
+    """Return the filled form fields of a page, one field in each line. Fields whose value is in the text of the page
+    are left out."""
     values: list[tuple[str, str]] = []
     with suppress(Unreadable):
         values = fast.form_values(number) if fast is not None else []
@@ -239,19 +244,19 @@ def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:
 
 def _recognition_advice(draft: _Draft, options: ReadOptions) -> str:
     if not options.ocr:
-        return "text recognition is switched off"
+        return "text recognition (OCR) is switched off"
     if draft.recognised:
-        return "text recognition found no text on this page"
-    return ocr_unavailable() or "there was no time left to recognise its text; split the file or allow more time"
+        return "text recognition (OCR) found no text"
+    return ocr_unavailable() or "there was no time for OCR; split the file or raise the setting read_seconds"
 
 
 def _page_status(draft: _Draft, text: str, advice: str) -> tuple[PageStatus, str]:
     if text.strip():
         return "text", ""
     if draft.failed:
-        return "failed", "the page is damaged"
+        return "failed", "the page is damaged and cannot be read"
     if draft.quality.verdict == "garbled":
-        return "garbled", f"the page's text is unusable ({draft.quality.reason}); {advice}"
+        return "garbled", f"the text of the page is unusable ({draft.quality.reason}); {advice}"
     if draft.blank:
         return "no_text", "the page is blank"
     return "no_text", f"the page is an image; {advice}"
@@ -268,12 +273,13 @@ def _outcome(pages: list[Page]) -> tuple[DocumentStatus, str]:
 
 
 def ocr_unavailable() -> str:
-    """Return a hint how to install OCR, or "" if OCR is installed."""
+    """Return advice on how to install OCR, or "" if OCR is installed."""
     return "" if shutil.which("tesseract") and find_spec("pytesseract") else OCR_ADVICE
 
 
 def recognise(document: PdfiumDocument, number: int) -> str:
-    """Return the text on the image of a page, or "" if the page is too large, tesseract fails or is too uncertain."""
+    """Return the text that OCR finds in the image of a page. Return "" if the page is too large, if tesseract fails, or
+    if tesseract is too uncertain about the text."""
     import pytesseract  # imports NumPy, which few files need
 
     scale = scale_for(*document.size(number))
@@ -290,7 +296,8 @@ def recognise(document: PdfiumDocument, number: int) -> str:
 
 
 def _read(image: Any) -> tuple[str, float]:
-    """Return the text in lines and paragraphs, and the mean confidence of its letters (0..100)."""
+    """Return two values: the text that OCR finds in an image, in lines and paragraphs, and the mean confidence of its
+    letters (0..100)."""
     import pytesseract
 
     installed = set(pytesseract.get_languages())
@@ -309,7 +316,8 @@ def _read(image: Any) -> tuple[str, float]:
 
 
 def _turn(image: Any) -> int:
-    """Return the clockwise rotation in degrees that makes the page upright, or 0 if tesseract cannot detect it."""
+    """Return the angle in degrees by which the image must be turned clockwise to be upright. Return 0 if tesseract
+    cannot detect the angle."""
     import pytesseract
 
     with suppress(pytesseract.TesseractError, RuntimeError, OSError):  # too few letters, no `osd` data, or too slow
@@ -319,7 +327,8 @@ def _turn(image: Any) -> int:
 
 
 def scale_for(width: float, height: float) -> float:
-    """Return the pixels per point for a page of this size, or 0 if the page must not be rendered."""
+    """Return the number of pixels per point with which a page must be rendered for OCR. `width` and `height` are the
+    size of the page in points. Return 0 if a page of this size must not be rendered."""
     area = width * height
     if not 1 < area < math.inf:
         return 0.0

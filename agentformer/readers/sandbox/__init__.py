@@ -1,1 +1,1 @@
-"""Run readers in a child process with restricted rights."""
+"""Run the readers of files in a child process with restricted rights."""

@@ -1,4 +1,4 @@
-"""Restrict a reader on Linux: Landlock limits access to files, and seccomp limits system calls."""
+"""Restrict a reader process on Linux: Landlock limits the access to files, and seccomp limits the system calls."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ _ALL_SIGNALS_AND_SOCKETS = 3  # no signals to, and no abstract sockets of, other
 
 
 def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Restrict this process and its children to the given files and folders (Landlock), until they end.
+    """Restrict this process and its children to the given files and folders (Landlock). The restriction lasts until the
+    processes end.
 
-    Files that are open already stay open. In the `listed` folders, only names can be read. Return False if the system
-    does not support Landlock.
+    Files in `readable` can be read and run, and files in `writable` can also be changed. In the `listed` folders, only
+    the names of files can be read. Files that are already open stay usable. Return False if the system does not support
+    Landlock.
     """
     version = _call(_CREATE, None, 0, _VERSION)
     if version < 1:
@@ -59,7 +61,8 @@ def _allow(rules: int, path: Path, rights: int) -> None:
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    """Make a system call. Return -1 if the call is refused or unknown."""
+    """Make the system call with this number and return its result. The result is -1 if the system refuses the call or
+    does not know the number."""
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
@@ -115,7 +118,8 @@ class _Program(ctypes.Structure):
 
 
 def refuse_calls(*, starts_programs: bool) -> bool:
-    """Refuse dangerous system calls of this process and its children (seccomp). The restriction cannot be removed.
+    """Refuse dangerous system calls of this process and its children (seccomp). The restriction cannot be removed. If
+    `starts_programs` is true, the process may start other programs, such as tesseract.
 
     A refused call fails with EPERM. Return False if the system does not support seccomp.
     """
@@ -158,7 +162,9 @@ def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]
 
 
 def _unless(number: int, *tests: bytes) -> Iterator[bytes]:
-    """Refuse a call by its first argument. `tests` jump over the step that allows the call."""
+    """Yield filter instructions that check the first argument of the system call `number`. The instructions in `tests`
+    decide: they continue with the instruction that allows the call, or skip to the instruction that refuses the
+    call."""
     yield _step(_JUMP_EQUAL, number, 0, 3 + len(tests))
     yield _step(_LOAD, _FIRST_ARGUMENT_AT)
     yield from tests
@@ -167,5 +173,6 @@ def _unless(number: int, *tests: bytes) -> Iterator[bytes]:
 
 
 def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-    """Return one instruction of the filter. A comparison skips `yes` or `no` steps."""
+    """Return one instruction of the seccomp filter. A comparison that is true skips the next `yes` instructions. A
+    comparison that is false skips the next `no` instructions."""
     return struct.pack("=HBBI", code, yes, no, value)

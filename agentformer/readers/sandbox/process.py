@@ -31,12 +31,12 @@ _LAST_SECONDS = 2.0  # to end after closing its output; an interpreter takes 0.0
 def exchange(
     process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, *, start: float, seconds: float
 ) -> bool:
-    """Send `given` to the process and pass its output to `frames`. Stop when the output is complete or the time is
-    over, and end the process group.
+    """Send the bytes in `given` to the process, and pass the output of the process to `frames`. At the end, kill the
+    process with its process group. Return whether the process ran out of time.
 
-    The process has `start` seconds until it is ready, and `seconds` after that. Return whether the time was over.
-    Raises `Overrun` or `NoFrame`. The process may do anything: never read, never end, close its output, or start
-    another process that keeps the output open.
+    The process has `start` seconds until it is ready, and then `seconds` for its work. Raises `Overrun` if the output
+    is too large, and `NoFrame` if the output is invalid. The process is not trusted: it may never read, never end,
+    close its output, or start another process that keeps the output open.
     """
     try:
         if sys.platform == "win32":
@@ -84,7 +84,8 @@ def _talk(
 
 
 def _give(pipe: int, todo: list[memoryview]) -> bool:
-    """Write as many bytes as the pipe accepts now. Return False when all bytes are written or the pipe is closed."""
+    """Write as many bytes of `todo` as the pipe accepts now. Return True if some bytes remain. Return False if all
+    bytes are written or the pipe is closed."""
     try:
         while todo:
             todo[0] = todo[0][os.write(pipe, todo[0][: 16 * _PIECE]) :]
@@ -98,7 +99,8 @@ def _give(pipe: int, todo: list[memoryview]) -> bool:
 
 
 def _has_exited(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the process has ended. It stays a zombie, so that its group id is not reused before `_end`."""
+    """Return whether the process has ended. On POSIX systems, an ended process stays a zombie until `_end`, so that no
+    new process gets the id of its group."""
     if sys.platform != "win32" and hasattr(os, "waitid"):
         try:
             return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -108,7 +110,7 @@ def _has_exited(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its group, and close its pipes."""
+    """End the process and its process group, and close the pipes of the process."""
     try:
         if sys.platform == "win32":
             process.kill()
@@ -125,7 +127,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _communicate(
     process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, seconds: float
 ) -> bool:
-    """Exchange data on systems that cannot wait for pipes. The size of the output is checked at its end only."""
+    """Exchange data with the process on Windows, where a program cannot wait for several pipes. The size of the output
+    is checked only after the process has ended. Return whether the process ran out of time."""
     try:
         out, _ = process.communicate(b"".join(given), timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -154,7 +157,7 @@ _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OMP_THREAD
 _PASSED_ENVIRONMENT = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TESSDATA_PREFIX", "SYSTEMROOT"),
 )
-_CRASH = "the parser crashes on this file, which is damaged or malicious; download it again or convert it"
+_CRASH = "the parser crashed because the file is damaged or malicious; download the file again or convert it"
 _READERS = threading.BoundedSemaphore(8)  # concurrent readers of this process; each may use `memory_bytes`
 
 
@@ -167,17 +170,18 @@ class _Outcome:
 
     @property
     def crashed(self) -> bool:
-        """True if the parser ended without output. If this process ignores SIGCHLD, the return code is unknown and
-        reads 0, but a reader that ends normally has sent a frame."""
+        """True if the parser ended without a document and without an error. This can be a crash even if the return code
+        is 0: if this process ignores SIGCHLD, the real return code is unknown and 0 is reported."""
         output = self.frames.draft or self.frames.error or self.fault or self.timed_out
         return self.frames.ready and not output and self.returncode <= 0
 
 
 def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
-    """Read a document in a child process. Raises `DocumentError`.
+    """Read a document in a child process. Raises `DocumentError` if the child process sends no document.
 
-    If the reader crashes or runs out of time, its last draft is used. If one parser crashes on a PDF, the other parsers
-    read the PDF in the remaining time.
+    The child process sends drafts, which are documents with the text that was found so far. If the child process
+    crashes or runs out of time, its last draft is returned. If PDFium crashes before the first draft of a PDF file,
+    pypdf reads the file in the remaining time.
     """
     until = time.monotonic() + options.limits.wall_seconds
     outcome = _run(data, options)
@@ -195,15 +199,18 @@ def _error(outcome: _Outcome, limits: ReadLimits) -> DocumentError:
     if outcome.fault:
         return outcome.fault
     if outcome.timed_out:
-        return DocumentTooLarge(f"reading took longer than {limits.wall_seconds:g} s; split the file")
+        return DocumentTooLarge(
+            f"reading took longer than {limits.wall_seconds:g} s; split the file or raise the setting read_seconds"
+        )
     if -outcome.returncode == getattr(signal, "SIGKILL", 9):
-        return DocumentTooLarge("the system ended the reader because memory was low; split the file")
+        return DocumentTooLarge("the system ended the reader because memory was low; free memory or split the file")
     return CorruptDocument(_CRASH) if outcome.frames.ready else DocumentError(protocol.NOT_STARTED)
 
 
 @contextmanager
 def _folder(options: ReadOptions) -> Iterator[str]:
-    """Yield a temporary folder for the files of tesseract, or "" if no folder is needed or possible."""
+    """Yield a temporary folder for the files of tesseract, and delete the folder at the end. Yield "" if tesseract is
+    not used, or if the folder cannot be created."""
     folder = ""
     if options.ocr and options.media_type == PDF and shutil.which("tesseract"):
         with suppress(OSError):  # a full disk: pages without text stay without
@@ -244,7 +251,7 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
 
 
 def _module_path() -> list[str]:
-    """Return `sys.path` with absolute paths, because the child runs in another folder."""
+    """Return the entries of `sys.path` as absolute paths, because the child process runs in another folder."""
     paths = [os.path.abspath(p) if os.path.exists(p) else p for p in sys.path if p]  # noqa: PTH100, PTH110
     return paths or [""]
 

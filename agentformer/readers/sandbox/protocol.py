@@ -1,9 +1,9 @@
-"""The protocol between the child process and its parent. Documents and errors are sent in frames.
+"""The protocol between the child process and its parent. The child sends documents and errors in frames.
 
-The child has read untrusted bytes, so its output is untrusted, too. The parent limits the size of the output before
-unpacking it, and never unpickles it. A frame has a kind (one byte), a length (8 bytes) and a payload. A draft has a
-line of JSON about the document. For each page it has a line of JSON and the text in UTF-8, so that no JSON exceeds
-`_LINE_BYTES`.
+The child has read untrusted bytes, so its output is also untrusted. The parent limits the size of the output before it
+parses the output, and never uses pickle. A frame consists of a kind (one byte), a length (8 bytes) and a content. The
+content for a document is a line of JSON about the document and, for each page, a line of JSON and the text of the page
+in UTF-8. The text is not inside the JSON, so that no line of JSON exceeds `_LINE_BYTES`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agentformer.types import DocumentStatus, DocumentText, Heading, Page, PageS
 _ERRORS = {kind.__name__: kind for kind in DocumentError.__subclasses__()} | {"DocumentError": DocumentError}
 _FRAME = struct.Struct(">cQ")
 _READY, _DRAFT, _ERROR, _DONE = b"R", b"D", b"E", b"."
-_INVALID = "the parser produced invalid output for this file, which is damaged or malicious"
+_INVALID = "the parser returned invalid output because the file is damaged or malicious; download the file again"
 NOT_STARTED = "the reader process cannot be started; install agentformer again"
 READY, DONE = _FRAME.pack(_READY, 0), _FRAME.pack(_DONE, 0)
 _LINE_BYTES = 4 << 20  # brackets alone unpack to 90 MB; a page with 10,000 headings has 1 MB
@@ -33,15 +33,16 @@ _IN_LINE = re.compile("[\t\n]")
 
 
 class Overrun(Exception):
-    """The child sent more bytes than allowed."""
+    """Raised if the child process has sent more bytes than allowed."""
 
 
 class NoFrame(Exception):
-    """The child sent bytes that are not a frame."""
+    """Raised if the child process has sent bytes that are not a frame."""
 
 
 class Frames:
-    """The frames that a child has sent, `most` bytes in all. Only the last draft is kept."""
+    """The frames that a child process has sent. `most` is the maximum number of bytes in all frames together. If the
+    child process sends several drafts of the document, only the last draft is kept."""
 
     def __init__(self, most: int) -> None:
         self.draft = b""
@@ -52,7 +53,8 @@ class Frames:
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Add received bytes. Raises `Overrun` or `NoFrame`. Complete frames before the error stay."""
+        """Add bytes that the child process has sent. Raises `Overrun` if there are too many bytes, and `NoFrame` if the
+        bytes are not a frame. Frames that were complete before the error are kept."""
         self._left -= len(data)
         self._unread += data
         while not self.done and len(self._unread) >= _FRAME.size:
@@ -74,7 +76,7 @@ class Frames:
 
 
 def draft_frame(document: DocumentText) -> bytes:
-    """Return the frame of a draft."""
+    """Return the frame that contains a draft of a document."""
     pieces = [to_line({**_fields(document), "pages": len(document.pages)})]
     for page in document.pages:
         text = page.text.encode("utf-8", "surrogatepass")  # a damaged font may yield a lone surrogate
@@ -94,7 +96,8 @@ def _fields(value: DocumentText | Page) -> dict[str, Any]:
 
 
 def draft_from_bytes(data: bytes, limits: ReadLimits) -> DocumentText:
-    """Return the document of a draft without unsafe characters. Raises `CorruptDocument` if the draft is invalid."""
+    """Return the document from the content of a draft frame. Unsafe characters, such as control characters, are
+    replaced. Raises `CorruptDocument` if the content is invalid."""
     try:
         return _document(data, limits)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
@@ -135,7 +138,7 @@ def _page(line: dict[str, Any], text: str) -> Page:
 
 
 def _line(data: bytes, at: int) -> tuple[dict[str, Any], int]:
-    """Return the JSON object at `at`, and the offset after its line."""
+    """Return the JSON object in the line that starts at the offset `at`, and the offset of the next line."""
     end = data.index(b"\n", at, at + _LINE_BYTES + 1)
     value = json.loads(data[at:end])
     if not isinstance(value, dict):
@@ -160,7 +163,7 @@ def error_frame(error: DocumentError) -> bytes:
 
 
 def error_from_bytes(data: bytes) -> DocumentError:
-    """Return the error that an error frame contains."""
+    """Return the error from the content of an error frame. If the content is invalid, return a `CorruptDocument`."""
     try:
         value, _ = _line(data, 0)
         return _ERRORS[value["error"]](_name(value["message"])[:_LONGEST_REASON])
@@ -169,19 +172,21 @@ def error_from_bytes(data: bytes) -> DocumentError:
 
 
 def options_to_json(options: ReadOptions) -> dict[str, Any]:
-    """Return the options as JSON, without the deadline."""
+    """Return the options as a dictionary for JSON. The deadline is left out, because the clocks of two processes may
+    differ."""
     value = dataclasses.asdict(options)
     del value["deadline"]  # the clocks of two processes may differ
     return value
 
 
 def options_from_json(value: dict[str, Any]) -> ReadOptions:
-    """Return the options that `options_to_json` has written."""
+    """Return the options from a dictionary that `options_to_json` has made."""
     return ReadOptions(**{**value, "limits": ReadLimits(**value["limits"]), "engines": tuple(value["engines"])})
 
 
 def to_line(value: dict[str, Any]) -> bytes:
-    """Return one line of JSON in ASCII. Its escape codes can also represent lone surrogates."""
+    """Return the dictionary as one line of JSON in ASCII. With the escape codes of JSON, the line can also contain
+    invalid characters (halves of surrogate pairs)."""
     return json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
 
 

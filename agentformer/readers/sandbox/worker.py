@@ -1,8 +1,9 @@
-"""The child process. It reads one file from stdin, writes drafts to stdout, and ends.
+"""The child process. It reads one file from standard input, writes drafts of the document to standard output, and ends.
+A draft is a document with the text that was found so far.
 
-The child restricts itself before it imports a parser. On Linux, the system enforces the restrictions (`sandbox.linux`).
-On other systems an audit hook enforces them. The hook cannot be removed, but sees only Python code. A restricted reader
-may read the files of programs and libraries (`programs`), but no files of users.
+On Linux, the system restricts the child before a parser is imported (`sandbox.linux`). On all systems, an audit hook of
+Python restricts the child before the file is read. The hook cannot be removed, but it sees only Python code and not C
+code. A restricted child may read the files of programs and libraries (`programs`), but no files of users.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ _SYSTEM = (
 
 @cache
 def programs() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Return the files and folders of this package, Python's modules, the parsers, system libraries and tesseract, and
-    the folders of which an import needs only the names.
+    """Return two tuples of paths. The first tuple contains the files and folders that a reader may read: this package,
+    Python's modules, the parsers, system libraries and tesseract. The second tuple contains the folders in which an
+    import must list the names of files.
 
-    Other entries of `sys.path` are excluded. The first entry is the folder of the user's script, or the working folder.
-    The result is cached, because a confined process cannot read all of these folders again.
+    Other entries of `sys.path` are left out, because the first entry is the folder of the user's script or the working
+    folder. The result is cached, because a restricted process cannot read all of these folders again.
     """
     readable = [Path(__file__).parents[2], Path(os.__file__).resolve().parent, *_of_python(), *_of_tesseract()]
     readable += [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if _is_narrow(p)]
@@ -69,7 +71,8 @@ def _of_python() -> Iterator[Path]:
 
 
 def _places(module: str) -> Iterator[Path]:
-    """Yield the folder of a package and the folder that a link in it points to. For a single module, yield its file."""
+    """Yield the folders of a package. If the package is a link, also yield the folder to which the link points. For a
+    module that is a single file, yield the file."""
     spec: ModuleSpec | None = None
     with suppress(ImportError, ValueError, OSError):
         spec = find_spec(module)
@@ -96,7 +99,7 @@ def _of_tesseract() -> Iterator[Path]:
 
 
 def _is_narrow(folder: str) -> bool:
-    """Return whether a folder is absolute and contains no home folder."""
+    """Return whether the path of a folder is absolute and the folder does not contain the home folder of the user."""
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 (there may be none)
     return os.path.isabs(folder) and not Path(home).is_relative_to(os.path.realpath(folder))  # noqa: PTH117
 
@@ -115,7 +118,8 @@ _CHANGING |= {f"os.{name}": slice(1) for name in _CHANGES}
 
 
 def refuse_events(readable: Iterable[Path], folder: str) -> None:
-    """Refuse sockets, libraries, programs except tesseract, and writing outside `folder`, until the process ends."""
+    """Refuse the following until the process ends: sockets, loading of C libraries, reading outside `readable` and
+    `folder`, writing outside `folder`, and starting programs. Only tesseract may be started, if `folder` is not ""."""
     writable = (os.path.realpath(folder),) if folder else ()
     allowed_to_read = (*map(str, readable), *writable)
 
@@ -127,7 +131,7 @@ def refuse_events(readable: Iterable[Path], folder: str) -> None:
                 raise PermissionError(f"a reader may not open {os.fsdecode(path)[:80]!r}")
         elif event in _CHANGING:
             if not all(_within(path, writable) for path in arguments[_CHANGING[event]]):
-                raise PermissionError(f"a reader may not perform {event}")
+                raise PermissionError(f"a reader may not perform {event} outside its folder")
         elif event in _STARTING:
             if not folder or Path(str(arguments[0])).name != "tesseract":
                 raise PermissionError("a reader may not start programs")
@@ -160,7 +164,7 @@ _UNNEEDED = ("pandas",)  # pytesseract imports it if installed, for functions th
 
 
 def main() -> None:
-    """Run the worker: read options and file from stdin, and write frames to stdout."""
+    """Run the worker: read the options and the file from standard input, and write frames to standard output."""
     stdin, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the pipe is for frames only: output of C libraries is sent to stderr
     options = options_from_json(json.loads(stdin.readline()))
@@ -169,7 +173,8 @@ def main() -> None:
 
 
 def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
-    """Read the file and write each draft at once. Leave enough room for the last draft."""
+    """Read the file, and write each draft as soon as the draft is complete. Half of the allowed output is kept free for
+    the last draft."""
     written, pending, end = 0, b"", DONE
     try:
         adapter = _adapter(options.media_type)
@@ -186,7 +191,7 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
     except DocumentError as error:
         end = error_frame(error)
     except MemoryError:
-        end = error_frame(DocumentTooLarge("the file needs more memory than the limit"))
+        end = error_frame(DocumentTooLarge("reading the file needs more memory than the limit; split the file"))
     except RecursionError:
         end = error_frame(CorruptDocument("the file has too many nested elements; save it again"))
     out.write(pending)
@@ -195,7 +200,8 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
 
 
 def _adapter(media_type: str) -> Adapter:
-    """Import the parser before the file is read, so that a failed import is not reported as an error of the file."""
+    """Return the adapter of a media type, and import its parser. This happens before the file is read, so that a failed
+    import is not reported as an error of the file."""
     for name in _UNNEEDED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: no such module
     try:
@@ -205,7 +211,8 @@ def _adapter(media_type: str) -> Adapter:
 
 
 def restrict(options: ReadOptions) -> None:
-    """Restrict this process. The parent cannot do this between fork and exec, because that is unsafe with threads."""
+    """Restrict the rights of this process. The child calls this itself, because the parent cannot safely run code
+    between fork and exec if the parent has several threads."""
     if sys.platform == "win32":
         return
     _limit_resources(options)
