@@ -287,7 +287,7 @@ def _candidates(sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, _Se
 
 def _share_context(one: MemoryEntry, other: MemoryEntry) -> bool:
     """Return whether both blocks can be in the same context. They can if their agent, user and project are equal. An
-    agent, user or project that is not set equals any other."""
+    agent, user or project that is not set fits every other."""
     owners = ((one.agent_id, other.agent_id), (one.user_id, other.user_id), (one.project, other.project))
     return all(first is None or second is None or first == second for first, second in owners)
 

@@ -136,7 +136,7 @@ class OnDemandSummarizer:
         self.instant = instant
 
     def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
-        """Return a summary of the originals; see `Summarizer.summarize`."""
+        """Return a summary of the entries `originals`; see `Summarizer.summarize`."""
         try:
             model = self._model()
         except Exception as error:  # noqa: BLE001 - a plugin's model can raise anything
@@ -299,8 +299,8 @@ class MemoryCleaner:
         return select_groups(entries, keep_recent=options.keep_recent, batch=options.batch, leave=restored)
 
     def _restored(self, namespace: str, session_id: str) -> frozenset[str]:
-        """Return the ids of entries that a caller restored from a summary. These are the originals of archived
-        summaries."""
+        """Return the ids of entries that a caller has restored from a summary. The summaries of these entries are
+        archived."""
         live = Scope(namespace, kinds=(SUMMARY_KIND,), session_id=session_id)
         scope = dataclasses.replace(live, include_archived=True)
         if self._backend.count(scope) == self._backend.count(live):

@@ -239,9 +239,9 @@ class MemoryManager:
         return self._backend.update(entry_id, checked, expected_version)
 
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
-        """Mark the entry `old_id` as superseded by the entry `new_id`, so that searches return only the new entry.
-        Return the old entry. Raises `NotFound` if an entry does not exist. Raises `InvalidInput` if the new entry
-        cannot supersede the old entry. Raises `Conflict` if one of the two entries is already superseded."""
+        """Mark the entry `old_id` as superseded (replaced) by the entry `new_id`, so that searches no longer return the
+        old entry. Return the old entry. Raises `NotFound` if an entry does not exist. Raises `InvalidInput` if the new
+        entry cannot supersede the old entry. Raises `Conflict` if one of the two entries is already superseded."""
         old, new = _changeable(self._backend, old_id), _changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
@@ -281,10 +281,10 @@ class MemoryManager:
         return self._cleaner.run(namespace=namespace, session_id=fields.optional_name("session_id", session_id))
 
     def restore(self, summary_id: str) -> Entries:
-        """Make the originals of a summary live again, without changes, and archive the summary. If `summary_id` is the
-        id of a superseded entry, make this entry live again. Return the entries that are live again. Raises `NotFound`
-        if the entry does not exist. Raises `InvalidInput` if the entry is neither a summary nor superseded. Raises
-        `Conflict` if the summary was already restored."""
+        """Undo a summary: end the archiving of its originals (the entries that it replaced), and archive the summary.
+        If `summary_id` is the id of a superseded entry, this entry is no longer superseded. Return the entries that
+        searches can find again. Raises `NotFound` if the entry does not exist. Raises `InvalidInput` if the entry is
+        neither a summary nor superseded. Raises `Conflict` if the summary was already restored."""
         entry = _entry(self._backend, summary_id)
         if entry.superseded_by is not None:
             return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]
@@ -293,9 +293,9 @@ class MemoryManager:
     def audit(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None
     ) -> AuditReport:
-        """Return a report about duplicates, unread entries, contradictions between core blocks, and core blocks that
-        are too large. With `user_id` or `project`, only the entries of this user or project are examined. The audit
-        uses no language model and changes nothing."""
+        """Return a report about duplicates, entries that are never read, contradictions between core blocks, and core
+        blocks that are too large. With `user_id` or `project`, only the entries of this user or project are examined.
+        The audit uses no language model and changes nothing."""
         self._usage.flush()
         return self._parts.audit(
             namespace=fields.name("namespace", namespace),

@@ -75,11 +75,12 @@ class CombinedSnapshot(_Combined[MemorySnapshot]):
 
 
 class RoutedBackend(_Combined[MemoryBackend]):
-    """A `MemoryBackend` over several backends. `backends` maps the targets of routes to backends. `default` is the
-    target for leases, and for entries that no route matches. A call that changes several backends runs one transaction
-    in each of them. If a transaction of `store` fails, the entries that this call has stored in other backends are
-    removed. After a crash between two transactions, only the changes of the first backend may be stored. A summary is
-    stored in the backend of its originals, so that one transaction can store the summary and archive the originals."""
+    """A `MemoryBackend` over several backends. `backends` maps names to backends, and `target` of a route is one of
+    these names. `default` is the name of the backend for leases, and for entries that no route matches. A call that
+    changes several backends runs one transaction in each of them. If a transaction of `store` fails, the entries that
+    this call has stored in other backends are removed. After a crash between two transactions, only the changes of the
+    first backend may be stored. A summary is stored in the backend of its originals (the entries that it summarizes),
+    so that one transaction can store the summary and archive the originals."""
 
     def __init__(
         self, routes: Sequence[Route], backends: Mapping[str, MemoryBackend], default: str, *, rrf_k: int = 60
@@ -167,8 +168,8 @@ class RoutedBackend(_Combined[MemoryBackend]):
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Store a summary and archive its originals. Raises `Conflict` if the originals are stored in several
-        backends."""
+        """Store a summary, and archive its originals (the entries that it summarizes). Raises `Conflict` if the
+        originals are stored in several backends."""
         owners = {self._all.index(self._owner(entry_id, Conflict)) for entry_id in archive_ids}
         if len(owners) != 1:
             raise Conflict("these entries are stored in several backends, so one summary cannot replace them")
@@ -190,9 +191,9 @@ class RoutedBackend(_Combined[MemoryBackend]):
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
-        """Move each backend to the embedding space of `target`, one backend after another. Backends without vectors are
-        skipped. If the call is interrupted, the next call continues. Raises `InvalidInput` if no backend stores
-        vectors."""
+        """Embed the entries of each backend again with the embedder `target`, one backend after another. Backends
+        without vectors are skipped. If the call is interrupted, the next call continues. Raises `InvalidInput` if no
+        backend stores vectors."""
         moves = []
         for backend in self._all:
             try:
@@ -242,8 +243,8 @@ class RoutedBackend(_Combined[MemoryBackend]):
         ]
 
     def backup(self, folder: Path) -> None:
-        """Copy all backends into one folder, one backend after another, so the copies show different moments. Raises
-        `StoreError` if two backends write a file with the same name."""
+        """Copy all backends into one folder. The backends are copied one after another, so the copies show different
+        moments. Raises `StoreError` if two backends write a file with the same name."""
         for number, backend in enumerate(self._all):
             part = folder / f".part{number}"
             part.mkdir()
@@ -308,8 +309,8 @@ class RoutedBackend(_Combined[MemoryBackend]):
 
 
 def _combined_move(moves: Sequence[Reembedding]) -> Reembedding:
-    """Return one result for the moves of several backends to another embedding space. Counts and times are added.
-    `overlap` is the mean over all compared samples."""
+    """Add the results of `reembed` from several backends. Counts and times are added. `overlap` is the mean over all
+    compared samples."""
     counts = {
         name: sum(getattr(move, name) for move in moves)
         for name in ("entries", "embedded", "reused", "failed", "seconds", "sample")

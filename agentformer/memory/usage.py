@@ -21,8 +21,8 @@ _BATCH = 256  # entries counted before a search triggers a write: one transactio
 
 @dataclass(slots=True)
 class _Counts:
-    """The uses of one entry since the last write. `at` is the time of the last use. The class is mutable, because every
-    search counts about ten entries."""
+    """The uses of one entry since the last write. `at` is the time of the last use. The class is mutable, because each
+    search changes the counts of about ten entries and a new object for each change would be slow."""
 
     at: datetime
     matches: int = 0

@@ -92,8 +92,8 @@ class ContextBuilder:
         return turns_of(reversed(self._backend.latest(scope, limit=_SESSION_MESSAGES)))
 
     def _recall(self, scope: Scope, query: str, plan: ContextPlan) -> list[MemoryEntry]:
-        """Return the entries in the scope that are relevant to the query, best first. Entries that were found but are
-        not relevant are reported to `plan`."""
+        """Return the entries in the scope that are relevant to the query, best first. Entries that the search found but
+        that are not relevant are reported to `plan`."""
         if not query.strip():
             return []
         hits = self._backend.search(Query(query, scope, limit=_CANDIDATES))

@@ -1,5 +1,6 @@
-"""`Summarizer`: makes summaries. Either a model writes the summary and checks compare it with the originals, or the
-summary consists of sentences of the originals (extractive). The prompts for the model are in this module."""
+"""`Summarizer`: makes summaries of entries, which are called originals. Either a model writes the summary and checks
+compare it with the originals, or the summary consists of sentences of the originals (extractive). The prompts for the
+model are in this module."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Compares the summary of a model with its originals. Finds numbers, dates and names that no original supports, and
-facts that are missing in the summary. Other words of the summary are not checked. Small numbers that are written as
-words ("five") are not compared. A name is recognized by its capital letters, so in scripts without capital letters only
-numbers and dates are checked."""
+"""Compares a summary that a model wrote with the summarized entries (originals). Finds numbers, dates and names that no
+original contains, and facts that are missing in the summary. Other words of the summary are not checked. Small numbers
+that are written as words ("five") are not compared. A name is recognized by its capital letters, so in scripts without
+capital letters only numbers and dates are checked."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ _ENDINGS = {
 
 
 class _Stated(NamedTuple):
-    """The facts that the originals state: numbers, days and years. `words` are the words of the originals, in which
-    names are searched."""
+    """The facts that the summarized entries state: numbers, days and years. `words` are the words of these entries, in
+    which names are searched."""
 
     numbers: frozenset[str]
     days: frozenset[Day]
@@ -78,9 +78,9 @@ class _Figures(NamedTuple):
 
 
 def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
-    """Return the numbers, dates and names in the summary that no original supports by its content, speaker or time. The
-    result is in the order of the summary, for example "number 7", "date 8 June 2023" or "name Robert". The result is
-    empty for a faithful summary."""
+    """Return the numbers, dates and names in the summary that are not in the content, speaker or time of any original
+    (summarized entry). The result is in the order of the summary, for example "number 7", "date 8 June 2023" or "name
+    Robert". The result is empty for a faithful summary."""
     language = detect_language(summary, detect_language(" ".join(entry.content[:1000] for entry in originals)))
     text = _without_list_numbers("\n".join(map(flatten, summary.splitlines())))
     stated = _stated(originals, language)

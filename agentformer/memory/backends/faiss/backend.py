@@ -233,7 +233,8 @@ class FaissMemoryBackend(FolderRecords):
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Store a summary and archive its originals in one transaction; see `MemoryBackend.consolidate`."""
+        """Store a summary and archive its originals (the entries that it summarizes) in one transaction; see
+        `MemoryBackend.consolidate`."""
         summary = with_times(summary)
         embedded = self._embed([summary])
         with self._changing() as connection:
@@ -260,8 +261,8 @@ class FaissMemoryBackend(FolderRecords):
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
-        """Move the store to the embedding space of `target`; see `MemoryBackend.reembed`. Raises `Conflict` while
-        another process moves the store."""
+        """Embed all entries again with the embedder `target`, and use the new vectors for searches; see
+        `MemoryBackend.reembed`. Raises `Conflict` while another process does this."""
         return self._indexes.reembed(target, queries, progress)
 
     def abandon_reembedding(self) -> bool:
@@ -290,7 +291,7 @@ class FaissMemoryBackend(FolderRecords):
         return reranking.search(search, query) if reranking else search(query)
 
     def status(self) -> dict[str, Any]:
-        """Return the numbers of records, the embedding space, and the state of the vector index, as JSON values."""
+        """Return JSON values: the numbers of records, the embedding space, and the state of the vector index."""
         opened = self._opened
         index = opened.search.vectors.status() if opened and opened.searching else read_index_status(self._folder)
         with self._database.reading() as connection:
@@ -325,7 +326,7 @@ class FaissMemoryBackend(FolderRecords):
 
     def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
         """Return a transaction that changes the records. The search is opened before the transaction, because the
-        search must know which change was the last one before."""
+        search must know the last change before the transaction."""
         _ = self._indexes.search
         return self._database.writing()
 

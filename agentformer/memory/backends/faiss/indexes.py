@@ -51,7 +51,7 @@ class Indexes:
     @property
     def search(self) -> HybridSearch:
         """The hybrid search. It is opened at its first use, and always before the first change of the records, because
-        the search must know which change was the last one before."""
+        the search must know the last earlier change."""
         with self._lock:
             if self._search is None:
                 folder, options = self._folder, self._options
@@ -71,8 +71,8 @@ class Indexes:
 
     @property
     def embedding(self) -> EmbeddingQueue:
-        """The queue of entries that have no vectors yet. The search is opened before, because the queue changes
-        records."""
+        """The queue of entries that have no vectors yet. The search is opened before the queue is returned, because the
+        queue changes records and the search must know the last earlier change."""
         _ = self.search
         return self._embedding
 
@@ -82,15 +82,16 @@ class Indexes:
         return self._search is not None
 
     def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding:
-        """Move the store to the embedding space of `target`; see `MemoryBackend.reembed`."""
+        """Embed all entries again with the embedder `target`, and use the new vectors for searches; see
+        `MemoryBackend.reembed`."""
         _ = self.search
         tokens = self._options.window_tokens
         migration = SpaceMigration(self._folder, self._database, self._embedder, target, window_tokens=tokens)
         return migration.run(queries, progress)
 
     def migration_lock(self) -> AbstractContextManager[None]:
-        """Return the lock that a process holds while it moves the store to another embedding space. Entering the lock
-        raises `Conflict` while another process holds the lock."""
+        """Return the lock that a process holds while it runs `reembed` or abandons an unfinished `reembed`. Entering
+        the lock raises `Conflict` while another process holds the lock."""
         return migration_lock(self._folder)
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:

@@ -101,8 +101,8 @@ class LocalJsonMemoryBackend:
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[MemoryEntry]:
-        """Store entries, and remove the other entries in the scopes of `replacing`, in one transaction; see
-        `MemoryBackend.store`."""
+        """Store entries, and remove all other entries that are in one of the scopes `replacing`, in one transaction;
+        see `MemoryBackend.store`."""
         entries = [checked(with_times(entry)) for entry in entries]
         past = check_histories(entries, former, unique=unique)
         with self._folder.writing() as (contents, records):
@@ -204,7 +204,7 @@ class LocalJsonMemoryBackend:
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Store a summary and archive its originals in one transaction."""
+        """Store a summary and archive its originals (the entries that it summarizes) in one transaction."""
         summary = checked(with_times(summary))
         ids = dict.fromkeys(archive_ids)
         with self._folder.writing() as (contents, records):
@@ -213,8 +213,8 @@ class LocalJsonMemoryBackend:
         return _copied(summary)
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
-        """Undo `consolidate`: make the originals of the summary live again, and archive the summary. Return the
-        originals."""
+        """Undo `consolidate`: end the archiving of the originals (the entries that the summary replaced), and archive
+        the summary. Return the originals."""
         with self._folder.writing() as (contents, records):
             contents.check_ids([summary_id])
             originals = operations.restore(records, summary_id, now())

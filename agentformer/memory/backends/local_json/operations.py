@@ -98,16 +98,16 @@ def _with_parts(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
 
 
 def _summaries_of(records: Mapping[str, Record], ids: Collection[str]) -> set[str]:
-    """Return the ids of all summaries that were made from these entries. Archived summaries whose originals were
-    restored are included, because these summaries still contain text of the originals."""
+    """Return the ids of all summaries that were made from these entries. Archived summaries are included, because a
+    summary that was undone by `restore` still contains text of the entries."""
     live = {by for i in ids if (by := records[i].entry.archived_by) and by in records}
     archived = (r.entry for r in records.values() if r.entry.kind == "summary" and r.entry.archived_at)
     return live | {entry.id for entry in archived if any(link.id in ids for link in entry.derived_from)}
 
 
 def delete(records: Records, ids: Collection[str]) -> None:
-    """Delete the entries with these ids, which must include all ids of `with_dependents`. If a summary is deleted, its
-    originals that are not deleted become live again."""
+    """Delete the entries with these ids, which must include all ids of `with_dependents`. If a summary is deleted, the
+    entries that it replaced and that are not deleted become live again."""
     for entry_id, record in list(records.items()):
         if entry_id in ids:
             del records[entry_id]
@@ -118,8 +118,9 @@ def delete(records: Records, ids: Collection[str]) -> None:
 def consolidate(
     records: Records, summary: MemoryEntry, ids: Iterable[str], versions: Mapping[str, int], at: datetime
 ) -> None:
-    """Store a summary, and archive its originals, whose ids are `ids`. `versions` maps an id to the expected version of
-    the original. Raises `Conflict` if an original has another version, or is missing, archived or superseded."""
+    """Store a summary, and archive its originals (the entries that it summarizes), whose ids are `ids`. `versions` maps
+    an id to the expected version of the original. Raises `Conflict` if an original has another version, or is missing,
+    archived or superseded."""
     summaries = {record.entry.archived_by for record in records.values()}
     for entry_id in ids:
         record = records.get(entry_id)
@@ -135,7 +136,8 @@ def consolidate(
 
 
 def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
-    """Make the originals of a summary live again, and archive the summary. Return the sorted ids of the originals."""
+    """End the archiving of the originals of a summary (the entries that it replaced), and archive the summary. Return
+    the sorted ids of the originals."""
     summary = records.get(summary_id)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
@@ -151,8 +153,9 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
 
 
 def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if the entry is a live summary, or an original of a live summary. The `archived_at` of such
-    an entry cannot be changed alone, because either the summary or its originals must be live."""
+    """Raise `InvalidInput` if the entry is a live summary, or one of the entries that a live summary has replaced
+    (originals). The `archived_at` of such an entry cannot be changed alone, because either the summary or its originals
+    must be live, that is, not archived."""
     if entry.archived_by is not None:
         raise InvalidInput("archived_at", f"{entry.id} is replaced by a summary; restore {entry.archived_by} instead")
     if any(record.entry.archived_by == entry.id for record in records.values()):
@@ -171,8 +174,8 @@ def check_history(records: Mapping[str, Record]) -> Findings:
 
 
 def check_links(records: Mapping[str, Record]) -> Findings:
-    """Check the links between summaries and originals: for each summary, either the summary is live or its originals
-    are live, but not both."""
+    """Check the links between summaries and their originals (the entries that they replaced): either the summary is
+    live or its originals are live, but not both. An archived entry is not live."""
     findings = Findings("links", "either a summary or its originals are live, and not both", _EDIT)
     for record in records.values():
         entry = record.entry
