@@ -1,7 +1,7 @@
-"""The command line: `agentformer COMMAND`. `agentformer --help` lists the commands and the exit codes.
+"""The command line `agentformer COMMAND`. `agentformer --help` lists the commands and the exit codes.
 
-`start` is the entry point. `group` has the options that every command has. Each module of `commands` defines some
-commands. docs/CLI.md is generated from these commands.
+`start` contains the entry point of the program. `group` defines the root command and the options that every command
+has. Each module of `commands` defines some commands. docs/CLI.md is generated from the commands.
 """
 
 TYPE_CHECKING = False  # true for type checkers; an import of `typing` would come before Ctrl-C is handled
@@ -13,7 +13,7 @@ __all__ = ["main"]
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        """Import `main` at its first use, after `start` has installed its signal handler."""
+        """Import `main` only when it is first used, because `start` must handle Ctrl-C before this import."""
         if name != "main":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from agentformer.cli.commands import main

@@ -1,4 +1,4 @@
-"""Runs `python -m agentformer.cli`."""
+"""Runs the command line for `python -m agentformer.cli`."""
 
 from agentformer.cli.start import run
 

@@ -1,4 +1,4 @@
-"""The group of all commands, their common options, and how a command ends."""
+"""The root command, the options that several commands have, and the handling of errors and of Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ Command = Callable[..., Any]
 
 EXIT_CODES = {
     0: "success",
-    1: "partial success, or something was found: a file without usable text, an incomplete answer, a task that does "
-    "not fit, or entries that still wait for an embedder",
+    1: "the work is not complete, or a check found a problem: for example, a file has no usable text, an answer is "
+    "incomplete, a task does not fit, or entries still wait for an embedder",
     2: "an argument is invalid, or it conflicts with the stored data",
     3: "the memory, a model or the output cannot be used",
     130: "interrupted by Ctrl-C; finished work is kept",
     141: "the program that reads the output closed the pipe, as `head` does",
 }
-# Section -> command -> help in one line. So the list of all commands is shown without importing the commands.
+# Section -> command -> help in one line. With these texts, all commands are listed without importing them.
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Documents": {
         "ingest": "Ingest documents: files, and folders with all their files",
         "ask": "Answer a question from the documents, with citations",
         "search": "Search documents and memories, and show the best hits first",
-        "list": "List the documents; `memories` lists the memories",
+        "list": "List the documents",
         "remove": "Delete documents and everything derived from them",
         "eval": "Measure how well your documents answer your own questions",
         "optimize": "Find the settings that give the best answers to your own questions",
@@ -90,7 +90,7 @@ _EVERYWHERE = ("as_json", "embedder", "index_dir", "upload_dir")
 category = click.option(
     "--category",
     metavar="WORD",
-    help="The category, which sets the decay rate: decisions, summaries, context, or a word that you choose.",
+    help="The category, which selects the decay rate: decisions, summaries, context, or a word that you choose.",
 )
 without_tools = click.option(
     "--without", multiple=True, metavar="TOOL", help="Disable this tool. The option can be repeated."
@@ -98,14 +98,16 @@ without_tools = click.option(
 
 
 class Described(click.Command):
-    """A command with a fixed order of options in its help: options of the command, of the scope, of every command."""
+    """A command whose help lists the options in a fixed order: the options of this command, the options of the scope
+    (such as --session), and the options of every command."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters in the order of the help."""
+        """Return the parameters in the order in which the help lists them."""
         return sorted(super().get_params(ctx), key=_rank)  # a stable sort: the options of the command keep their order
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of this command and the options of every command in two sections."""
+        """Write the options into the help, in two sections: the options of this command, and the options of every
+        command."""
         parts: dict[str, list[tuple[str, str]]] = {"Options": [], "In every command": []}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
@@ -120,24 +122,25 @@ class Described(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the arguments. A help text that cannot be written ends the program without a traceback."""
+        """Parse the arguments. If a requested help text cannot be written, end the program without a traceback."""
         with _writing_help():
             return super().make_context(info_name, args, parent, **extra)
 
 
 class Group(Described, click.Group):
-    """A command with subcommands."""
+    """A command that has subcommands."""
 
     command_class = Described
 
 
 class CommandLine(Group):
-    """The root group. It lists the commands in sections. It handles Ctrl-C and a closed output for all commands."""
+    """The root command `agentformer`. Its help lists the commands in sections. After Ctrl-C, or if the output is
+    closed, it ends the program without a traceback."""
 
     group_class = Group
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by section."""
+        """Write the commands into the help, in sections."""
         names = self.list_commands(ctx)
         more = {name: first_sentence(self.commands[name]) for name in names if name not in HELP}
         longest = max(map(len, names))
@@ -147,12 +150,12 @@ class CommandLine(Group):
                     formatter.write_dl([(f"{name:{longest}}", text) for name, text in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the exit codes."""
+        """Write the exit codes at the end of the help."""
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete a command name without importing the command."""
+        """Return the names of the commands that begin with `incomplete`. The commands are not imported."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         items = [CompletionItem(name, help=HELP.get(name)) for name in names]
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
@@ -160,18 +163,18 @@ class CommandLine(Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the arguments of the root group."""
+        """Parse the arguments of the root command. Ctrl-C ends the program without a traceback."""
         with _handling_interrupts():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command of the command line. Ctrl-C ends the program without a traceback."""
         with _handling_interrupts():
             return super().invoke(ctx)
 
 
 def examples(*lines: str) -> str:
-    """Return the last part of a command's help: example command lines."""
+    """Return these command lines as the last part of the help of a command."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -187,8 +190,8 @@ def main(on_start: Callable[[], None] | None) -> None:
     agentformer remember "Aino prefers tea."
     agentformer recall "What does Aino drink?"
 
-    `agentformer COMMAND --help` explains a command, with examples. With --json, the result is JSON on standard output.
-    An error is one line on standard error, and sets the exit code.
+    `agentformer COMMAND --help` explains a command, with examples. With --json, a command prints its result as JSON on
+    standard output. An error message is one line on standard error, and the exit code shows the type of the error.
     """
     if on_start is not None:
         on_start()
@@ -199,8 +202,9 @@ def main(on_start: Callable[[], None] | None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for each closed standard stream. Otherwise the database could get the number of that stream,
-    and library output would be written into the database."""
+    """Open the null device for each closed standard stream (input, output, errors). Otherwise a file that is opened
+    later, such as the database, could get the number of a standard stream, and printed text would be written into this
+    file."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -209,13 +213,13 @@ def _open_closed_streams() -> None:
 
 
 def common(command: Command) -> Command:
-    """Add the options that every command has, and print each error as one line."""
+    """Add the options that every command has, and print an error of the command as one line."""
     namespace = click.option("--namespace", metavar="NAME", default=DEFAULT_NAMESPACE, help=_NAMESPACE)
     return namespace(without_namespace(command))
 
 
 def without_namespace(command: Command) -> Command:
-    """Add the options that every command has, except --namespace, and print each error as one line."""
+    """Add the options that every command has, except --namespace, and print an error of the command as one line."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
@@ -238,8 +242,8 @@ def without_namespace(command: Command) -> Command:
 
 
 def in_place(command: Command) -> Command:
-    """Add the options --session, --agent, --user and --project. The command gets their values as one mapping
-    `place`."""
+    """Add the options --session, --agent, --user and --project. The command gets their values and the value of
+    --namespace as one mapping `place`."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
@@ -255,20 +259,21 @@ def in_place(command: Command) -> Command:
 
 
 def with_options(command: Command, *options: Callable[[Command], Command]) -> Command:
-    """Add options to a command, in this order."""
+    """Add options to a command. The help lists the options in this order."""
     for option in reversed(options):
         command = option(command)
     return command
 
 
 def explicit_namespace(namespace: str) -> str | None:
-    """Return the namespace if the command line or the environment gives one, else None."""
+    """Return the namespace if the user gave it, as an option or in the environment. Return None if it is only the
+    default."""
     source = click.get_current_context().get_parameter_source("namespace")
     return None if source is ParameterSource.DEFAULT else namespace
 
 
 def entry_in(af: AgentFormer, entry_id: str, namespace: str) -> MemoryEntry:
-    """Return the entry of this id. Raises `NotFound` if it is not in the namespace."""
+    """Return the entry with this id. Raises `NotFound` if the namespace has no such entry."""
     entry = af.memory.get(entry_id)
     if entry.namespace != namespace:
         raise NotFound(
@@ -278,12 +283,12 @@ def entry_in(af: AgentFormer, entry_id: str, namespace: str) -> MemoryEntry:
 
 
 def first_sentence(command: click.Command) -> str:
-    """Return the first sentence of a command's help."""
+    """Return the first sentence of the help of a command, without its full stop."""
     return (command.get_short_help_str(limit=1000).partition("\n")[0]).rstrip(".")
 
 
 def _rank(parameter: click.Parameter) -> int:
-    """Return the position of a parameter in the help. The options of the command have position 0."""
+    """Return the position of a parameter in the help. All parameters of the command itself have position 0."""
     order = (*_PLACE, *_EVERYWHERE, "help")
     name = "help" if "--help" in parameter.opts else parameter.name or ""
     return 1 + order.index(name) if name in order else 0
@@ -291,7 +296,7 @@ def _rank(parameter: click.Parameter) -> int:
 
 @contextmanager
 def _handling_interrupts() -> Iterator[None]:
-    """End the command without a traceback after Ctrl-C, or when the output is closed."""
+    """End the program without a traceback if the user presses Ctrl-C, or if the output is closed."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
@@ -305,7 +310,7 @@ def _handling_interrupts() -> Iterator[None]:
 def _writing_help() -> Iterator[None]:
     try:
         yield
-    except click.exceptions.Exit as end:  # after --help or --version, which click does not print to a closed output
+    except click.exceptions.Exit as end:  # after --help or --version, because click prints nothing to a closed output
         if sys.stdout is None and end.exit_code == 0:
             output_lost(OSError(errno.EBADF, CLOSED))
         raise

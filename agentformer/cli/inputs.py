@@ -1,4 +1,5 @@
-"""Input of the command line: text, metadata, references and confirmations. Also hints for an empty result."""
+"""Functions that check the input of commands (texts, JSON, references, confirmations), and functions that write hints
+for an empty result."""
 
 from __future__ import annotations
 
@@ -29,30 +30,37 @@ BLOCK_OWNERS = (("--namespace", "namespace"), ("--agent", "agent_id"), ("--user"
 
 
 def text_of(argument: str, name: str = "TEXT") -> str:
-    """Return the argument, or standard input for `-`. Raises `InvalidInput`."""
+    """Return the argument or, if the argument is `-`, the text of standard input. Raises `InvalidInput` if standard
+    input is closed, too long or not UTF-8. `name` is the name of the argument in the error."""
     if argument != "-":
         return argument
     if sys.stdin is None:  # closed by the parent process
         raise InvalidInput(name, "standard input is closed; give the text as an argument")
     data = sys.stdin.buffer.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
-        raise InvalidInput(name, f"has over {_MAX_BYTES} bytes; ingest it as a document: agentformer ingest FILE")
+        raise InvalidInput(name, f"has over {_MAX_BYTES} bytes; ingest the text as a document: agentformer ingest FILE")
     try:
         return data.decode("utf-8-sig").strip("\r\n")
     except UnicodeDecodeError:
-        raise InvalidInput(name, "standard input is not UTF-8; convert it, or ingest it as a document") from None
+        raise InvalidInput(
+            name, "standard input is not UTF-8 text; convert it to UTF-8, or ingest it as a document"
+        ) from None
 
 
 def lines_of(path: Path, name: str) -> list[str]:
-    """Return the lines of a file of UTF-8 text. Raises `InvalidInput`."""
+    """Return the lines of a text file. Raises `InvalidInput` if the file cannot be read or is not UTF-8. `name` is the
+    name of the option in the error."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(name, f"{path} cannot be read as UTF-8 text ({type(error).__name__})") from None
+        raise InvalidInput(
+            name, f"{path} cannot be read as UTF-8 text ({type(error).__name__}); check the path and the encoding"
+        ) from None
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """Return the JSON object of `--metadata`. Raises `InvalidInput`."""
+    """Return the JSON object that is the value of `--metadata`. Raises `InvalidInput` if the text is not a JSON
+    object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -63,7 +71,8 @@ def object_of(text: str) -> dict[str, Any]:
 
 
 def source_of(text: str) -> dict[str, str]:
-    """Return the record of `--source`. Raises `InvalidInput`."""
+    """Return the fields `source_type` and `source_id` of the value of `--source`. Raises `InvalidInput` if the text
+    does not have the form TYPE:ID."""
     source_type, _, source_id = text.partition(":")
     if not source_type or not source_id:
         raise InvalidInput("--source", "must be TYPE:ID, such as ticket:4711")
@@ -71,14 +80,15 @@ def source_of(text: str) -> dict[str, str]:
 
 
 def check_tools(option: str, names: Collection[str], tools: Collection[str]) -> None:
-    """Raise `InvalidInput` if one of the names is not the name of a tool."""
+    """Raise `InvalidInput` if one of `names`, the values of `option`, is not the name of a tool."""
     for name in names:
         if name not in tools:
-            raise InvalidInput(option, f"there is no tool {name!r:.80}; tools: {', '.join(tools)}")
+            raise InvalidInput(option, f"there is no tool {name!r:.80}; the tools are {', '.join(tools)}")
 
 
 def confirm(target: str) -> None:
-    """Ask on standard error whether to delete `target`. Exit with code 2 unless the answer is yes."""
+    """Ask the user whether to delete `target`. If the answer is not yes, exit with code 2. The question is written to
+    standard error."""
     try:
         confirmed = sys.stdin is not None and click.confirm(f"Delete {target} permanently?", err=True)
     except click.Abort as aborted:
@@ -90,28 +100,31 @@ def confirm(target: str) -> None:
 
 
 def require_memory(settings: Settings) -> None:
-    """Raise `InvalidInput` if the index folder is empty. So a wrong path is reported, and no new memory is created
-    there."""
+    """Raise `InvalidInput` if the index folder is missing or empty, so that a command with a wrong path does not create
+    a new memory there."""
     from agentformer.factory import present
 
     if not present(settings) and not (settings.index_dir.is_dir() and any(settings.index_dir.iterdir())):
-        raise InvalidInput("--index-dir", f"there is no memory in {settings.index_dir}")
+        raise InvalidInput(
+            "--index-dir", f"there is no memory in {settings.index_dir}; give the folder of an existing memory"
+        )
 
 
 def hint_namespaces(af: AgentFormer, namespace: str) -> None:
-    """If this namespace is empty, print the names of the other namespaces on standard error."""
+    """If the namespace has no entries, print the names of the namespaces that have entries on standard error."""
     names = af.backend.namespaces()
     if namespace in names or not names:
         return
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    say(f"note: namespaces with entries: {', '.join(names[:_NAMED])}{more}", err=True)
+    say(f"note: namespace {namespace} is empty; namespaces with entries: {', '.join(names[:_NAMED])}{more}", err=True)
 
 
 def nothing_recalled(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> str:
-    """Return a message that a search found nothing, and the options that show more hits."""
+    """Return the message for a search that found nothing. The message names the options with which the same search
+    finds entries. `every` means that the search already included entries that are not relevant."""
     hints = []
     if not every and _search(af, query, scope, every=True):
-        hints.append("--all shows the nearest entries, also those that are not relevant")
+        hints.append("--all also shows entries that are not relevant")
     if not scope.include_archived:
         hits = _search(af, query, dataclasses.replace(scope, include_archived=True), every=every)
         if any(hit.entry.archived_by for hit in hits):
@@ -123,7 +136,7 @@ def nothing_recalled(af: AgentFormer, query: str, scope: Scope, *, every: bool) 
 
 
 def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
-    """Return a message that a list is empty, with the reason."""
+    """Return the message for an empty list of entries, with the reason. `after` is the value of --after."""
     if after:
         return "no more entries"
     everything = dataclasses.replace(scope, include_archived=True)
@@ -135,7 +148,8 @@ def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
 
 
 def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
-    """Return the hits of `recall`; with `every`, also those that are not relevant. Nothing counts as used."""
+    """Return the hits that `recall` would show. With `every`, also return hits that are not relevant. The search does
+    not count as a use of the entries."""
     from agentformer.memory.recall import above_noise
     from agentformer.search.relevance import relevant_hits
 
@@ -144,7 +158,7 @@ def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
 
 
 def edit_hint(name: str, place: Mapping[str, Any]) -> str:
-    """Return the commands that show and edit an existing block."""
+    """Return the message that a core block of this name exists, with the commands that show and edit this block."""
     options = block_options(place, omitted="default")
     quoted = shlex.quote(name)
     return (
@@ -154,6 +168,7 @@ def edit_hint(name: str, place: Mapping[str, Any]) -> str:
 
 
 def block_options(place: Mapping[str, Any], omitted: str | None = None) -> str:
-    """Return the options that select the blocks of this owner. `omitted` is a value that needs no option."""
+    """Return the command-line options that select the core blocks of this namespace, agent and user. An option with the
+    value `omitted` is left out."""
     given = ((option, place.get(name)) for option, name in BLOCK_OWNERS)
     return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value and value != omitted)

@@ -1,6 +1,7 @@
-"""The output of commands: JSON for programs, lines and tables for people, errors in one line, and progress.
+"""Writes the output of commands: JSON for programs, lines and tables for people, errors in one line, and progress.
 
-Progress is written to standard error, and only if standard error is a terminal. So pipes and logs contain no progress.
+Progress is written to standard error, so that standard output has only results. Progress bars are shown only if
+standard error is a terminal.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ Progress = Callable[[int, int], None]  # called with the number of finished item
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print JSON. If the encoding of the output is not Unicode, print ASCII only."""
+    """Print a value as JSON. If the encoding of standard output is not a form of Unicode, use only ASCII characters."""
     unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "").startswith("utf")
     _echo(json.dumps(value, ensure_ascii=not unicode, indent=indent))
 
 
 def print_result(value: Any, text: str, *, as_json: bool, indent: int | None = 2) -> None:
-    """Print the value as JSON, or print the text."""
+    """Print `value` as JSON if `as_json` is true. Otherwise print `text`."""
     if as_json:
         print_json(value, indent=indent)
     else:
@@ -56,12 +57,13 @@ def print_result(value: Any, text: str, *, as_json: bool, indent: int | None = 2
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a line without terminal control characters. With `nl=False`, do not end the line."""
+    """Print a text without terminal control characters, and end the line unless `nl` is false. With `err`, print it on
+    standard error."""
     _echo(safe(text), err=err, nl=nl)
 
 
 def safe(text: str) -> str:
-    """Return the text without terminal control characters."""
+    """Return the text without characters that control the terminal or change the reading direction."""
     return _UNSAFE.sub("", text)
 
 
@@ -73,7 +75,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Print an error and exit."""
+    """Print an error message, and exit with this code."""
     say(f"error: {message}", err=True)
     sys.exit(code)
 
@@ -85,7 +87,8 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 
 def output_lost(error: OSError) -> NoReturn:
-    """Exit because standard output cannot be written. Print an error, except after a closed pipe."""
+    """Exit because standard output cannot be written. An error is printed, except if the program that reads the output
+    has closed the pipe."""
     # Otherwise the interpreter would try to write the buffered output again at exit.
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -111,8 +114,8 @@ def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = (), indent: str = ""
 ) -> None:
-    """Print a table. On a terminal it has headings and is cut to the width of the terminal; in a pipe it has complete
-    rows and no headings."""
+    """Print a table. On a terminal, the table has headings and is cut to the width of the terminal. In a pipe, it has
+    complete rows and no headings. The columns in `right` are aligned right."""
     cleaned = [[safe(cell) for cell in row] for row in rows]
     terminal = sys.stdout is not None and sys.stdout.isatty()
     cells = max(shutil.get_terminal_size().columns - len(indent), 1) if terminal else None
@@ -125,8 +128,8 @@ def table(
 ) -> Iterator[str]:
     """Yield the lines of a table. The columns in `right` are aligned right.
 
-    With `cells`, the width of a terminal, the table has headings and its last column is cut to this width. Without
-    `cells`, the table has only rows, and no cell is cut, so that a program can read it.
+    `cells` is the width of the terminal. If it is given, the table has headings, and its last column is cut to fit.
+    Otherwise the table has no headings, and no cell is cut, so that a program can read the rows.
     """
     lines = [[" ".join(cell.split()) for cell in row] for row in rows]
     shown = [list(headings), *lines] if cells and lines else lines
@@ -147,7 +150,7 @@ def table(
 
 
 def width(text: str) -> int:
-    """Return the number of terminal cells that a line takes."""
+    """Return the number of terminal cells that the text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -156,7 +159,7 @@ def width(text: str) -> int:
 
 
 def clip(text: str, cells: int) -> str:
-    """Return the text in at most `cells` cells. If the text is cut, its last character is an ellipsis."""
+    """Return the text, cut to at most `cells` terminal cells. A cut text ends with an ellipsis."""
     if width(text) <= cells:
         return text
     if cells <= 0:
@@ -185,7 +188,8 @@ def entry_line(entry: MemoryEntry) -> str:
 
 
 def entry_cells(entry: MemoryEntry) -> tuple[str, str, str, str]:
-    """Return four cells for an entry: its id, its tier and kind, its time, and its text with title and speaker."""
+    """Return four table cells for an entry: its id, its tier and kind, its time, and its text (after title and
+    speaker)."""
     speaker = f"{entry.speaker or entry.role}: " if entry.speaker or entry.role else ""
     title = f"[{entry.title}] " if entry.title else ""
     state = " archived" if entry.archived_at else " superseded" if entry.superseded_by else ""
@@ -194,18 +198,18 @@ def entry_cells(entry: MemoryEntry) -> tuple[str, str, str, str]:
 
 
 def moment(when: datetime | None) -> str:
-    """Return a time in UTC, to the minute."""
+    """Return a time as text in UTC, to the minute. Return an empty text for None."""
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M}" if when else ""
 
 
 def excerpt(text: str) -> str:
-    """Return the beginning of a text on one line."""
+    """Return the beginning of a text as one line."""
     text = " ".join(text[: 4 * EXCERPT].split())
     return f"{text[:EXCERPT]}…" if len(text) > EXCERPT else text
 
 
 def print_answer(answer: Answer) -> None:
-    """Print an answer with its warnings and citations."""
+    """Print an answer, its warnings and its citations."""
     print_warnings(answer.warnings)
     say(answer.text)
     if answer.citations:
@@ -218,7 +222,7 @@ def print_answer(answer: Answer) -> None:
 
 
 def interval_text(interval: Interval, sign: str = "") -> str:
-    """Return a value and its confidence interval as text. With the sign `+`, a positive number begins with `+`."""
+    """Return a value and its confidence interval as text. If `sign` is "+", positive numbers begin with "+"."""
     return f"{interval.value:{sign}.3f} ({interval.low:{sign}.3f} to {interval.high:{sign}.3f})"
 
 
@@ -232,7 +236,7 @@ def on_terminal() -> bool:
 
 @contextmanager
 def bar(label: str) -> Iterator[Progress]:
-    """Show a progress bar on a terminal."""
+    """Show a progress bar on a terminal while the `with` block runs. Yield the function that updates the bar."""
     with click.progressbar(length=1, label=label, file=sys.stderr, hidden=not on_terminal()) as shown:
 
         def progress(done: int, total: int) -> None:
@@ -245,7 +249,8 @@ def bar(label: str) -> Iterator[Progress]:
 
 @contextmanager
 def watching(state: Callable[[], str]) -> Iterator[None]:
-    """Twice a second, show the state of running work on a terminal. Clear the line when the work ends."""
+    """While the `with` block runs, show the text that `state` returns on the terminal, twice a second. Clear the line
+    at the end."""
     if not on_terminal():
         yield
         return
@@ -272,8 +277,8 @@ def _watch(state: Callable[[], str], done: threading.Event) -> None:
 
 @contextmanager
 def rate(noun: str) -> Iterator[Progress]:
-    """Show progress, speed and remaining time. On a terminal this is one line; otherwise a new line is printed every
-    few seconds."""
+    """Show progress, speed and remaining time while the `with` block runs. Yield the function that reports progress. On
+    a terminal, one line is updated. Otherwise a new line is printed every few seconds."""
     started = printed = time.monotonic()
     terminal = on_terminal()
 
@@ -295,7 +300,7 @@ def rate(noun: str) -> Iterator[Progress]:
 
 
 def duration(seconds: float) -> str:
-    """Return minutes and seconds, and hours if there are any, such as 2:05 or 1:02:05."""
+    """Return a duration as minutes and seconds (2:05), or as hours, minutes and seconds (1:02:05)."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,5 @@
-"""The entry point of the program. It handles Ctrl-C before other modules are imported, so it imports very little."""
+"""The entry point of the program. It imports very little, so that Ctrl-C is already handled while the other modules are
+imported."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ def run() -> None:
 
 
 def exit_on_interrupt() -> None:
-    """Let Ctrl-C end the process at once. Use this while no file is open. If SIGINT is ignored, as under `nohup`, it
-    stays ignored."""
+    """Let Ctrl-C end the process immediately. This is safe only while the program has no open files. If the process
+    ignores Ctrl-C, as under `nohup`, nothing changes."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit)
 
 
 def raise_on_interrupt() -> None:
-    """Let Ctrl-C raise `KeyboardInterrupt`. Use this while a command has open files."""
+    """Let Ctrl-C raise `KeyboardInterrupt`, so that a command can close its files before the process ends."""
     if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -51,7 +52,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 def _report_broken(error: ImportError) -> NoReturn:
-    """Print the name of the package that cannot be imported, and exit."""
+    """Print an error with the name of the package that cannot be imported, and exit."""
     from agentformer.errors import failed_package
 
     reason = " ".join(str(error).split())[:_SHOWN]

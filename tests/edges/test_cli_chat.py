@@ -192,7 +192,7 @@ def test_read_only_takes_the_tools_that_change_something_and_stores_nothing(
 def test_an_unknown_tool_is_refused_with_those_there_are(run: Invoke, model: Model) -> None:
     done = run("chat", "Hello.", "--without", "memory_erase")
     assert done.exit_code == 2
-    assert "there is no tool 'memory_erase'; tools: memory_add" in done.stderr
+    assert "there is no tool 'memory_erase'; the tools are memory_add" in done.stderr
     assert model.asked == []
 
 

@@ -201,7 +201,7 @@ def test_where_a_namespace_holds_nothing_the_others_are_named(
 ) -> None:
     shown("remember", "Aino prefers tea.", "--namespace", "ours")
     done = run(*command)
-    assert (done.exit_code, done.stderr) == (0, "note: namespaces with entries: ours\n")
+    assert (done.exit_code, done.stderr) == (0, "note: namespace default is empty; namespaces with entries: ours\n")
     assert run(*command, "--namespace", "ours").stderr == ""
 
 

@@ -93,7 +93,7 @@ def test_in_an_empty_namespace_the_others_are_named(run: Invoke, command: tuple[
     assert "namespaces" not in run(*command).stderr  # there is none
     for namespace in ("ours", "theirs"):
         assert run("remember", TEA, "--namespace", namespace).exit_code == 0
-    note = "note: namespaces with entries: ours, theirs\n"
+    note = "note: namespace default is empty; namespaces with entries: ours, theirs\n"
     for options in ((), ("--json",)):
         done = run(*command, *options)
         assert (done.exit_code, note in done.stderr, note in done.stdout) == (0, True, False)
@@ -109,10 +109,7 @@ def test_a_recall_that_finds_nothing_gives_the_hints_that_apply(
     assert run("recall", "quantum").stdout == "nothing relevant found\n"
     assert run("recall", "quantum", "--all").stdout == "nothing found\n"
     monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "-1")
-    assert (
-        run("recall", "quantum").stdout
-        == "nothing relevant found; --all shows the nearest entries, also those that are not relevant\n"
-    )
+    assert run("recall", "quantum").stdout == "nothing relevant found; --all also shows entries that are not relevant\n"
     assert TEA in run("recall", "quantum", "--all").stdout
     monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "1")
     shown("supersede", old["id"], new["id"])

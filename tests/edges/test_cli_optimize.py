@@ -42,8 +42,8 @@ def test_what_was_chosen_and_how_sure_that_is_is_told_and_written(
     out = done.stdout
     for said in (
         "44 passages",
-        "to choose by",
-        "to judge by",
+        "used to choose",
+        "used to judge",
         "window_tokens: 0 -> 32",
         "better, also for the questions",
     ):

@@ -422,7 +422,7 @@ def test_without_the_extra_it_says_what_to_install(piped: Callable[..., Piped]) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--without", "memory_ad"], "--without: there is no tool 'memory_ad'; tools: memory_add"),
+        (["--without", "memory_ad"], "--without: there is no tool 'memory_ad'; the tools are memory_add"),
         (["--port", "0"], "--port: requires --http"),
         (["--folder", "nowhere"], "--folder: 'nowhere' is not a folder"),
         (["--http", "--host", "0.0.0.0"], "make a key with: agentformer keys add NAME"),

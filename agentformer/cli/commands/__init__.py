@@ -1,4 +1,5 @@
-"""The modules that define the commands. Each module is imported when one of its commands is first used."""
+"""The modules that define the commands. A module is imported only when one of its commands is used, so that other
+commands start fast."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ __all__ = ["main"]
 
 
 class Commands(MutableMapping[str, click.Command]):
-    """The commands by name, in the order of the help. The names are known before the commands are imported."""
+    """A mapping from names to commands, in the order of the help. The names are known before the commands are
+    imported."""
 
     def __init__(self) -> None:
         self._commands: dict[str, click.Command] = {}
@@ -36,7 +38,7 @@ class Commands(MutableMapping[str, click.Command]):
 
 
 def _define(name: str) -> None:  # noqa: C901 - one branch per module
-    """Import the module that adds the command to `main`."""
+    """Import the module that defines the command `name`. The import adds the command to `main`."""
     if name in ("ingest", "ask", "list", "remove"):
         import agentformer.cli.commands.documents
     elif name in ("search", "remember", "recall", "context", "memories"):

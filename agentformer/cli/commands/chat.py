@@ -1,4 +1,4 @@
-"""`agentformer chat`: a conversation with a language model that uses this memory through tools."""
+"""`agentformer chat`: a conversation with a language model. The model uses this memory through tools."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _HELP = """/memories  show the memories of the last answer
     "--allow",
     multiple=True,
     metavar="TOOL",
-    help="Allow this tool also after the model has read stored text. The option can be repeated.",
+    help="Allow this tool to change data also after the model has read stored text. The option can be repeated.",
 )
 @common
 @in_place
@@ -77,15 +77,15 @@ def chat(
 ) -> None:
     """Chat with a language model that can use this memory and its documents.
 
-    With MESSAGE, the command answers this message and ends. MESSAGE `-` means that the message is all of standard
-    input. Without MESSAGE, the command starts a conversation on a terminal; if standard input is not a terminal, each
-    of its lines is a message. The command shows used tools and memories on standard error. With --json, it prints an
-    object for each turn. With --user, the session contains the messages of that user and the answers to these messages.
-    With --namespace, tools use only that namespace.
+    With MESSAGE, the command prints the answer to this message and ends. If MESSAGE is `-`, the message is all of
+    standard input. Without MESSAGE, the command starts a conversation on the terminal. If standard input is not a
+    terminal, each of its lines is a message. The tools and memories that the model uses are shown on standard error.
+    With --json, the command prints a JSON object for each turn. With --user, the model gets only the messages of this
+    user in the session, and the answers to these messages. With --namespace, tools use only this namespace.
 
     After the model has read stored text, a tool that changes or deletes data runs only in two cases: --allow names the
-    tool, or the user at the terminal allows the call. A language model is required, such as
-    AGENTFORMER_LLM_MODEL=ollama:gemma3. The exit code is 1 if a message got no answer, or if an answer is incomplete.
+    tool, or the user at the terminal allows the call. The command requires a language model; for example, set
+    AGENTFORMER_LLM_MODEL=ollama:gemma3. The exit code is 1 if the answer to a message is missing or incomplete.
     """
     text = None if message is None else text_of(message, "MESSAGE")
     place = {name: optional_name(name, value) for name, value in place.items()}
@@ -107,7 +107,7 @@ def chat(
 
 
 class Chat:
-    """The turns of a session. Each event is shown when it happens."""
+    """The turns of a conversation. Used memories and tool calls are shown as soon as they happen."""
 
     def __init__(self, agent: Agent, session: str, as_json: bool) -> None:
         self.session = session
@@ -116,13 +116,13 @@ class Chat:
         self._last: Turn | None = None
 
     def begin(self) -> None:
-        """Show the name of the session. The user can continue the session by this name."""
+        """Show the name of the session. With --session and this name, the user can continue the session later."""
         if not self._as_json and self._agent.stores:
             dim(f"session {self.session}")
 
     def turn(self, message: str) -> bool:
-        """Show the answer to a message. Return False if there is no complete answer. Ctrl-C raises `KeyboardInterrupt`;
-        the message is then already stored."""
+        """Send a message to the model, and show the answer. Return False if the answer is not complete. Ctrl-C raises
+        `KeyboardInterrupt`; at this time, the message is already stored."""
         turn = self._last = self._agent.turn(message, session_id=self.session, on_event=self._show)
         if self._as_json:
             print_json(report_json(turn), indent=None)
@@ -137,12 +137,12 @@ class Chat:
         return turn.finish == "answer"
 
     def interrupted(self) -> None:
-        """Show that a turn was interrupted."""
+        """Print a note that the turn was interrupted."""
         stored = "; your message is stored without an answer" if self._agent.stores else ""
         say(f"\nnote: interrupted{stored}", err=True)
 
     def read_line(self) -> str:
-        """Return the next line of the user, or `/quit` at the end of input. Ctrl-C discards the line."""
+        """Return the next line that the user types, or `/quit` at the end of input. Ctrl-C discards the line."""
         while True:
             try:
                 return input("" if self._as_json else "> ").strip()
@@ -153,14 +153,14 @@ class Chat:
                 say("\n/quit ends", err=True)
 
     def memories(self) -> None:
-        """Show the memories of the last turn."""
+        """Show the memories that the model got in the last turn."""
         for memory in self._last.memories if self._last else ():
             say(f"{memory.id}  {memory.share}/{memory.kind}  {memory.excerpt}")
         if not (self._last and self._last.memories):
             say("no memories were used" if self._last else "there is no turn yet")
 
     def tools(self) -> None:
-        """Show the tools of the model."""
+        """Show the tools that the model can call."""
         for tool in self._agent.tools:
             say(f"{tool.name:20} {tool.description.partition('. ')[0].rstrip('.')}")
         if not self._agent.tools:
@@ -183,7 +183,7 @@ class Chat:
 
 
 def new_session() -> str:
-    """Return a session name that contains the current time."""
+    """Return a new name for a session. The name contains the current time."""
     return f"chat-{datetime.now(UTC):%Y%m%d-%H%M%S}-{new_id()[-6:]}"
 
 
@@ -200,7 +200,7 @@ def dim(text: str) -> None:
 def _agent(
     af: AgentFormer, place: dict[str, Any], folder: Path, grant: Grant, permit: set[str], as_json: bool
 ) -> Agent:
-    """Return the agent. Without a language model, exit with code 3."""
+    """Return the agent that answers in this chat. If no language model can be used, exit with code 3."""
 
     def confirm(call: ToolCall) -> bool:
         return _confirm(call, agent.referenced_memory(call))
@@ -214,7 +214,8 @@ def _agent(
 
 
 def _run(chat: Chat, message: str | None) -> int:
-    """Run all turns, and return the exit code: 1 if a message has no complete answer."""
+    """Answer `message`, or the lines of standard input, or the user at the terminal. Return the exit code, which is 1
+    if a message has no complete answer."""
     if message is None and sys.stdin is None:  # closed by the parent process
         raise InvalidInput("MESSAGE", "is missing, and standard input is closed")
     if message is None and sys.stdin.isatty():
@@ -234,15 +235,17 @@ def _run(chat: Chat, message: str | None) -> int:
 
 
 def _lines() -> Iterator[str]:
-    """Yield the lines of standard input that are not blank. Raises `InvalidInput` if a line is too long or is not
+    """Yield the lines of standard input that are not blank. Raises `InvalidInput` for a line that is too long or not
     UTF-8."""
     while line := sys.stdin.buffer.readline(_MAX_LINE + 1):
         if len(line) > _MAX_LINE:
-            raise InvalidInput("MESSAGE", f"a line has over {_MAX_LINE} bytes; ingest it with: agentformer ingest FILE")
+            raise InvalidInput(
+                "MESSAGE", f"a line has over {_MAX_LINE} bytes; ingest the text with: agentformer ingest FILE"
+            )
         try:
             text = line.decode("utf-8-sig").strip()
         except UnicodeDecodeError:
-            raise InvalidInput("MESSAGE", "standard input is not UTF-8; convert it") from None
+            raise InvalidInput("MESSAGE", "standard input is not UTF-8 text; convert it to UTF-8") from None
         if text:
             yield text
 
@@ -277,7 +280,8 @@ def _converse(chat: Chat) -> None:
 
 
 def _confirm(call: ToolCall, memory: MemoryEntry | None) -> bool:
-    """Ask the user whether a call may run. `memory` is the entry that the call names. An empty answer means no."""
+    """Ask the user whether a tool call may run, and return the answer. `memory` is the entry that the call names by its
+    id. An empty answer means no."""
     say(f"The model has read stored text, and wants to call {call.name}:", err=True)
     for name, value in [*call.arguments.items()][:_NAMES]:
         say(f"  {_one_line(name, _NAME)}: {_one_line(_json(value), _ARGUMENT)}", err=True)

@@ -1,4 +1,4 @@
-"""The commands of core blocks: show, append, replace, remove."""
+"""The commands for core blocks: show, append, replace, remove."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ from agentformer.types import MemoryEntry, Scope
 def core() -> None:
     """Show and edit the core blocks, which are in every context.
 
-    Core blocks are small named texts, such as `persona`. A block is shared, or it belongs to an --agent or a --user.
+    Core blocks are short texts with a name, such as `persona`. A block is shared by all agents and users, or it belongs
+    to an --agent or a --user.
     """
 
 
 def _owned(command: Command) -> Command:
-    """Add the options --agent and --user. The command gets their values as one mapping `owner`."""
+    """Add the options --agent and --user. The command gets their values and the value of --namespace as one mapping
+    `owner`."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
@@ -50,7 +52,8 @@ def _owned(command: Command) -> Command:
 def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
     """Show one block, or show all blocks.
 
-    The command shows the shared blocks. With --agent or --user, it also shows the blocks of that agent or user.
+    Without --agent and --user, the command shows the shared blocks. With --agent or --user, it also shows the blocks of
+    this agent or user.
     """
     with connect(**options) as af:
         if name is None:
@@ -77,7 +80,7 @@ def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
 def append(name: str, text: str, owner: Any, as_json: bool, **options: Any) -> None:
     """Append a line to a block. Create the block if it does not exist.
 
-    If the block contains the line already, the line is not added again.
+    If the block already contains the line, nothing is changed.
     """
     line = text_of(text)
     with connect(**options) as af:
@@ -93,7 +96,7 @@ def append(name: str, text: str, owner: Any, as_json: bool, **options: Any) -> N
 def replace(name: str, old: str, new: str, owner: Any, as_json: bool, **options: Any) -> None:
     """Replace the text OLD by NEW in a block.
 
-    OLD must occur exactly once in the block, in exactly the same spelling. An empty NEW deletes OLD.
+    OLD must occur exactly once in the block, in the same spelling. If NEW is empty, OLD is deleted.
     """
     with connect(**options) as af, _naming_blocks(af, owner):
         block = af.memory.core.replace(name, old, new, **owner)
@@ -116,7 +119,7 @@ def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> N
 
 @contextmanager
 def _naming_blocks(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
-    """If the block raises `NotFound`, raise it again with the names of the existing blocks."""
+    """If the `with` block raises `NotFound`, raise a `NotFound` whose message also names the existing core blocks."""
     try:
         yield
     except NotFound as error:
@@ -129,5 +132,5 @@ def _block_text(block: MemoryEntry) -> str:
 
 
 def _name(block: MemoryEntry) -> str:
-    """Return the name of a block with the options that select the block."""
+    """Return the name of a core block, with the command-line options that select this block."""
     return f"{block.title or block.id}{block_options({'agent_id': block.agent_id, 'user_id': block.user_id})}"

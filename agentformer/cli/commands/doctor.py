@@ -1,4 +1,4 @@
-"""Commands about the state of the store. `status` counts the contents of the store; `doctor` verifies them."""
+"""The commands `status`, which counts the contents of the memory, and `doctor`, which verifies the stored data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentformer.settings import load_settings
 from agentformer.tools.result_json import report_json
 from agentformer.types import Check, Scope
 
-_NAMED = 10  # namespaces
+_NAMED = 10  # at most this many namespaces are named
 _BY_A_MODEL = ("model", "model_retried")
 _OPENED = "the memory opens"
 _FOUND, _UNUSABLE = 1, 3  # exit codes
@@ -33,8 +33,8 @@ _TRY = "`agentformer doctor --repair` recovers the readable records"
 def status(namespace: str, as_json: bool, **options: Any) -> None:
     """Show what is stored, and the state of each part of the memory.
 
-    Documents are counted in the namespace. Everything else is counted in the whole memory. Calls of providers are
-    counted only in the current process.
+    Documents are counted in one namespace, and everything else is counted in the whole memory. Calls of embedders and
+    language models are counted only in the current process.
     """
     with connect(**options) as af:
         state = af.status()
@@ -97,7 +97,8 @@ def _providers(providers: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, st
 
 
 def _kinds(state: Mapping[str, Any]) -> Mapping[str, int]:
-    """Count entries by kind over all backends. Skip `hierarchical`, which is a second name of another backend."""
+    """Return the number of entries of each kind in all backends. The name `hierarchical` is skipped, because it is a
+    second name of another backend."""
     backends = state.get("backends", {"": state})
     kinds = (Counter(backend["kinds"]) for name, backend in backends.items() if name != "hierarchical")
     return sum(kinds, Counter())
@@ -108,28 +109,28 @@ def _listed(counts: Mapping[Any, int]) -> str:
 
 
 def _labelled(label: str, values: Sequence[str]) -> list[tuple[str, str]]:
-    """Return several lines; the first line begins with the label."""
+    """Return a line for each value. Only the first line has the label."""
     return [(label if not number else "", value) for number, value in enumerate(values)]
 
 
 @main.command(epilog=examples("agentformer doctor", "agentformer doctor --repair", "agentformer doctor --json"))
-@click.option("--repair", is_flag=True, help="Repair what can be repaired, and move unreadable records into a file.")
+@click.option("--repair", is_flag=True, help="Repair the data if possible, and move unreadable records into a file.")
 @common
 def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
     """Verify the stored data of every namespace.
 
-    The command checks the database file, the checksum of every entry and vector, links between entries, the indexes,
-    and documents with their pages, chunks and files. It also reports files without a document, and entries that wait
-    for an embedder. Other processes may use the memory during the check.
+    The command checks the database file, the checksum of every entry and vector, the links between entries, the
+    indexes, and the documents with their pages, chunks and files. It also reports files without a document, and entries
+    that wait for an embedder. Other processes may use the memory during the check.
 
     Without --repair, nothing is changed. With --repair, data that can be computed from the records is rebuilt, and a
     damaged document is ingested again from its file. Other damaged records are moved into a file `damaged-DATE.jsonl`
     in the folder of the database. If the database file is not completely readable, a new file with the readable records
-    replaces it, and the damaged file is kept as `memory.sqlite3.damaged-DATE`. All other processes must close the
-    memory before this repair.
+    replaces it, and the damaged file is kept as `memory.sqlite3.damaged-DATE`. Before the database file is replaced,
+    all other processes must close the memory.
 
-    The exit code is 0 if no problem is left. It is 1 if problems are left, or if this repair lost data. It is 2 if
-    there is no memory, and 3 if the memory cannot be opened.
+    The exit code is 0 if no problem is left. It is 1 if problems are left, or if data was lost. It is 2 if there is no
+    memory, and 3 if the memory cannot be opened.
     """
     require_memory(load_settings(options))
     checks, code = _run_checks(options, repair=repair)
@@ -145,7 +146,8 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
 
 
 def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[Sequence[Check], int]:
-    """Return the checks and an exit code. The code is 0 unless the memory cannot be opened."""
+    """Verify the memory, and repair it with `repair`. Return the checks and an exit code, which is 3 if the memory
+    cannot be opened and 0 otherwise."""
     with watching(lambda: "repairing" if repair else "verifying"):
         try:
             af = connect(**options, embed_retry_seconds=0)

@@ -1,4 +1,4 @@
-"""Commands about documents: ingest, ask, list, remove."""
+"""The commands for documents: ingest, ask, list, remove."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def ingest(
 ) -> None:
     """Ingest documents: files, and folders with all their files.
 
-    The name of a file in a folder includes its path in that folder, such as 2024/rules.pdf. If a document of the same
-    name exists, the new file replaces it. If the content is the same, nothing changes. Unreadable pages are reported
-    and not indexed. The exit code is 1 if a file has no usable text.
+    The name of a file in a folder includes its path in this folder, such as 2024/rules.pdf. If a document with this
+    name exists, the file replaces the document. If the content of both is the same, nothing is changed. Unreadable
+    pages are reported and not indexed. The exit code is 1 if a file cannot be read or has no usable text.
     """
     given = {
         "namespace": fields.name("--namespace", namespace),
@@ -92,13 +92,15 @@ def ingest(
     "--top-k", metavar="N", type=click.IntRange(1, 100), help="Answer from at most this many passages [default: 3]."
 )
 @click.option(
-    "--stream", is_flag=True, help="Print the answer while the model writes it. With --json, print one event per line."
+    "--stream",
+    is_flag=True,
+    help="Print the answer while the model writes it. With --json, print one event of the answer per line.",
 )
 @common
 def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Answer a question from the documents, with citations.
 
-    The exit code is 1 if the answer of the language model is not complete.
+    The exit code is 1 if the language model did not complete the answer.
     """
     with connect(**options) as af:
         if stream:
@@ -122,7 +124,10 @@ def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json:
 )
 @common
 def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
-    """List the documents; `memories` lists the memories."""
+    """List the documents.
+
+    To list memories, use `memories`.
+    """
     with connect(**options) as af:
         documents = [document_json(document) for document in af.rag.documents(namespace=namespace)]
         hint_namespaces(af, namespace)
@@ -141,7 +146,7 @@ def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
 def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) -> None:
     """Delete documents and everything derived from them.
 
-    `list` shows the ids. If one of the given ids does not exist, nothing is deleted.
+    `list` shows the ids. If one of the given ids does not exist, no document is deleted.
     """
     with connect(**options) as af:
         ids = tuple(dict.fromkeys(ids))
@@ -153,7 +158,7 @@ def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) 
 
 
 def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
-    """Print an answer while the model writes it. Return True if the answer is complete. Ctrl-C exits with code 130."""
+    """Print an answer while the model writes it. Return whether the answer is complete. Ctrl-C exits with code 130."""
     complete = True
     try:
         for event in events:
@@ -183,17 +188,18 @@ def _print_end(answer: Answer) -> None:
 
 
 def _print_mode(answer: Answer) -> None:
-    """Print the mode of an incomplete answer without citations, so that the reader sees where the answer ends."""
+    """Print the mode of an answer that is incomplete and has no citations, so that the reader sees where the answer
+    ends."""
     if not (answer.complete or answer.citations):
         say(f"\n({answer.mode})")
 
 
 def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
-    """Yield the path, or if it is a folder, all visible files below it in the order of names. Each file comes with the
-    folder.
+    """Yield the files to ingest, sorted by name. `path` is a file, or a folder of which all visible files are yielded.
+    Each file comes with the given folder, or with None for a single file.
 
-    Linked folders are skipped, since links may form a cycle. For an unreadable folder, yield the folder, so that
-    ingesting it reports the error.
+    Links to folders are skipped, because such links may form a cycle. If a folder cannot be read, the folder itself is
+    yielded, so that the command reports the error when it ingests the folder.
     """
     is_link = root is not None and path.is_symlink()
     try:
@@ -208,8 +214,9 @@ def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | 
 
 
 def _name(file: Path, root: Path | None, files: Sequence[tuple[Path, Path | None]]) -> str:
-    """Return the name of a document: its path below the given folder. For a single file, return the file name if no
-    other file of this call has it."""
+    """Return the name of the document that a file becomes. For a file in the folder `root`, this is its path in the
+    folder. For a single file, it is the file name or, if another file of this call has the same file name, the whole
+    path."""
     if root is not None:
         return file.relative_to(root).as_posix()
     unique = sum(other.name == file.name for other, _ in files) == 1
@@ -217,8 +224,8 @@ def _name(file: Path, root: Path | None, files: Sequence[tuple[Path, Path | None
 
 
 def _ingest_file(af: AgentFormer, file: Path, name: str, given: Mapping[str, Any], position: str) -> dict[str, Any]:
-    """Return the result of one file, and show progress on a terminal. If a file fails, the other files are still
-    ingested."""
+    """Ingest one file, show progress on a terminal, and return the result. An error of this file becomes a result with
+    the status `failed`, so that the other files are still ingested."""
     with bar(f"{position} {clip(safe(file.name), 40)}") as progress:
         try:
             document = af.rag.upload(file, name=name, progress=progress, **given)
@@ -230,7 +237,7 @@ def _ingest_file(af: AgentFormer, file: Path, name: str, given: Mapping[str, Any
 
 
 def _document_line(document: Mapping[str, Any]) -> str:
-    """Return an ingested document on one line: status, name, size, and the reason if ingestion failed."""
+    """Return the line for an ingested document: its status, its name, its size, and the reason if ingestion failed."""
     state = "unchanged" if document.get("unchanged") else document["status"]
     size = f"{plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
     return f"{state:9}  {document['name']}  {size}{_reason(document)}"

@@ -1,4 +1,4 @@
-"""Commands that change memories: update, supersede, forget, and history."""
+"""The commands that change memories (update, supersede, forget), and the command `history`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def update(entry_id: str, expected_version: int | None, namespace: str, as_json:
 def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options: Any) -> None:
     """Replace an older memory by a newer one.
 
-    OLD and NEW are ids. Searches no longer find OLD, unless --archived is given. `restore OLD` makes OLD current again.
+    OLD and NEW are ids of memories. A search finds OLD only with the option --archived. `restore OLD` makes OLD current
+    again.
     """
     with connect(**options) as af:
         for entry_id in (old_id, new_id):
@@ -100,19 +101,24 @@ def forget(
 ) -> None:
     """Delete memories permanently.
 
-    Give ids, or select all memories of a --session, --user, --agent or --project. Their vectors, index terms, history
-    and summaries are deleted too. To delete documents, use `remove`. Backups, exports, and the files that `doctor
-    --repair` wrote (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) are not deleted. Delete these files yourself.
+    Give ids, or select all memories of a --session, --user, --agent or --project. The vectors, index terms, history and
+    summaries of these memories are deleted too. To delete documents, use `remove`. Backups, exports, and the files that
+    `doctor --repair` wrote (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) may still contain the memories. Delete
+    these files yourself.
     """
     narrowed = any(value is not None for name, value in place.items() if name != "namespace")
     if [bool(ids), narrowed, namespace_all].count(True) != 1:
-        raise InvalidInput("ID", "give ids, or --session, --user, --agent or --project, or --namespace-all")
+        raise InvalidInput(
+            "ID", "give only ids, only --namespace-all, or only options among --session, --user, --agent and --project"
+        )
     with connect(**options) as af:
         deleted = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place), yes)
         files = sorted(file.name for pattern in _QUARANTINE for file in Path(af.settings.index_dir).glob(pattern))
     if files:
         advice = "delete these files if you do not need them"
-        print_warnings([f"files of an earlier repair may still contain it: {', '.join(files)}; {advice}"])
+        print_warnings(
+            [f"files of an earlier repair may still contain the deleted entries: {', '.join(files)}; {advice}"]
+        )
     print_result({"forgotten": deleted}, f"entries deleted: {deleted}", as_json=as_json)
 
 
@@ -135,13 +141,13 @@ def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> Non
 
 
 def _forget_ids(af: AgentFormer, ids: Sequence[str], namespace: str) -> int:
-    """Delete entries. Delete nothing if one of them does not exist or is part of a document. Return the number of
-    deleted entries."""
+    """Delete the entries with these ids, and return the number of deleted entries. If one of the entries does not exist
+    or is a part of a document, nothing is deleted."""
     for entry_id in ids:
         _check_memory(af, entry_id, namespace, "delete it with: agentformer remove ID")
     deleted = 0
     for entry_id in ids:
-        with suppress(NotFound):  # deleted with an earlier entry, as its part or its summary
+        with suppress(NotFound):  # already deleted together with an earlier entry
             deleted += af.memory.remove(entry_id)
     return deleted
 
@@ -154,8 +160,8 @@ def _forget_scope(af: AgentFormer, scope: Scope, yes: bool) -> int:
 
 
 def _check_memory(af: AgentFormer, entry_id: str, namespace: str, instead: str) -> None:
-    """Raise `InvalidInput` if the entry is a document or a part of a document. `instead` says what the user can do
-    instead."""
+    """Raise `InvalidInput` if the entry is a document or a part of a document. `instead` is the advice in the error
+    message."""
     entry = entry_in(af, entry_id, namespace)
     if entry.source is not None:
         raise InvalidInput("ID", f"{entry_id} is a part of the document {entry.source.document_id}; {instead}")

@@ -1,4 +1,5 @@
-"""`agentformer eval FILE`: measures how well the documents answer the questions of a file of JSON Lines."""
+"""`agentformer eval FILE`: measures how well the stored documents answer the questions of a file. The file has one JSON
+object per line."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ _UNSPACED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question and the place of its answer. The place is a document, a page, or words of the passage, or the question
-    has no answer."""
+    """A question and what is known about its answer: the document, the page, or words of the correct passage.
+    `unanswerable` means that the documents have no answer."""
 
     line: int
     text: str
@@ -48,7 +49,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one question. Ranks begin with 1. None means that the passage is not among the first ten hits."""
+    """The result of one question. A rank is the position of a passage among the hits, from 1. A rank is None if the
+    passage is not among the first ten hits."""
 
     question: Question
     rank: int | None  # rank of the first passage of the correct document that contains the answer
@@ -60,7 +62,8 @@ class Outcome:
 
 
 def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Ask the questions of a file, and print the results. All lines are checked before the first question is asked."""
+    """Ask the questions of a file, and print the results. All lines of the file are checked before the first question
+    is asked."""
     mode: Mode = options["mode"] or "hybrid"
     with connect(**settings) as af:
         hint_namespaces(af, namespace)
@@ -84,8 +87,9 @@ def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any
 
 
 def _read_questions(path: Path, documents: Mapping[str, int], longest: int) -> list[Question]:
-    """Return the questions of a file. `documents` maps names of documents to numbers of pages. A question has at most
-    `longest` characters. Raises `InvalidInput` with the numbers of invalid lines."""
+    """Return the questions of a file. `documents` maps the name of each document to its number of pages. `longest` is
+    the greatest allowed number of characters of a question. Raises `InvalidInput` with the numbers of the invalid
+    lines."""
     questions, errors = [], []
     for number, line in enumerate(lines_of(path, "FILE"), 1):
         if line.strip():
@@ -103,7 +107,7 @@ def _read_questions(path: Path, documents: Mapping[str, int], longest: int) -> l
 
 
 def _parse(number: int, line: str, documents: Mapping[str, int], longest: int) -> Question:
-    """Return the question of a line. Raises `ValueError`."""
+    """Return the question on a line of the file. Raises `ValueError` if the line is not valid."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
@@ -150,7 +154,8 @@ def _problems(values: Mapping[str, Any], longest: int) -> Iterator[str]:
 
 
 def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k: int | None) -> Outcome:
-    """Search for a question. With `top_k`, also answer the question."""
+    """Search for a question, and return the outcome. If `top_k` is given, also answer the question from this number of
+    passages."""
     started = time.perf_counter()
     # A direct search of the backend: salience does not influence the ranks, and uses are not counted.
     hits = af.backend.search(Query(question.text, Scope(namespace, kinds=("chunk",)), _DEPTH, mode=mode))
@@ -170,8 +175,8 @@ def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k:
 
 
 def _is_correct(hit: Hit, question: Question) -> bool:
-    """Return whether the passage is from the correct document and contains the answer. Ignore what the question does
-    not give."""
+    """Return whether the hit is a correct passage: it is from the given document, and it contains the given answer. If
+    the question gives no document or no answer, this condition is not checked."""
     source = hit.entry.source
     if question.unanswerable or (question.document is not None and (not source or source.name != question.document)):
         return False
@@ -179,8 +184,8 @@ def _is_correct(hit: Hit, question: Question) -> bool:
 
 
 def _contains(text: str, answer: str) -> bool:
-    """Return whether the text contains the answer as whole words. In a script without spaces, the answer may occur
-    anywhere."""
+    """Return whether `text` contains `answer` as whole words. In a script without spaces between words, the answer may
+    begin and end at any character."""
     start = text.find(answer)
     while start >= 0:
         end = start + len(answer)
@@ -234,14 +239,16 @@ def _report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def _recall(ranks: Sequence[int | None]) -> dict[str, float] | None:
-    """Return the share of ranks up to each cutoff, or None if there are no questions."""
+    """Return for each cutoff k the share of the questions whose rank is at most k. Return None if there are no
+    questions."""
     if not ranks:
         return None
     return {str(cut): round(sum(bool(rank and rank <= cut) for rank in ranks) / len(ranks), 4) for cut in _CUTOFFS}
 
 
 def _declined(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Count the declined questions among the questions that were asked. Return None if no question was asked."""
+    """Return how many questions were asked, and how many of their answers were declined. Return None if no question was
+    asked."""
     declined = [outcome.declined for outcome in outcomes if outcome.declined is not None]
     count = sum(declined)
     return {"asked": len(declined), "declined": count, "share": _share(count, len(declined))} if declined else None

@@ -1,7 +1,7 @@
-"""`agentformer eval`: measures search with your own questions or with generated questions.
+"""`agentformer eval`: measures how well searches find the answers to your own questions or to generated questions.
 
-A folder of questions and generated questions are measured by words, by vectors and by both, with confidence intervals.
-`eval_file` measures the questions of a file.
+For a folder of questions and for generated questions, searches by words, by vectors, and by words and vectors together
+are compared, with confidence intervals. `eval_file` measures the questions of a file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WIDTH = 160  # width of a table without a terminal, in cells
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The options of the command line that apply to a folder and to generated questions."""
+    """The command-line options that apply only to a folder of questions or to generated questions."""
 
     modes: str | None
     half: str | None
@@ -48,7 +48,7 @@ class _Options:
 
     @property
     def compared(self) -> tuple[Mode, ...]:
-        """Return the search modes to compare. Raises `InvalidInput`."""
+        """The search modes to compare. Raises `InvalidInput` for an unknown mode."""
         if self.modes is None:
             return MODES
         given = [mode.strip() for mode in self.modes.split(",") if mode.strip()]
@@ -107,8 +107,8 @@ def eval_command(path: Path | None, namespace: str, as_json: bool, **options: An
     """Measure how well your documents answer your own questions.
 
     A FILE has questions about the stored documents, one JSON object per line. The object gives the name and page of
-    the document that contains the answer, or words of the correct passage, or all of these. Or it says that there is
-    no answer:
+    the document that contains the answer, or words of the correct passage, or all of these. If the documents have no
+    answer, the object has the field `unanswerable`:
 
     \b
     {"question": "Who keeps the keys?", "document": "rules.pdf", "page": 2}
@@ -117,8 +117,8 @@ def eval_command(path: Path | None, namespace: str, as_json: bool, **options: An
 
     recall@k is the share of questions that have a correct passage among the first k hits. Page recall@k counts only
     questions with a page, and the hit must be on that page. MRR@10 is the mean of 1/rank of the first correct passage.
-    After the search, each question is answered as by `ask`, and the declined answers are counted. No language model
-    is needed.
+    After the search, `ask` answers each question, and the questions without an answer are counted as declined. No
+    language model is needed.
 
     A DIR has `corpus.jsonl` with {"id", "text", "meta"} and `queries.jsonl` with {"id", "text", "relevant": [ids],
     "meta"}. The corpus is stored in a temporary memory. Each question is searched by words, by vectors, and by words
@@ -144,12 +144,15 @@ def _refuse(options: Mapping[str, Any], target: str) -> None:
 
 
 def _measure(folder: Path | None, namespace: str, as_json: bool, options: _Options, given: Mapping[str, Any]) -> None:
-    """Measure the questions of a folder, or generated questions, and print the results. `given` are settings."""
+    """Measure the questions of a folder or generated questions, and print the results. `given` has the settings of the
+    command line."""
     modes = options.compared
     if folder is None and options.synthetic is None:
-        raise InvalidInput("PATH", "is missing: a file of questions, a folder, or --synthetic")
+        raise InvalidInput("PATH", "is missing; give a file of questions, a folder, or --synthetic")
     if folder is not None and not folder.is_dir():
-        raise InvalidInput("PATH", f"{folder} is not a folder; give --synthetic a folder with a corpus, or no folder")
+        raise InvalidInput(
+            "PATH", f"{folder} is not a folder; use --synthetic with a folder that has a corpus, or without a folder"
+        )
     if options.half and options.synthetic is not None:
         raise InvalidInput("--half", "does not apply to --synthetic; generated questions are chosen by --seed")
     pages = None
@@ -167,7 +170,8 @@ def _measure(folder: Path | None, namespace: str, as_json: bool, options: _Optio
 
 
 def _measure_folder(folder: Path, options: _Options, modes: Sequence[Mode], given: Mapping[str, Any]) -> Evaluation:
-    """Measure the questions of a folder in a temporary memory that contains only the corpus of the folder."""
+    """Measure the questions of a folder, or questions that are generated from its corpus. The corpus is stored in a
+    temporary memory."""
     settings = load_settings(given)
     seed = options.seed or 0
     dataset = read_dataset(folder, questions=options.synthetic is None)
@@ -187,8 +191,8 @@ def _measure_folder(folder: Path, options: _Options, modes: Sequence[Mode], give
 def _measure_stored(
     namespace: str, options: _Options, modes: Sequence[Mode], given: Mapping[str, Any]
 ) -> tuple[Evaluation, Part | None]:
-    """Measure questions that are generated from the documents of a namespace. The first result counts passages as
-    correct, the second counts pages."""
+    """Measure questions that are generated from the documents of a namespace. In the first result, a hit is correct if
+    it is the right passage. In the second result, a hit is correct if it is on the right page."""
     seed = options.seed or 0
     with connect(**given) as af:
         hint_namespaces(af, namespace)
@@ -211,10 +215,11 @@ def _measure_stored(
 
 
 def _select(dataset: Dataset, options: _Options) -> Dataset:
-    """Return the questions of the chosen half, up to the given number. Raises `InvalidInput` if no question is left."""
+    """Return the dataset with the questions of the chosen half, and with at most the chosen number of questions. Raises
+    `InvalidInput` if no question is left."""
     questions = dataset.questions
     if not dataset.answerable:
-        raise InvalidInput("questions", "have no relevant passage; add ids under `relevant`")
+        raise InvalidInput("questions", "have no relevant passage; add ids of passages to their field `relevant`")
     if options.half:
         split = halves(questions, options.seed or 0)
         questions = split.development if options.half == "dev" else split.test
@@ -230,7 +235,7 @@ def _select(dataset: Dataset, options: _Options) -> Dataset:
 
 
 def _sections(evaluation: Evaluation, pages: Part | None) -> Iterator[list[str]]:
-    """Yield the parts of the report, each as a list of lines."""
+    """Yield the sections of the report. Each section is a list of lines."""
     modes = [mode for mode in _SIDES if mode in evaluation.modes]
     counts = f"{plural(evaluation.questions, 'question')}, {plural(evaluation.passages, 'passage')}"
     yield [f"{evaluation.name}: {counts}; means with 95% intervals"]

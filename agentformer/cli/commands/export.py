@@ -1,4 +1,4 @@
-"""Commands that copy a memory: backup, export, import."""
+"""The commands that copy a memory: backup, export, import."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: 
 
     The command writes the folders `indexes` and `uploads` into DIR, and a checksum of each file into `manifest.json`.
     The backup contains the records of one moment, the original files of their documents, and the hashes of keys. Other
-    processes do not wait for the backup. Search indexes are not copied, since they can be rebuilt. Uploads that a
-    server has not ingested yet are not copied either. If the backup fails, DIR does not exist.
+    processes do not wait for the backup. Search indexes are not copied, because they can be rebuilt. Uploads that a
+    server has not ingested yet are not copied. If the backup fails, DIR is not created.
 
-    To restore a backup, stop all processes that use the memory, and copy both folders to their places with `cp -r`.
-    Opening a memory changes its files. So run `doctor` and other commands on a copy of the backup.
+    To restore a backup, stop all processes that use the memory. Then copy the two folders with `cp -r` to the index
+    folder and the upload folder of the memory. Run `doctor` and other commands only on a copy of the backup, because
+    opening a memory changes its files.
     """
     if check:
         _check(folder, as_json)
@@ -69,7 +70,7 @@ def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: 
 @click.option(
     "--vectors",
     is_flag=True,
-    help="Only with --to: include the vectors, so that an import need not embed the texts again.",
+    help="Only with --to: export the vectors too, so that an import does not embed the texts again.",
 )
 @common
 def export(
@@ -81,11 +82,11 @@ def export(
     into a new folder. The export contains the state of one moment. Two exports of an unchanged memory have the same
     bytes. docs/ARCHIVE.md describes every field.
 
-    With --text, the command prints the stored text of the documents. The offsets of citations refer to this text. With
-    --json, it prints one object per line.
+    With --text, the command prints the stored text of the documents, to which the offsets of citations refer. With
+    --json, it prints one JSON object for each document, on one line.
     """
     if text == (folder is not None):
-        raise InvalidInput("--to", "give a new folder, or --text")
+        raise InvalidInput("--to", "give either --to with a new folder, or --text")
     with connect(**options) as af:
         if folder is None:
             _print_text(af, namespace, as_json)
@@ -111,9 +112,9 @@ def import_(folder: Path, namespace: str, as_json: bool, **options: Any) -> None
     """Import the folder that `export --to` wrote.
 
     The command first verifies every file. Entries keep their ids, namespaces, versions, times, counts and former
-    versions. Texts are embedded again, unless the export has vectors of the embedder that this memory uses. If an entry
-    exists already and is equal, it is skipped. If an entry exists and is different, nothing is imported. After an
-    interruption, the same command continues the import.
+    versions. Texts are embedded again, unless the export has vectors of the embedder that this memory uses. An entry is
+    skipped if an equal entry with this id exists already. If a different entry with this id exists, nothing is
+    imported. After an interruption, the same command continues the import.
     """
     with connect(**options) as af, bar("entries") as progress:
         done = af.import_from(folder, progress=progress)
@@ -131,8 +132,9 @@ def _check(folder: Path, as_json: bool) -> None:
 
 
 def _report_missing(document_ids: Sequence[str]) -> None:
-    """Name the documents without an intact original file. If there are any, exit with code 1."""
-    print_warnings(f"the original of document {document_id} is missing or damaged" for document_id in document_ids)
+    """Print the ids of documents whose original file is missing or damaged. If there are such documents, exit with code
+    1."""
+    print_warnings(f"the original file of document {document_id} is missing or damaged" for document_id in document_ids)
     if document_ids:
         sys.exit(1)
 

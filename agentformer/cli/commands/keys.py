@@ -1,4 +1,4 @@
-"""The commands of keys: add, list, revoke."""
+"""The commands for keys: add, list, revoke."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from agentformer.tools.toolbox import HINTS
 def keys() -> None:
     """Create, list and revoke the keys for access over HTTP and MCP.
 
-    Keys are random and stored as hashes. A key is shown only once. Servers accept a new key, and refuse a revoked key,
-    from the next request on. If there are no keys, only this machine can connect.
+    A key is a random text. It is shown only once, because only its hash is stored. Servers accept a new key, and refuse
+    a revoked key, from the next request on. Until the first key is created, only this machine can connect.
     """
 
 
@@ -65,8 +65,8 @@ def add(
 ) -> None:
     """Create a key and print it. The key is not shown again.
 
-    The right `write` does not include `read`. The right `admin` includes `read` and `write`. Only the key is written to
-    standard output.
+    The right `write` does not include `read`. The right `admin` includes `read` and `write`. Standard output has only
+    the key, and all other messages are written to standard error.
     """
     check_tools("--without", without, HINTS)
     disabled = {*without, *(tool for tool, hints in HINTS.items() if hints.destructive and no_destructive)}

@@ -1,4 +1,4 @@
-"""Commands for maintenance: clean, restore, audit, reindex, reembed, spaces."""
+"""The commands for maintenance: clean, restore, audit, reindex, reembed, spaces."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ _RESUME = "finished work is kept: agentformer reembed --to {to} continues"
 def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Summarize the older messages of sessions, and archive these messages.
 
-    Nothing is deleted. `restore` restores the original messages of a summary.
+    Nothing is deleted. The command `restore` restores the original messages of a summary.
     """
     if session_id is not None and all_namespaces:
-        raise InvalidInput("--session", "is a session of one namespace; omit this option or --all-namespaces")
+        raise InvalidInput("--session", "selects a session of one namespace; omit --session or --all-namespaces")
     with connect(**options) as af:
         before = _summaries(af)
         with watching(lambda: f"{_summaries(af) - before} summaries so far"):
@@ -59,7 +59,7 @@ def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json:
     lines = [f"entries archived: {report.archived}; new summaries: {len(report.summaries)}", *report.summaries]
     print_result(report_json(report), "\n  ".join(lines), as_json=as_json)
     if report.busy and not as_json:
-        print_warnings(["sessions that another process is cleaning were skipped"])
+        print_warnings(["some sessions were skipped, because another process is cleaning them"])
 
 
 @main.command(epilog=examples("agentformer memories --kind summary", "agentformer restore ID"))
@@ -68,7 +68,7 @@ def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json:
 def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> None:
     """Restore the original entries of a summary, or restore a superseded entry.
 
-    The original entries are restored byte for byte, and the summary is archived.
+    If ID is a summary, its original entries are restored byte for byte, and the summary is archived.
     """
     with connect(**options) as af:
         entry_in(af, summary_id, namespace)
@@ -86,7 +86,7 @@ def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> N
 def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Show duplicates, contradictions and entries that were never read.
 
-    The command also shows core blocks that are near their size limit. Without --merge, nothing is changed. No language
+    The command also shows core blocks whose size is near the limit. Without --merge, nothing is changed. No language
     model is needed.
     """
     from agentformer.memory.audit import merge_duplicates
@@ -112,8 +112,8 @@ def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
 def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Embed the entries that wait for an embedder, in every namespace.
 
-    An entry waits if no embedder was available when the entry was stored. The exit code is 1 if some entries still
-    wait.
+    An entry waits if no embedder could be used when the entry was stored. The exit code is 1 if entries are still
+    waiting at the end.
     """
     with connect(**{**options, "embed_retry_seconds": 0}) as af:
         if not show:
@@ -144,21 +144,23 @@ def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
     "--queries",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Compare both embedders with the queries of this file, one per line. Without this option, stored entries "
-    "are the queries.",
+    help="Compare the current and the new embedder with the queries in this file, one per line. Without this option, "
+    "stored entries are used as queries.",
 )
-@click.option("--abandon", is_flag=True, help="Abandon a move that is not finished.")
+@click.option("--abandon", is_flag=True, help="Abandon an unfinished move to another embedder.")
 @common
 def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, **options: Any) -> None:
     """Move the memory to another embedder while the memory stays in use.
 
-    The move covers every namespace. Searches use the current embedder until the move is complete. After an
-    interruption, the same command continues the move. The former vectors are kept until you run `agentformer spaces
-    prune`.
+    The new embedder embeds the texts of every namespace. Searches use the current embedder until this work is complete.
+    After an interruption, the same command continues the work. The former vectors are kept until you run `agentformer
+    spaces prune`.
     """
     options.pop("namespace")
     if bool(to) == abandon:
-        raise InvalidInput("--to", "name the new embedder, such as --to minilm, or abandon a move with --abandon")
+        raise InvalidInput(
+            "--to", "name the new embedder, such as --to minilm; or give --abandon to abandon an unfinished move"
+        )
     # `auto` means the embedder of the store. The settings may name the new embedder already.
     with connect(**{**options, "embedder": "auto", "embed_retry_seconds": 0}) as af:
         if not to:
@@ -182,7 +184,7 @@ def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, 
 def spaces(namespace: str, as_json: bool, **options: Any) -> None:
     """Show the embedding spaces of the memory.
 
-    A space holds the vectors of one embedder. `spaces prune` deletes the spaces that searches do not use.
+    An embedding space has the vectors of one embedder. `spaces prune` deletes the spaces that searches do not use.
     """
     if click.get_current_context().invoked_subcommand:
         return
@@ -200,7 +202,7 @@ def spaces(namespace: str, as_json: bool, **options: Any) -> None:
 @spaces.command(epilog=examples("agentformer spaces prune"))
 @common
 def prune(namespace: str, as_json: bool, **options: Any) -> None:
-    """Delete the vectors of spaces that searches do not use."""
+    """Delete the vectors of embedding spaces that searches do not use."""
     with connect(**{**options, "embedder": "auto"}) as af:
         deleted = af.backend.prune_spaces()
     print_result({"vectors": deleted}, f"vectors deleted: {deleted}", as_json=as_json)

@@ -1,4 +1,4 @@
-"""Commands that store and search memories: remember, recall, search, context, memories."""
+"""The commands that store and search memories: remember, recall, search, context, memories."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ _kinds = click.option(
 )
 _archived = click.option("--archived", is_flag=True, help="Include archived and superseded entries.")
 _explain = click.option(
-    "--explain", is_flag=True, help="Explain the rank of each hit: its rank in each list, and the weight of each list."
+    "--explain",
+    is_flag=True,
+    help="Explain the order of the hits: the rank of each hit in each ranked list, and the weight of each list.",
 )
 
 
@@ -89,7 +91,8 @@ _explain = click.option(
 def remember(text: str, metadata: str | None, source: str | None, place: Any, as_json: bool, **given: Any) -> None:
     """Store a fact, a decision, or a message of a session.
 
-    With `-`, the text is read from standard input. If the same fact is stored already, it is not stored again.
+    If TEXT is `-`, the text is read from standard input. If the same fact is stored already, no second entry is
+    created.
     """
     settings = {name: given.pop(name) for name in ("index_dir", "upload_dir", "embedder")}
     values = {name: value for name, value in given.items() if value is not None}
@@ -105,7 +108,7 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
         else:
             entry = _store(af, content, values)
         waiting = af.backend.waiting([entry.id])
-    pending = "stored without a vector, so only a search by words finds it; run `agentformer reindex` to embed it"
+    pending = "the entry has no vector yet, so only a search by words finds it; run `agentformer reindex` later"
     print_warnings(f"{pending} ({item.last_error})" for item in waiting)
     state = "exists already" if entry.repeat_count else "stored"
     print_result(entry_to_json(entry), f"{state}  {entry.id}", as_json=as_json)
@@ -128,9 +131,9 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
     metavar="NUMBER",
     type=float,
     default=0.0,
-    help="Show only entries with at least this salience after decay, from 0 to 1.",
+    help="Show only entries whose importance after decay is at least this number, from 0 to 1.",
 )
-@click.option("--all", "every", is_flag=True, help="Also show the nearest entries that are not relevant.")
+@click.option("--all", "every", is_flag=True, help="Also show similar entries that are not relevant.")
 @click.option("--references", is_flag=True, help="Show only the records of your application to which the hits belong.")
 @_explain
 @common
@@ -235,8 +238,8 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
 def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) -> None:
     """List the stored entries, oldest first.
 
-    With --json, the output has a field `next`. Pass its value to --after to get the next entries. Pages and chunks of
-    documents are entries too.
+    With --json, the output has a field `next`. To list the next entries, pass the value of this field to --after. Pages
+    and chunks of documents are entries too.
     """
     scope = _scope(place, given)
     with connect(**given) as af:
@@ -255,13 +258,14 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
 
 
 def _scope(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options of the scope from `given`, and return them."""
+    """Remove the options that select entries from `given`, and return them together with `place`."""
     archived = given.pop("archived")
     return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), "include_archived": archived, **place}
 
 
 def _store(af: AgentFormer, content: str, values: Mapping[str, Any]) -> MemoryEntry:
-    """Store a fact. If a core block of this name exists, raise `Conflict` with the commands that edit the block."""
+    """Store a fact and return its entry. If `values` describes a core block that exists already, raise `Conflict` with
+    the commands that edit this block."""
     try:
         return af.memory.store(content, **values)
     except Conflict:
@@ -283,7 +287,8 @@ def _check_message(values: Mapping[str, Any]) -> None:
 def _print_hits(
     hits: Hits, to_json: Callable[[Hit], Any], as_json: bool, nothing: str = "nothing found", *, explain: bool
 ) -> None:
-    """Print hits, best first. Without hits, print `nothing`. With `explain`, print the ranks of each hit."""
+    """Print hits, best first. If there are no hits, print the text `nothing`. With `explain`, also print the ranks of
+    each hit."""
     if as_json:
         print_json({"hits": [to_json(hit) for hit in hits], "warnings": list(hits.warnings)})
         return
@@ -299,9 +304,10 @@ def _print_hits(
 
 
 def explain_ranks(hits: Sequence[Hit]) -> list[str]:
-    """Return the ranks of each hit, such as `1st by words (weight 1), 4th by meaning (weight 0.45)`.
+    """Return a text for each hit. It has the ranks of the hit in the ranked lists, such as `1st by words (weight 1),
+    4th by meaning (weight 0.45)`.
 
-    If a ranked list has other hits but not this hit, the text says so.
+    If a list has other hits but not this hit, the text says so.
     """
     lists = {vote.name for hit in hits for vote in hit.votes}
     ranks = []
@@ -321,7 +327,7 @@ def _rank(vote: Vote) -> str:
 
 
 def _contains_task(built: Context, task: str) -> bool:
-    """Return whether the context contains the task, as the task or as the last message of the user."""
+    """Return whether the context contains the task, either as the task itself or as the last message of the user."""
     if not task.strip() or built.report.tokens["task"]:
         return True
     last = built.messages[-1] if built.messages else None

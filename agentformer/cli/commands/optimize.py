@@ -1,5 +1,5 @@
 """`agentformer optimize`: finds the settings that give the best answers to your own questions, and reports how certain
-the gain is."""
+the improvement is."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from agentformer.evaluation.synthetic import COUNT
 from agentformer.factory import build_embedder, build_model, trial
 from agentformer.settings import Settings, load_settings
 
-_HALVES: dict[Half, str] = {"development": "to choose by", "test": "to judge by"}
+_HALVES: dict[Half, str] = {"development": "used to choose", "test": "used to judge"}
 _SHOWN = 10  # at most this many configurations are printed
 _LINE_SECONDS = 5.0  # seconds between two progress lines if there is no terminal
 _REFRESH_SECONDS = 0.1
@@ -68,7 +68,7 @@ _VERDICTS: dict[Verdict, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The options of the command line."""
+    """The options of the command `optimize`."""
 
     level: Level
     metric: str
@@ -95,8 +95,8 @@ class _Options:
     "--level",
     type=click.Choice(get_args(Level)),
     default="quick",
-    help="eval: try no other settings. quick: try settings that need no new vectors. full: try all settings "
-    "[default: quick].",
+    help="eval: measure only the present settings. quick: try settings that need no new vectors. full: try all "
+    "settings [default: quick].",
 )
 @click.option(
     "--metric",
@@ -110,23 +110,27 @@ class _Options:
     type=click.IntRange(min=1),
     is_flag=False,
     flag_value=COUNT,
-    help=f"Generate N questions from the corpus instead of reading them [default: {COUNT}].",
+    help=f"Generate N questions from the corpus, and do not read queries.jsonl [default: {COUNT}].",
 )
 @click.option("--only", metavar="NAME", multiple=True, help="Change only this setting. The option can be repeated.")
 @click.option(
     "--budget",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="Do not start a measurement that would end after this time.",
+    help="Limit for the whole run: start no measurement that would end later.",
 )
 @click.option(
-    "--seed", metavar="N", type=int, default=0, help="Seed that divides the questions into two halves [default: 0]."
+    "--seed",
+    metavar="N",
+    type=int,
+    default=0,
+    help="Seed of the random division of the questions into two halves [default: 0].",
 )
 @click.option(
     "--work",
     metavar="FOLDER",
     type=click.Path(file_okay=False, path_type=Path),
-    help=f"Folder of measurements and vectors, in a subfolder {OWN} [default: the cache folder].",
+    help=f"Folder for measurements and vectors, which are stored in its subfolder {OWN} [default: the cache folder].",
 )
 @click.option(
     "--write",
@@ -142,11 +146,12 @@ def optimize_command(folder: Path, namespace: str, as_json: bool, **given: Any) 
 
     DIR contains `corpus.jsonl` and `queries.jsonl`, as for `eval`. Nothing is written to DIR. One half of the questions
     is used to choose the settings. The other half is used to decide whether the chosen settings are better. Questions
-    with a common passage are in the same half. The level `quick` changes one ranking setting after another. The level
-    `full` also changes chunking and embedding, and repeats until nothing improves.
+    with a common passage are in the same half. With the level `quick`, the settings of the ranking are changed one
+    after another. With the level `full`, chunking and embedding are changed too, and the search is repeated until
+    nothing improves.
 
-    Measurements are kept. So after an interruption, the same command continues. The exit code is 1 if --write wrote
-    nothing because no settings are proven better.
+    All measurements are stored, so that the same command continues after an interruption. The exit code is 1 if --write
+    wrote nothing because no settings are proven better.
     """
     options = _Options(**{name: given.pop(name) for name in _Options.__dataclass_fields__})
     settings = load_settings(given)
@@ -168,7 +173,8 @@ def optimize_command(folder: Path, namespace: str, as_json: bool, **given: Any) 
 def _optimize(
     folder: Path, options: _Options, settings: Settings, work: Path, *, quiet: bool
 ) -> tuple[Optimization, tuple[str, ...]]:
-    """Return the result, and the settings that were not searched. All input is checked before a model is loaded."""
+    """Search for the best settings. Return the result, and the names of the settings that were not searched. All input
+    is checked before a model is loaded."""
     check_metric(options.metric)
     check_only(options.only, present(settings))
     if options.target is not None:
@@ -196,17 +202,20 @@ def _optimize(
 
 
 def _work_folder(settings: Settings, folder: Path) -> Path:
-    """Return the cache folder for a folder of questions. Raises `InvalidInput` if there is no cache folder."""
+    """Return the folder for the measurements of these questions, inside the cache folder. Raises `InvalidInput` if
+    there is no cache folder."""
     if str(settings.cache_dir) == os.devnull:
-        raise InvalidInput("--work", "there is no cache folder; name a folder for the measurements")
+        raise InvalidInput(
+            "--work", "is required, because there is no cache folder; give a folder for the measurements"
+        )
     digest = hashlib.blake2b(str(folder.resolve()).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
     return settings.cache_dir / "optimize" / f"{folder.resolve().name}-{digest}"
 
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Show progress on one line of a terminal. Without a terminal, print a line every few seconds unless the command is
-    quiet."""
+    """Yield a function that shows progress, or None. On a terminal, one line is updated. Otherwise a line is printed
+    every few seconds, unless `quiet` is true."""
     terminal = on_terminal()
     printed, longest = 0.0, 0
 
@@ -230,7 +239,8 @@ def _progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
 
 
 def _write(target: Path, result: Optimization, force: bool) -> Written | None:
-    """Write the chosen settings. Return None if there are none, or if they are not proven better."""
+    """Write the chosen settings into the file `target`. Return None if no settings were chosen. Also return None if the
+    settings are not proven better, unless `force` is true."""
     if not result.changed or (result.verdict != "better" and not force):
         return None
     gain = result.gain.get("test")

@@ -1,4 +1,4 @@
-"""Commands for other programs: `serve` (HTTP), `mcp`, and `completion` (shells)."""
+"""The commands for other programs: `serve` (HTTP API), `mcp` (MCP server), and `completion` (scripts for shells)."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _OWNER = ("user_id", "agent_id", "project", "session_id")
 def serve(namespace: str, as_json: bool, **options: Any) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C.
 
-    After SIGTERM or Ctrl-C, running requests have 20 seconds to finish. If there are no keys, only this machine can
-    connect. Create a key with `agentformer keys add NAME`. Each request is logged on standard error.
+    After SIGTERM or Ctrl-C, running requests have 20 seconds to finish. Until the first key is created with
+    `agentformer keys add NAME`, only this machine can connect. Each request is logged on standard error.
     """
 
     def started(url: str) -> None:
@@ -86,21 +86,22 @@ def serve(namespace: str, as_json: bool, **options: Any) -> None:
 @click.option(
     "--folder",
     metavar="PATH",
-    help="Folder that rag_upload may read. The default is the current folder, unless it is the home or root folder. "
-    "With --http, the default is no folder.",
+    help="Folder whose files the tool rag_upload may read. The default is the current folder, unless this is the "
+    "home or root folder. With --http, the default is no folder.",
 )
 @click.option("--user", "user_id", help="Use only the memories of this user.")
 @click.option("--agent", "agent_id", help="Use the core blocks of this agent, and store memories for this agent.")
 @click.option("--project", help="Use only the memories of this project.")
-@click.option("--session", "session_id", help="The session that memory_consolidate summarizes.")
+@click.option("--session", "session_id", help="The session that the tool memory_consolidate summarizes.")
 @common
 def mcp(
     http: bool, host: str | None, port: int | None, folder: str | None, namespace: str, as_json: bool, **options: Any
 ) -> None:
     """Serve tools and documents to MCP clients, such as Claude, Cursor and VS Code.
 
-    A client starts this command itself, and communicates over standard input and output. With --http, clients connect
-    to an address, and keys (`agentformer keys`) give access. With --namespace, clients can use only that namespace.
+    A client starts this command itself, and communicates with it over standard input and output. With --http, clients
+    connect to an address and use keys (see `agentformer keys`). With --namespace, clients can use only this
+    namespace.
     """
     if not http and (host is not None or port is not None):
         raise InvalidInput("--host" if host is not None else "--port", "requires --http")
@@ -155,7 +156,7 @@ def completion(shell: str) -> None:
     """Print the completion script for a shell.
 
     Write the output to the folder of completion scripts, as in the examples, and start a new shell. The shell then
-    completes commands, options, choices and files. Ids and namespaces are not completed.
+    completes commands, options, choices and files. It does not complete ids and namespaces.
     """
     kind = get_completion_class(shell)
     if kind is not None:
