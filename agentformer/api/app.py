@@ -1,4 +1,4 @@
-"""The Flask application, and the extension that adds its endpoints to an existing application."""
+"""The Flask application, and `init_app`, which adds the endpoints to an existing Flask application."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _OPERATIONS: tuple[Operation, ...] = tuple(operation for router in _ROUTERS for 
 
 
 def create_app(settings: Settings) -> Flask:
-    """Return an application that serves one memory; `extensions["agentformer"]` is the opened `AgentFormer`.
+    """Return a Flask application that serves one memory. Its `extensions["agentformer"]` is the opened `AgentFormer`.
 
-    Raises the errors of opening the memory, and `InvalidInput` for settings with invalid hosts or origins.
+    Raises `InvalidInput` for invalid hosts or origins in the settings. Also raises the errors of opening the memory.
     """
     app = Flask(_NAME, static_folder=None)
     memory = AgentFormer(settings)
@@ -54,32 +54,34 @@ def create_app(settings: Settings) -> Flask:
 def init_app(
     app: Flask, memory: AgentFormer, *, url_prefix: str = "", authorize: Callable[[], Grant] | None = None
 ) -> None:
-    """Add the endpoints to an existing application, below `url_prefix`. The pages and error handlers of the application
-    stay.
+    """Add the endpoints to an existing application, below the path `url_prefix`. The application keeps its own pages
+    and error handlers.
 
-    With `authorize`, the application authenticates requests: `authorize` is called for each request and raises
-    `Unauthenticated`. Without `authorize`, requests need the keys of the memory. Raises `InvalidInput`.
+    The application can authenticate requests itself: `authorize` is called for each request and returns a `Grant` (the
+    rights of the client), or raises `Unauthenticated`. Without `authorize`, the keys of the memory are checked. Raises
+    `InvalidInput` for an invalid prefix, and for invalid hosts or origins in the settings.
     """
     _mount(app, memory, Guard(memory, authorize=authorize), _checked_prefix(url_prefix), whole=False)
 
 
 def stop_jobs(app: Flask) -> None:
-    """Interrupt running jobs and end the streams that follow them, without waiting. A server calls this before it waits
-    for its last requests."""
+    """Interrupt the running upload jobs, and end the event streams of clients that follow these jobs. Do not wait for
+    the end of the jobs. A server calls this function before it waits for its last requests."""
     for service in app.extensions.get(_MOUNTED, ()):
         service.jobs.stop()
 
 
 def close_app(app: Flask) -> None:
-    """Stop the jobs of every mounted memory, and close it. Unfinished jobs continue after the next start."""
+    """Stop the upload jobs of every memory that the application serves, and close these memories. Unfinished jobs
+    continue after the next start."""
     for service in app.extensions.get(_MOUNTED, ()):
         service.jobs.close()
         service.af.close()
 
 
 def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: bool) -> None:
-    """Add the endpoints. If `whole` is true, the application has no other pages, so checks and errors also apply to
-    unknown paths."""
+    """Add the endpoints of the memory `af` below the path `prefix`. If `whole` is true, the application has no other
+    pages, so the checks of `guard` and the error handlers also apply to unknown paths."""
     blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
     settings = af.settings
     queue = uploads.upload_jobs(af.ready())
@@ -87,7 +89,7 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
         service = Service(
             af=af,
             jobs=queue,
-            threads=ThreadLimit(settings.threads - 1 if whole else sys.maxsize),  # a host limits its own threads
+            threads=ThreadLimit(settings.threads - 1 if whole else sys.maxsize),  # a host has its own limits
             uploads=BoundedSemaphore(settings.max_uploads),
             followers=BoundedSemaphore(max(1, settings.threads // 4)),
             readiness=server.ReadinessChecks(af).parts,
@@ -111,7 +113,7 @@ def _document() -> dict[str, Any]:
 
 
 def _checked_prefix(prefix: str) -> str:
-    """Return a prefix without its last slash. Raises `InvalidInput`."""
+    """Return the prefix without slashes at its end. Raises `InvalidInput` if the prefix is not a path."""
     if prefix.strip("/") and (not prefix.startswith("/") or "<" in prefix):
         raise InvalidInput("url_prefix", f"must be a path such as /memory, got {prefix[:80]!r}")
     return prefix.rstrip("/")

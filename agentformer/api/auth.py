@@ -1,4 +1,5 @@
-"""Checks of every request (key, Host, Origin, body length), headers of every response, and the access log."""
+"""Checks of every request (key, header Host, header Origin, length of the body), headers of every response, and the
+access log."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ from agentformer.types import new_id
 
 log = logging.getLogger("agentformer.requests")
 
-JSON_BYTES = 16 * 1024 * 1024  # of a body that is no upload, held in memory: sixteen of the longest entries
-FORM_BYTES = 1024 * 1024  # of an upload besides its files: names, metadata, boundaries
+JSON_BYTES = 16 * 1024 * 1024  # of a body that is not an upload: sixteen of the longest entries
+FORM_BYTES = 1024 * 1024  # of an upload without its files: names, metadata, boundaries
 _KEY = "agentformer.request_info"  # in the WSGI environment
 _MAX_PATH = 300  # characters of a path in the access log
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -53,12 +54,13 @@ _SAFE_HEADERS = {
 
 
 def max_body_bytes(settings: Settings) -> int:
-    """Return the length of the longest body that any endpoint accepts."""
+    """Return the number of bytes of the longest request body that any endpoint accepts."""
     return max(settings.max_file_bytes + FORM_BYTES, JSON_BYTES)
 
 
 def log_requests_to(stream: IO[str]) -> None:
-    """Write the access log only to `stream`. Only our own servers call this: a host application configures logging."""
+    """Write the access log to `stream` and to no other place. Only the servers of this package call this function: a
+    host application configures its logging itself."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.handlers[:] = [handler]
@@ -69,8 +71,8 @@ def log_requests_to(stream: IO[str]) -> None:
 class Guard:
     """Checks the requests for one memory.
 
-    With `authorize`, the host application authenticates requests and checks the header Host. Without `authorize`, the
-    keys and the settings of the memory are used. Raises `InvalidInput` for settings with invalid hosts or origins.
+    If `authorize` is given, the host application authenticates the requests and checks the header Host. Otherwise, the
+    keys and the settings of the memory decide. Raises `InvalidInput` for invalid hosts or origins in the settings.
     """
 
     def __init__(self, af: AgentFormer, *, authorize: Callable[[], Grant] | None = None) -> None:
@@ -81,7 +83,8 @@ class Guard:
         self._origins = origins_in(af.settings.cors_origins)
 
     def authorize(self) -> Grant:
-        """Return the grant of the current request. Raises `Unauthenticated`."""
+        """Return the grant of the current request. A grant contains the rights of the client. Raises `Unauthenticated`
+        if the request needs a valid key and has none."""
         if self._authorize:
             grant = self._authorize()
         else:
@@ -91,8 +94,9 @@ class Guard:
         return grant
 
     def protect(self, target: Flask | Blueprint) -> None:
-        """Check every request to `target` before its view, and add headers to every response. If `target` is a complete
-        application, unknown paths are checked too."""
+        """Check every request to `target` before the view runs, and add headers to every response. If `target` is an
+        application, requests for unknown paths are checked too. If `target` is a blueprint, only requests for its
+        endpoints are checked."""
         target.before_request(self._before)
         target.after_request(self._after)
         target.register_error_handler(RequestEntityTooLarge, self._too_large)
@@ -105,28 +109,33 @@ class Guard:
         request.environ["wsgi.input"] = BoundedBody(request.environ["wsgi.input"], max_bytes, request.content_length)
         request.max_content_length = max_bytes if request.content_length is not None else max_bytes + 1
         if self._authorize is None and not self._is_allowed_host(host_of(request.headers.get("Host"))):
-            detail = "this host name is not allowed; see the setting allowed_hosts"
+            detail = "this host name is not allowed; add the name to the setting allowed_hosts"
             return problem(421, "misdirected-request", detail, title="Misdirected Request")
         if self._is_from_other_origin() and not self._requires_key():
-            raise Forbidden("requests from pages of this origin are not allowed; see the setting cors_origins")
+            raise Forbidden(
+                "requests from web pages of this origin are not allowed; add the origin to the setting cors_origins"
+            )
         is_preflight = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
         return Response(status=204) if is_preflight and self._is_allowed_origin() else None
 
     def _is_allowed_host(self, host: Host) -> bool:
-        """Check the Host header. This prevents DNS rebinding, which needs a host name. So if keys are required, all IP
-        addresses are allowed."""
+        """Return True if the header Host has an allowed value. This check prevents DNS rebinding, an attack in which a
+        foreign host name points to this server. The attack needs a name, so if requests need a key, every IP address is
+        allowed."""
         if is_local(host.name) or host.name in self._hosts:
             return True
         return host.literal and self._keys.ever_made
 
     def _requires_key(self) -> bool:
-        """Return True if every request needs a key. A browser never adds a key by itself. It does add cookies, with
-        which a host application may authenticate, and a local request needs no key."""
+        """Return True if every request needs a key of this memory. Other web pages cannot misuse such a server, because
+        a browser never adds a key by itself. Return False if a host application authenticates the requests, because it
+        may use cookies, which a browser adds by itself."""
         return self._authorize is None and self._keys.ever_made
 
     def _is_from_other_origin(self) -> bool:
-        """Return True if a browser sends the request for a page of an origin that is not allowed. This server and the
-        origins in `cors_origins` are allowed. A user may follow a link from any page."""
+        """Return True if a web page sent the request and the origin of this page is not allowed. The origin of this
+        server and the origins in the setting `cors_origins` are allowed. A user who follows a link may come from any
+        page."""
         origin = request.headers.get("Origin")
         if origin is not None:
             own = request.headers.get("Host", "").lower().removesuffix(":")
@@ -167,13 +176,13 @@ def _is_upload() -> bool:
 
 
 def _incomplete(error: ClientDisconnected) -> Response:
-    detail = "The body was incomplete or too slow. Send it again."
+    detail = "The body of the request was incomplete or too slow. Send the request again."
     return problem(408, "incomplete-request", detail, title="Request Timeout")
 
 
 @dataclass(slots=True)
 class _RequestInfo:
-    """Data of the current request. `key_id` is "" until the request is authenticated."""
+    """The id, the key and the start time of the current request. `key_id` is "" until the request is authenticated."""
 
     request_id: str
     key_id: str = ""
@@ -181,7 +190,8 @@ class _RequestInfo:
 
 
 def _request_info(request_id: str = "") -> _RequestInfo:
-    """Return the data of the current request. The first call creates the data with this id, or with a new id."""
+    """Return the data of the current request. The first call for a request creates the data. The new data have the id
+    `request_id`, or a new id if `request_id` is empty."""
     info = request.environ.get(_KEY)
     if not isinstance(info, _RequestInfo):
         info = request.environ[_KEY] = _RequestInfo(request_id or new_id())
@@ -189,7 +199,8 @@ def _request_info(request_id: str = "") -> _RequestInfo:
 
 
 def _log_request(response: Response, log_format: str) -> None:
-    """Log the current request. A streamed response is logged at its end."""
+    """Write a line about the current request to the access log. For a streamed response, the line is written at the end
+    of the stream."""
     if not log.isEnabledFor(logging.INFO):
         return
     info, path = _request_info(), quote(request.path, safe="/:@!$&'()*+,;=~", errors="replace")

@@ -1,4 +1,5 @@
-"""`/openapi.json`, and `/docs`: the same document as an HTML page, without scripts and external resources."""
+"""The endpoint `/openapi.json`, and the endpoint `/docs`, which shows the same document as an HTML page. The page
+contains no scripts and loads nothing from other servers."""
 
 from __future__ import annotations
 
@@ -29,13 +30,13 @@ router = Router("server")
 
 @router.route("GET", "/openapi.json", None, {200: (JSON,)})
 def openapi(service: Service) -> Response:
-    """Return the description of this interface as an OpenAPI document."""
+    """Return the description of this HTTP API as an OpenAPI document."""
     return reply(_document(service))
 
 
 @router.route("GET", "/docs", None, {200: (_HTML,)})
 def docs(service: Service) -> Response:
-    """Return the description of this interface as an HTML page."""
+    """Return the description of this HTTP API as an HTML page."""
     css = Markup((_TEMPLATES / "docs.css").read_text(encoding="utf-8"))  # noqa: S704 - a file of this package
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -48,7 +49,7 @@ def docs(service: Service) -> Response:
 
 
 def _document(service: Service) -> Schema:
-    """Return the OpenAPI document, with the address of the current request."""
+    """Return the OpenAPI document. Its field `servers` contains the base path of the current request."""
     return {**service.document(), "servers": [{"url": request.script_root.rstrip("/") + service.prefix or "/"}]}
 
 
@@ -61,7 +62,7 @@ def _template() -> Any:
 
 
 def _kind(schema: Schema) -> str:
-    """Return the type in a few words, with its bounds."""
+    """Return the type that a schema describes, in a few words and with its limits, such as `whole number (1..200)`."""
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_kind(choice) for choice in schema["anyOf"]))
     if "enum" in schema:
@@ -88,13 +89,13 @@ def _bounds(schema: Schema, least: str, most: str) -> str:
 
 
 def _code(text: str) -> Markup:
-    """Convert text between backticks to code."""
+    """Return the text as HTML. Text between backticks becomes a `<code>` element."""
     parts = [escape(part) for part in text.split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 
 
 def _models(schema: Any) -> Iterator[str]:
-    """Yield the names of all models that a schema refers to."""
+    """Yield the names of all models that a schema refers to. A name may occur several times."""
     if isinstance(schema, list):
         for item in schema:
             yield from _models(item)
@@ -110,7 +111,8 @@ def _model(schema: Mapping[str, Any]) -> str:
 
 
 def _curl(method: str, url: str, operation: Schema, shared: Mapping[str, Schema]) -> str:
-    """Return an example call with the required values only. Path parameters are placeholders in capitals."""
+    """Return an example call as a `curl` command that contains only the required values. A parameter in the path is
+    replaced by its name in capital letters."""
     address = re.sub(r"{(\w+)}", lambda match: match[1].upper(), url)
     query = [item for item in operation["parameters"] if item["in"] == "query" and item["required"]]
     if query:
@@ -126,7 +128,8 @@ def _curl(method: str, url: str, operation: Schema, shared: Mapping[str, Schema]
 
 
 def _example(schema: Schema, shared: Mapping[str, Schema]) -> Any:
-    """Return a value that matches a schema: its own example, else the simplest one."""
+    """Return a value that matches the schema. If the schema contains an example, return this example, otherwise a
+    simple value. `shared` contains the schemas of all models by name."""
     if "$ref" in schema:
         return _example(shared[schema["$ref"].rpartition("/")[2]], shared)
     for name in ("examples", "enum"):

@@ -1,4 +1,4 @@
-"""Endpoints of documents: questions, lists, single documents and their parts."""
+"""Endpoints to answer questions from documents, to list documents, and to read or delete a document."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ router = Router("documents")
 def query(service: Service, grant: Grant, body: models.Question) -> Response:
     """Answer a question from the documents, with citations.
 
-    The answer can be streamed as server-sent events. Each event `token` has the next part of the answer in its field
-    `text`. If the model is interrupted, an event `error` contains a problem. The last event is `answer`, with the same
-    fields as the JSON answer. If the question itself is invalid, the response is a problem document and not a stream.
+    The answer can be streamed as server-sent events. Each event `token` contains the next part of the answer in the
+    field `text`. If the language model fails, an event `error` describes the error. At the end, an event `answer`
+    contains the same fields as the JSON answer. If the request is invalid, the response is a problem document and not a
+    stream.
     """
     check_length("question", body.question, service.af.settings)
     arguments = arguments_of(body, grant, exclude={"question", "stream"})
@@ -86,14 +87,14 @@ def delete(service: Service, grant: Grant, query: models.DocumentParameters, doc
 def content(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
     """Return the original file of a document.
 
-    The response is always an attachment with the name of the document, and never has a media type that a browser
-    executes.
+    A browser saves the file under the name of the document and does not show the file. A file that a browser could
+    execute, such as HTML, has the media type `application/octet-stream`.
     """
     document = _find(service.af, grant, document_id, query.namespace)
     try:
         data = service.af.rag.original(document.id, namespace=document.namespace)
     except NotFound:
-        raise NotFound("the original of this document is not stored") from None
+        raise NotFound("the original file of this document is not stored; upload the document again") from None
     headers = {"Content-Disposition": attachment(document.name), "Content-Security-Policy": _POLICY}
     media_type = document.media_type if document.media_type in _SAFE_TYPES else _BYTES
     return Response(data, headers=headers, content_type=media_type)
@@ -101,26 +102,26 @@ def content(service: Service, grant: Grant, query: models.DocumentParameters, do
 
 @router.route("GET", f"{_DOCUMENT}/chunks", "read", {200: models.Chunks})
 def chunks(service: Service, grant: Grant, query: models.PartsParameters, document_id: str) -> Response:
-    """List the passages of a document in their order."""
+    """List the passages of a document in the order of the text."""
     entries = _parts(service.af, grant, query, document_id, "chunk")
     return reply_page("chunks", [_chunk_json(entry) for entry in entries], query.limit)
 
 
 @router.route("GET", f"{_DOCUMENT}/pages", "read", {200: models.DocumentPages})
 def pages(service: Service, grant: Grant, query: models.PartsParameters, document_id: str) -> Response:
-    """List the pages of a document with their texts.
+    """List the pages of a document with the text of each page.
 
-    The positions in citations refer to these texts.
+    The fields `start` and `end` of a citation are positions in the text of the cited page.
     """
     entries = _parts(service.af, grant, query, document_id, "page")
     return reply_page("pages", [_page_json(entry) for entry in entries], query.limit)
 
 
 def attachment(name: str) -> str:
-    """Return a `Content-Disposition` header (RFC 6266) for a file that browsers save and do not show.
+    """Return a header `Content-Disposition` (RFC 6266) with which a browser saves a file and does not show the file.
 
-    The header has the name in ASCII for old clients, and after it the name in UTF-8. Characters that are not printable
-    are removed, because a mark of direction could show `exe.pdf` as `fdp.exe`.
+    The header contains the file name twice: in ASCII for old clients, and in UTF-8. Characters that are not printable
+    are removed, because a character that reverses the direction of text could show the name `fdp.exe` as `exe.pdf`.
     """
     file_name = "".join(ch for ch in name.rpartition("/")[2] if ch.isprintable()) or "document"
     ascii_only = unicodedata.normalize("NFKD", file_name).encode("ascii", "ignore").decode()
@@ -137,7 +138,8 @@ def _parts(
 
 
 def _find(af: AgentFormer, grant: Grant, document_id: str, namespace: str | None) -> Document:
-    """Return a document. Raises `NotFound`, with the same message for a document that the grant does not reach."""
+    """Return the document with this id. Raises `NotFound` if there is no such document, or if the grant does not allow
+    its namespace. The two cases have the same message, so that a client cannot find out which ids exist."""
     within = None if namespace is None else grant.namespace(namespace)
     try:
         document = af.rag.document(document_id, namespace=within)

@@ -1,4 +1,5 @@
-"""Endpoints of single entries: store, list, read, change and delete; and their responses."""
+"""Endpoints to store, list, read, change and delete single entries of the memory, and functions that build the
+responses."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ MEMORY = "/api/memory"
 _ENTRY = f"{MEMORY}/{{entry_id}}"
 _IF_MATCH = {
     "If-Match": {
-        "description": 'The version to change, as in `ETag`, such as "3"; or `*` for any version.',
+        "description": 'The version that may be changed, such as "3" (see `ETag`), or `*` for any version.',
         "pattern": r'^(\*|"[0-9]+"|[0-9]+)$',
     }
 }
@@ -38,8 +39,8 @@ router = Router("memories")
 
 
 def find_entry(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
-    """Return an entry without counting a use. Raises `NotFound`, with the same message for an entry that the grant does
-    not reach."""
+    """Return the entry with this id, without counting a use of the entry. Raises `NotFound` if there is no such entry,
+    or if the grant does not allow its namespace. The two cases have the same message."""
     entries = af.backend.get([fields.name("entry_id", entry_id)])
     if not entries:
         raise NotFound(f"there is no entry {entry_id}")
@@ -47,17 +48,18 @@ def find_entry(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
 
 
 def entries_json(entries: Iterable[MemoryEntry]) -> list[dict[str, Any]]:
-    """Return entries as JSON values."""
+    """Return the entries as JSON objects."""
     return [entry_to_json(entry) for entry in entries]
 
 
 def entry_response(entry: MemoryEntry) -> Response:
-    """Return 200 with the entry."""
+    """Return a response with status 200 and the entry as JSON. The header `ETag` contains the version of the entry."""
     return reply(entry_to_json(entry), headers=_etag(entry))
 
 
 def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
-    """Return 201 with a new entry. For an existing entry, return 200, or 204 without the right to read."""
+    """Return the response to a request that stored an entry. For a new entry, the status is 201. For an entry that
+    existed already, the status is 200, or 204 without content if the grant has no right to read."""
     headers = {"Location": url_for(f".get {_ENTRY}", entry_id=entry.id), **_etag(entry)}
     if not entry.repeat_count:
         return reply(entry_to_json(entry), 201, headers)
@@ -65,7 +67,8 @@ def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
 
 
 def changed_response(entry: MemoryEntry, grant: Grant) -> Response:
-    """Return 200 with the changed entry, or 204 without the right to read."""
+    """Return a response with status 200 and the changed entry, or with status 204 and no content if the grant has no
+    right to read."""
     return reply_to_reader(grant, entry_to_json(entry), _etag(entry))
 
 
@@ -81,9 +84,9 @@ def changed_response(entry: MemoryEntry, grant: Grant) -> Response:
 def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
     """Store a memory.
 
-    The response is 201 with the new entry. The same content is not stored twice: if it exists already, the response is
-    200 with the existing entry, or 204 for a key without the right to read. `Location` is the URL of the entry, and
-    `ETag` is its version.
+    For a new memory, the response is 201 with the new entry. If an entry with the same content exists already, no
+    second entry is stored, and the response is 200 with the existing entry, or 204 for a key without the right to read.
+    The header `Location` is the URL of the entry, and the header `ETag` is the version of the entry.
     """
     return stored_response(service.af.memory.store(**arguments_of(body, grant, exclude_unset=True)), grant)
 
@@ -100,8 +103,8 @@ def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
 def store_many(service: Service, grant: Grant, body: requests.NewMemories) -> Response:
     """Store several memories in one transaction.
 
-    If one of them cannot be stored, none is stored. The entries in the response have the order of `items`. If some of
-    them existed already and the key has no right to read, the response is 204.
+    If one memory cannot be stored, no memory is stored. The entries in the response have the order of `items`. If some
+    of the memories existed already and the key has no right to read, the response is 204.
     """
     items = [arguments_of(item, grant, exclude_unset=True) for item in body.items]
     try:
@@ -117,8 +120,8 @@ def store_many(service: Service, grant: Grant, body: requests.NewMemories) -> Re
 def list_entries(service: Service, grant: Grant, query: requests.EntriesQuery) -> Response:
     """List memories in the order in which they were stored.
 
-    The response contains the entries that match all given parameters. To get the next page, send the value of `next` as
-    `after`.
+    The response contains the entries that match all given parameters. To get the next page, send the value of the field
+    `next` as the parameter `after`.
     """
     entries = service.af.memory.list(
         limit=query.limit + 1,  # one more, to see if there is a next page
@@ -134,7 +137,7 @@ def list_entries(service: Service, grant: Grant, query: requests.EntriesQuery) -
 
 @router.route("GET", _ENTRY, "read", {200: models.Entry}, tool="memory_get")
 def get_entry(service: Service, grant: Grant, entry_id: str) -> Response:
-    """Return a memory, even if it is archived.
+    """Return a memory, even if the memory is archived.
 
     The header `ETag` is the version of the memory.
     """
@@ -160,11 +163,11 @@ def history(service: Service, grant: Grant, entry_id: str) -> Response:
     tool="memory_update",
 )
 def update(service: Service, grant: Grant, body: requests.MemoryChange, entry_id: str) -> Response:
-    """Change a memory, and keep its former version in its history.
+    """Change a memory. The former version stays in the history of the memory.
 
-    With `If-Match`, the memory is changed only if it has this version. If it has another version, the response is 412.
-    Parts of documents cannot be changed: upload the document again. For a key without the right to read, the response
-    is 204.
+    The header `If-Match` can contain the expected version. If the memory has another version, nothing is changed, and
+    the response is 412. Passages and pages of documents cannot be changed: upload the document again. For a key without
+    the right to read, the response is 204.
     """
     with _if_match(service.af, grant, entry_id) as version:
         changes = body.model_dump(exclude_unset=True)
@@ -174,10 +177,11 @@ def update(service: Service, grant: Grant, body: requests.MemoryChange, entry_id
 
 @router.route("DELETE", _ENTRY, "write", {204: None}, headers=_IF_MATCH, errors=(412,), tool="memory_delete")
 def delete(service: Service, grant: Grant, entry_id: str) -> Response:
-    """Delete a memory permanently, with its history and the summaries that were made from it.
+    """Delete a memory permanently, with its history and with the summaries that were made from this memory.
 
-    With `If-Match`, the memory is deleted only if it has this version. If it has another version, the response is 412.
-    A part of a document cannot be deleted: delete the whole document by its own endpoint.
+    The header `If-Match` can contain the expected version. If the memory has another version, nothing is deleted, and
+    the response is 412. Passages and pages of a document cannot be deleted: delete the whole document by its own
+    endpoint.
     """
     with _if_match(service.af, grant, entry_id) as version:
         service.af.memory.remove(entry_id, expected_version=version)
@@ -186,8 +190,9 @@ def delete(service: Service, grant: Grant, entry_id: str) -> Response:
 
 @contextmanager
 def _if_match(af: AgentFormer, grant: Grant, entry_id: str) -> Iterator[int | None]:
-    """Give the version to change, or None for any version. If `If-Match` requires another version, or the entry is
-    changed in the meantime, answer with 412."""
+    """A context for a change of one entry. The context gives the version that the header `If-Match` requires, or None
+    if any version may be changed. If the entry has another version, before or during the change, the request ends with
+    status 412."""
     versions = _requested_versions()
     entry = find_entry(af, grant, entry_id)
     if versions is not None and str(entry.version) not in versions:
@@ -201,7 +206,8 @@ def _if_match(af: AgentFormer, grant: Grant, entry_id: str) -> Iterator[int | No
 
 
 def _numbered(items: list[dict[str, Any]], error: InvalidInput) -> InvalidInput:
-    """Return the error with the index of its item, if a single item is invalid by itself."""
+    """Return an error that names the first item that is invalid, such as `items[2].content`. If every item alone is
+    valid, return `error`."""
     for index, item in enumerate(items):
         try:
             validation.new_entry(item)
@@ -215,8 +221,8 @@ def _etag(entry: MemoryEntry) -> dict[str, str]:
 
 
 def _requested_versions() -> frozenset[str] | None:
-    """Return the versions in `If-Match` (RFC 9110, 13.1.1), or None for any version. Weak tags never match. Raises
-    `InvalidInput`."""
+    """Return the versions in the header `If-Match` (RFC 9110, 13.1.1), or None if any version is allowed. A weak tag
+    such as `W/"3"` matches no version. Raises `InvalidInput` for a malformed header."""
     header = request.headers.get("If-Match", "*").strip()
     if header == "*":
         return None
@@ -227,7 +233,7 @@ def _requested_versions() -> frozenset[str] | None:
 
 def _precondition_failed(entry: MemoryEntry) -> Response:
     detail = (
-        f"entry {entry.id} is at version {entry.version}; read it again, and repeat the change if it is still needed"
+        f"entry {entry.id} is at version {entry.version}; read it again, and repeat the change if you still need it"
     )
     members = {"title": "Version conflict", "field": "If-Match", "version": entry.version}
     response = problem(412, "precondition-failed", detail, **members)

@@ -1,4 +1,5 @@
-"""Endpoints of jobs: uploads that continue after the response to their request."""
+"""Endpoints to list, follow and cancel jobs. A job is an upload that continues after the server has answered the
+request."""
 
 from __future__ import annotations
 
@@ -19,16 +20,16 @@ from agentformer.jobs.queue import Jobs as JobQueue
 from agentformer.jobs.store import Job as UploadJob
 
 JOB = "/api/jobs/{job_id}"
-_ACCEPT = {"Accept": f"`{EVENT_STREAM}`: events `progress` while the job runs, and last `done` with the job."}
+_ACCEPT = {"Accept": f"With `{EVENT_STREAM}`, the response is a stream of events `progress`, and `done` at the end."}
 _POLL_SECONDS = 0.5  # between looks at a job that is followed: another process may run it
 _SILENT_POLLS = 6  # without a change, before a comment is sent
-_INTERRUPTED = "This stream was interrupted by a server error. The job continues. Ask again."
+_INTERRUPTED = "A server error interrupted this stream. The job continues. Send the request again."
 
 router = Router("jobs")
 
 
 class JobsParameters(DocumentsParameters):
-    """A page of jobs."""
+    """Query parameters that select a page of the list of jobs."""
 
     namespace: Namespace = Field(
         default=None, description="The namespace. By default, the jobs of all namespaces of the key are listed."
@@ -36,8 +37,8 @@ class JobsParameters(DocumentsParameters):
 
 
 class JobProgress(ResponseModel):
-    """The progress of a job. A window is a part of a text that is embedded at once. `windows` grows with each file that
-    is read."""
+    """The progress of a job. A window is a piece of text that the embedding model reads at once. `windows` grows with
+    each file that the job reads."""
 
     files_done: int
     files: int
@@ -46,23 +47,23 @@ class JobProgress(ResponseModel):
 
 
 class Job(ResponseModel):
-    """An accepted upload. The job is stored on the disk of the server, and continues after a restart."""
+    """An accepted upload. The job is stored on the disk of the server, and continues after a restart of the server."""
 
     id: str
     state: Literal["queued", "running", "done", "failed", "cancelled"] = Field(
         description="`failed` means that no file was stored. The states `done`, `failed` and `cancelled` are final."
     )
     cancelling: bool = Field(description="True if the cancellation was requested and the job has not ended yet.")
-    reason: str = Field(description="The reason why the job failed or waits.")
+    reason: str = Field(description="The reason why the job failed or waits, or an empty text.")
     namespace: str
     created_at: str = Field(description="The time in ISO 8601 and UTC.")
     updated_at: str = Field(description="The time in ISO 8601 and UTC.")
     progress: JobProgress
-    documents: list[Document] = Field(description="The results of the finished files, in order.")
+    documents: list[Document] = Field(description="The results of the finished files, in the order of the upload.")
 
 
 class Jobs(ResponseModel):
-    """A page of jobs, newest first."""
+    """A page of the list of jobs. The newest job comes first."""
 
     jobs: list[Job]
     next: Next
@@ -78,12 +79,12 @@ def list_jobs(service: Service, grant: Grant, query: JobsParameters) -> Response
 
 @router.route("GET", JOB, "read", {200: (Job, EVENT_STREAM)}, headers=_ACCEPT, errors=(429,))
 def get_job(service: Service, grant: Grant, job_id: str) -> Response:
-    """Return the state of a job, or stream its progress."""
+    """Return the state of a job, or stream the progress of the job."""
     job = _find(service.jobs, grant, job_id)
     if not prefers_events():
         return reply(job.as_json())
     if not service.followers.acquire(blocking=False):
-        message = "Server busy: too many clients follow jobs. Poll with JSON instead, or retry after 5 s."
+        message = "Server busy: too many clients follow jobs. Request the job as JSON, or retry after 5 s."
         raise Busy("threads", message, 5)
     with ExitStack() as held:
         held.callback(service.followers.release)
@@ -96,15 +97,16 @@ def get_job(service: Service, grant: Grant, job_id: str) -> Response:
 def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
     """Cancel a job.
 
-    A queued job ends at once. A running job ends after its current file or batch. Documents that are stored already
-    stay. If the job has already ended, the response is 409. For a key without the right to read, the response is 204.
+    A queued job ends at once. A running job ends a short time later. Documents that are stored already are not deleted.
+    If the job has already ended, the response is 409. For a key without the right to read, the response is 204.
     """
     job = service.jobs.cancel(_find(service.jobs, grant, job_id).id)
     return reply_to_reader(grant, job.as_json())
 
 
 def _find(jobs: JobQueue, grant: Grant, job_id: str) -> UploadJob:
-    """Return a job. Raises `NotFound`, with the same message for a job that the grant does not reach."""
+    """Return the job with this id. Raises `NotFound` if there is no such job, or if the grant does not allow its
+    namespace. The two cases have the same message."""
     with suppress(NotFound):
         job = jobs.get(job_id)
         if grant.reaches(job.task.namespace):
@@ -113,8 +115,8 @@ def _find(jobs: JobQueue, grant: Grant, job_id: str) -> UploadJob:
 
 
 def _events(jobs: JobQueue, job: UploadJob) -> Generator[Event | None, None, None]:
-    """Yield an event `progress` after each change, None after some time without a change, and at the end an event
-    `done`. If the server stops, end without `done`, because the job continues in another process."""
+    """Yield the events of a job: `progress` after each change, and `done` at the end. Yield None after some seconds
+    without a change. If the server stops, the events end without `done`, because another process continues the job."""
     last: Mapping[str, Any] = {}
     unchanged = 0
     while not job.ended:

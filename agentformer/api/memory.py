@@ -1,4 +1,4 @@
-"""Endpoints of a whole memory: search, messages, context, core blocks and maintenance."""
+"""Endpoints for operations on a whole memory: search, messages, context, core blocks and maintenance."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ core_router = Router("core memory")
 def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Response:
     """Search memories and passages of documents, and return the best results first.
 
-    The results match all given filters. A search counts as a use of each result. The salience of an entry decreases
-    with the time since its last use.
+    The results match all given filters. The search counts as a use of each result. The salience (importance) of an
+    entry decreases with the time since the last use of the entry.
     """
     check_length("text", body.text, service.af.settings)
     hits = service.af.memory.search(**arguments_of(body, grant))
@@ -53,15 +53,15 @@ def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Respo
 def add_message(service: Service, grant: Grant, body: requests.NewMessage) -> Response:
     """Store a message of a session.
 
-    A message is stored each time, even if an equal message exists. After every few messages, the old messages of the
-    session are summarized.
+    A message is always stored, even if an equal message exists. After every few messages, the server summarizes the
+    older messages of the session.
     """
     return stored_response(service.af.memory.add_message(**arguments_of(body, grant, exclude_unset=True)), grant)
 
 
 @router.route("GET", f"{MEMORY}/messages", "read", {200: models.Transcript}, tool="conversation_search")
 def transcript(service: Service, grant: Grant, query: requests.TranscriptQuery) -> Response:
-    """List the original messages of a session in order, including those that were summarized."""
+    """List the original messages of a session in order, including the messages that were summarized."""
     return reply({"messages": entries_json(service.af.memory.transcript(**arguments_of(query, grant)))})
 
 
@@ -69,8 +69,8 @@ def transcript(service: Service, grant: Grant, query: requests.TranscriptQuery) 
 def context(service: Service, grant: Grant, body: requests.ContextRequest) -> Response:
     """Build the messages to send to a language model for a task, within a limit of tokens.
 
-    The messages contain core memory, the conversation, and memories about the task. The report lists the included
-    entries, and the entries that were left out.
+    The messages contain the core blocks, the conversation, and memories about the task. The report lists the entries
+    that are included and the entries that are left out.
     """
     check_length("task", body.task, service.af.settings)
     return reply(context_json(service.af.memory.build_context(**arguments_of(body, grant))))
@@ -91,7 +91,7 @@ def clean(service: Service, grant: Grant, body: requests.CleaningRequest) -> Res
     "POST", f"{MEMORY}/restore", "write", {200: models.Entries, 204: None}, errors=(404, 409), uses_model=True
 )
 def restore(service: Service, grant: Grant, body: requests.RestoreRequest) -> Response:
-    """Restore the originals of a summary, or restore an entry that was superseded.
+    """Restore the original messages of a summary, or restore an entry that was superseded (replaced by a newer entry).
 
     The restored entries have their former content, and searches no longer find the summary. For a key without the right
     to read, the response is 204.
@@ -102,7 +102,7 @@ def restore(service: Service, grant: Grant, body: requests.RestoreRequest) -> Re
 
 @router.route("POST", f"{MEMORY}/reindex", "admin", {200: models.Reindexed}, uses_model=True)
 def reindex(service: Service, grant: Grant, body: requests.NamespaceBody) -> Response:
-    """Embed the entries of all namespaces that have no vectors.
+    """Compute the missing vectors of entries in all namespaces.
 
     The response lists the entries of the given namespace that still have no vectors.
     """
@@ -114,7 +114,8 @@ def reindex(service: Service, grant: Grant, body: requests.NamespaceBody) -> Res
 
 @router.route("GET", f"{MEMORY}/audit", "read", {200: models.AuditReport}, tool="memory_audit")
 def audit(service: Service, grant: Grant, query: requests.NamespaceQuery) -> Response:
-    """Report duplicates, unread memories, contradictions and core blocks that are too large."""
+    """Report duplicates, memories that nobody reads, contradictions between core blocks, and core blocks that are too
+    large."""
     return reply(report_json(service.af.memory.audit(**arguments_of(query, grant))))
 
 
@@ -140,7 +141,7 @@ def get_block(service: Service, grant: Grant, query: requests.BlocksQuery, name:
     tool="core_memory_append",
 )
 def append(service: Service, grant: Grant, body: requests.BlockAddition, name: str) -> Response:
-    """Append a line to a core block. If the block does not exist, create it.
+    """Append a line to a core block. If the block does not exist, it is created.
 
     A line that the block already contains is not appended again. For a key without the right to read, the response is
     204.
@@ -160,8 +161,7 @@ def append(service: Service, grant: Grant, body: requests.BlockAddition, name: s
 def replace(service: Service, grant: Grant, body: requests.BlockReplacement, name: str) -> Response:
     """Replace a text that occurs exactly once in a core block.
 
-    This endpoint also requires the right to read, because the result of a replacement reveals if the block contains the
-    text.
+    This endpoint also requires the right to read, because the response shows whether the block contains the text.
     """
     grant.require("read")
     return changed_response(service.af.memory.core.replace(name, **arguments_of(body, grant)), grant)
@@ -169,6 +169,6 @@ def replace(service: Service, grant: Grant, body: requests.BlockReplacement, nam
 
 @core_router.route("DELETE", _BLOCK, "write", {204: None}, tool="memory_delete")
 def delete_block(service: Service, grant: Grant, query: requests.BlocksQuery, name: str) -> Response:
-    """Delete a core block with its history."""
+    """Delete a core block and its history."""
     service.af.memory.core.remove(name, **arguments_of(query, grant))
     return Response(status=204)

@@ -1,6 +1,7 @@
-"""The OpenAPI 3.1 document, made from the declared operations.
+"""Builds the OpenAPI 3.1 document from the declared endpoints.
 
-flask-openapi3 is not used: it needs its own Flask class, takes malformed JSON for null, and reads form fields as JSON.
+The package flask-openapi3 is not used, because it needs its own Flask class, accepts malformed JSON as null, and reads
+form fields as JSON.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ FORM = "multipart/form-data"
 _REF = "#/components/schemas/{model}"
 _ABOUT = (
     "A memory for agents, and answers from documents with page-exact citations. Send a key as "
-    "`Authorization: Bearer KEY`. While no key has been made, requests from the same machine need none."
+    "`Authorization: Bearer KEY`. Until the first key is made, requests from the same machine need no key."
 )
 _FILES = {
     "type": "array",
     "items": {"type": "string", "format": "binary"},
     "minItems": 1,
-    "description": "One or more files, each in a part of this name.",
+    "description": "One or more files. Each file is a part of the form with the name `file`.",
 }
 _KEYS = {None: "Requires no key.", "any": "Requires a key."}
 
@@ -37,7 +38,7 @@ Schema = dict[str, Any]
 
 
 def openapi_document(operations: Sequence[Operation]) -> Schema:
-    """Return the document of these operations, without `servers`."""
+    """Return the OpenAPI document of these endpoints, without the field `servers`, which depends on the request."""
     schemas = _Schemas(operations)
     paths: dict[str, Schema] = {}
     for operation in operations:
@@ -55,7 +56,8 @@ def openapi_document(operations: Sequence[Operation]) -> Schema:
 
 
 class _Schemas:
-    """The JSON Schema of each model. Models of queries and forms are not in the shared part of the document."""
+    """The JSON Schemas of all models. `shared` contains the schemas of bodies and responses. The schemas of queries and
+    forms are not in `shared`, because the document contains their fields in the endpoints."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         used: list[type[BaseModel]] = [Problem, *(model for operation in operations for model in _models(operation))]
@@ -82,7 +84,8 @@ def _models(operation: Operation) -> Iterator[type[BaseModel]]:
 
 
 def _items(returns: Any) -> Sequence[Any]:
-    """Return the models and media types of a response."""
+    """Return the models and media types of a response as a sequence. The sequence is empty for a response without
+    content."""
     if returns is None:
         return ()
     return returns if isinstance(returns, (list, tuple)) else (returns,)
@@ -91,7 +94,7 @@ def _items(returns: Any) -> Sequence[Any]:
 def _operation(operation: Operation, schemas: _Schemas) -> Schema:
     key = _KEYS.get(operation.right, f"Requires a key with the right `{operation.right}`.")
     if operation.tool:
-        key += f" Refused for keys without the tool `{operation.tool}`."
+        key += f" A key without the tool `{operation.tool}` is refused."
     summary, _, description = (operation.view.__doc__ or "").strip().partition("\n\n")
     schema: Schema = {
         "operationId": "_".join(re.findall(r"\w+", f"{operation.method.lower()} {operation.path}")),
@@ -127,7 +130,8 @@ def _parameter(name: str, place: str, schema: Schema, required: bool) -> Schema:
 
 
 def _without_null(schema: Schema) -> Schema:
-    """Return the schema of a parameter or a form field. These cannot be null. They can only be absent."""
+    """Return the schema of a parameter or a form field without null, because a parameter can be absent but cannot be
+    null."""
     result = {key: value for key, value in schema.items() if key != "anyOf"}
     if choices := [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]:
         result |= choices[0] if len(choices) == 1 else {"anyOf": choices}
@@ -165,7 +169,8 @@ def _responses(operation: Operation, schemas: _Schemas) -> Schema:
 
 
 def _error_statuses(operation: Operation) -> set[int]:
-    """Return the statuses of problems: the declared statuses, and the statuses that follow from the other fields."""
+    """Return the HTTP statuses of the errors of an endpoint: the statuses in `errors`, and the statuses that follow
+    from other fields, such as 404 from a parameter in the path."""
     statuses = {*operation.errors}
     statuses |= {400, 401, 403} if operation.right else set()
     statuses |= {404} if "{" in operation.path else set()
@@ -175,7 +180,8 @@ def _error_statuses(operation: Operation) -> set[int]:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Remove the titles that pydantic generates. A property named `title` stays: its value is not text."""
+    """Return the schema without the titles that pydantic generates. A property with the name `title` stays, because its
+    value is a schema and not text."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Declarations of endpoints. One declaration serves Flask, the validation of requests and the OpenAPI document."""
+"""Declarations of endpoints. Flask, the validation of requests and the OpenAPI document use the same declarations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RETRY_AFTER = 2
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Service:
-    """A memory, and the state that its endpoints share."""
+    """A memory, and the objects that all endpoints of this memory share."""
 
     af: AgentFormer
     jobs: Jobs
@@ -47,7 +47,8 @@ class Service:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """An endpoint, as the OpenAPI document describes it, and its view."""
+    """The declaration of one endpoint: its method, path, required right and models, and the view. The view is the
+    function that returns the response."""
 
     method: str
     path: str  # with parameters in braces, such as /api/jobs/{job_id}
@@ -67,7 +68,7 @@ class Operation:
 
 
 class Router:
-    """The endpoints of one module."""
+    """The endpoints of one module, which are declared with `route`."""
 
     def __init__(self, tag: str) -> None:
         self.tag = tag
@@ -76,13 +77,15 @@ class Router:
     def route(
         self, method: str, path: str, right: Right | Literal["any"] | None, returns: Mapping[int, Returns], **more: Any
     ) -> Callable[[View], View]:
-        """Declare an endpoint. The docstring of the decorated view becomes its summary and description.
+        """Return a decorator that declares a view as an endpoint. The docstring of the view becomes the summary and the
+        description of the endpoint.
 
-        `more` are further fields of `Operation`. The view is called with the `Service`, and by name with `grant`
-        (unless `right` is None), the path's parameters, and `query`, `body` or `form`: the annotations of these three
-        parameters are the models. Checks run in this order: key, right, tool, query, body. If the view has no parameter
-        `query`, a query string is refused. If the operation uses a model, the request needs a free thread, and is
-        answered with 429 if there is none.
+        `returns` contains the model or the media types of the response for each status. `more` contains further fields
+        of `Operation`. The view is called with the `Service`, and by name with `grant` (unless `right` is None), the
+        parameters in the path, and `query`, `body` or `form`. The annotations of `query`, `body` and `form` are the
+        models of the request. The checks run in this order: key, right, tool, query, body. If the endpoint needs a key
+        and the view has no parameter `query`, a query string is refused. An endpoint that uses a model needs a free
+        thread. If there is none, the response is 429.
         """
 
         def register(view: View) -> View:
@@ -98,11 +101,12 @@ class Router:
 def add_rules(
     blueprint: Blueprint, operations: Sequence[Operation], service: Service, authorize: Callable[[], Grant]
 ) -> None:
-    """Serve the operations. Answer all other methods of their paths with a problem that lists the allowed methods.
+    """Add the endpoints to the blueprint. A request with another method of the same path gets a problem document that
+    lists the allowed methods.
 
-    Without these answers, the host application could answer those methods, or the request could reach another endpoint:
-    DELETE /api/memory/search would delete the entry with the id `search`. `authorize` returns the grant of the current
-    request, or raises `Unauthenticated`.
+    Otherwise, such a request could reach a page of the host application or another endpoint. For example, DELETE
+    /api/memory/search would delete the entry with the id `search`. `authorize` returns the grant of the current request
+    (the rights of the client), or raises `Unauthenticated`.
     """
     allowed: dict[str, set[str]] = {}
     for operation in operations:
@@ -127,7 +131,8 @@ def _add_rule(blueprint: Blueprint, path: str, name: str, view: View, methods: C
 
 
 def _handle(operation: Operation, service: Service, authorize: Callable[[], Grant], **parameters: Any) -> Any:
-    """Check the current request and call the view. Raises `Unauthenticated`, `Forbidden`, `InvalidInput` and `Busy`."""
+    """Check the current request, call the view and return its response. `parameters` are the values in the path. Raises
+    `Unauthenticated`, `Forbidden`, `InvalidInput` or `Busy` if a check fails."""
     if operation.right is not None:
         parameters["grant"] = grant = authorize()
         if operation.right != "any":
@@ -157,12 +162,12 @@ def _refuse_method(methods: Sequence[str], **parameters: str) -> Response:
 
 
 class ThreadLimit:
-    """A limit on the number of threads for requests that may take long. Such requests wait for a model, upload files or
-    follow a job.
+    """A limit on the number of threads that handle slow requests. A slow request waits for a model, uploads files or
+    follows a job.
 
-    The limit is lower than the number of threads, so other requests always find a free thread. A request over the limit
-    waits while threads become free. If no thread has become free for some time, the request is refused at once, because
-    a waiting request also blocks a thread. Thread-safe.
+    The limit is lower than the number of all threads, so that other requests always find a free thread. A slow request
+    over the limit waits a short time for the end of another slow request. If no slow request has ended recently, the
+    new request is refused at once, because a waiting request also blocks a thread. Thread-safe.
     """
 
     def __init__(self, threads: int, *, wait_seconds: float = _WAIT_SECONDS) -> None:
@@ -173,8 +178,8 @@ class ThreadLimit:
         self._changed_at = time.monotonic()
 
     def held(self) -> ExitStack:
-        """Take a thread until the returned stack is closed. Closing it again does nothing, because a server may close a
-        response twice. Raises `Busy`."""
+        """Reserve a thread. Closing the returned stack releases the thread. Closing the stack again does nothing,
+        because a server may close a response twice. Raises `Busy` if no thread is free."""
         with self._changed:
             deadline = time.monotonic() + self._wait_seconds
             while self._used >= self._threads:
@@ -189,8 +194,8 @@ class ThreadLimit:
         return held
 
     def run(self, view: Callable[[], Result]) -> Result:
-        """Return the response of `view`. A streamed response keeps its thread until the response is closed. Raises
-        `Busy`."""
+        """Reserve a thread, call `view` and return its response. A streamed response keeps its thread until the
+        response is closed. Raises `Busy` if no thread is free."""
         with self.held() as held:
             response = view()
             if isinstance(response, Response) and response.is_streamed:

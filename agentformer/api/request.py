@@ -1,4 +1,4 @@
-"""Requests: bodies and query strings, validated by a model before the endpoint runs."""
+"""Reads the bodies, query strings and forms of requests, and validates them with models."""
 
 from __future__ import annotations
 
@@ -37,29 +37,30 @@ _MESSAGES = {
 
 
 class RequestModel(BaseModel):
-    """Base of JSON bodies: strict JSON types, and no unknown fields."""
+    """Base class of JSON bodies. A value must have exactly the declared JSON type. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _whole_number(cls, value: Any) -> Any:
-        """Convert 3.0 to 3: JSON has one type of number, and JSON Schema counts 3.0 as an integer."""
+        """Convert a number such as 3.0 to the integer 3, because JSON Schema counts 3.0 as an integer."""
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class ParameterModel(BaseModel):
-    """Base of query strings and forms: text that is converted to the type of the field."""
+    """Base class of query strings and forms. The values are text, which is converted to the types of the fields.
+    Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class BoundedBody:
-    """A stream that replaces `wsgi.input` and reports bodies that are too long or incomplete.
+    """A stream that replaces `wsgi.input` and detects bodies that are too long or incomplete.
 
-    Servers that decode chunks end an interrupted body like a complete body, and Werkzeug cuts a body that is too long.
-    This class raises `ClientDisconnected` if the body has fewer bytes than `length` (if the length is known), and
-    `RequestEntityTooLarge` if it has more than `max_bytes`.
+    Raises `ClientDisconnected` if the body has fewer bytes than `length` (None if the length is unknown), and
+    `RequestEntityTooLarge` if the body has more than `max_bytes`. Without this class, some servers would treat an
+    interrupted body as complete, and Werkzeug would cut off a body that is too long.
     """
 
     def __init__(self, stream: Any, max_bytes: int, length: int | None) -> None:
@@ -82,8 +83,9 @@ class BoundedBody:
         return iter(self.readline, b"")
 
     def _allowed(self, size: int) -> int:
-        """Return the number of bytes to read. One byte more than the limit reveals a body that is too long. Some
-        servers do not report the end of a body, so never read more than `length` bytes."""
+        """Return the number of bytes that may be read now, at most `size`. If the length of the body is known, no byte
+        after its end is read, because some servers would wait for more data. If the length is unknown, one byte more
+        than the limit may be read, to detect a body that is too long."""
         end = self._max_bytes + 1 if self._length is None else self._length
         left = max(end - self._read, 0)
         return left if size is None or size < 0 else min(size, left)
@@ -98,53 +100,61 @@ class BoundedBody:
 
 
 def body_of(model: type[Model]) -> Model:
-    """Return the JSON body; an empty body is an empty object. Raises `InvalidInput`, and `UnsupportedMediaType` for
-    another content type."""
+    """Return the JSON body of the current request as a model. An empty body counts as an empty object. Raises
+    `InvalidInput` for an invalid body, and `UnsupportedMediaType` for a content type that is not JSON."""
     data = request.get_data(cache=True)
     if data and not request.is_json:
-        raise UnsupportedMediaType("send the body as application/json")
+        raise UnsupportedMediaType("the body is not JSON; send it with the content type application/json")
     try:
         return model.model_validate_json(data or b"{}")
     except ValidationError as error:
         if name := _unusable_field(data):
-            raise InvalidInput(name, "contains half of a surrogate pair, or is nested too deep") from None
+            raise InvalidInput(
+                name, "contains half of a surrogate pair, or is nested too deep; send another value"
+            ) from None
         raise _invalid_input(error, model, "body") from None
     except ValueError:
-        raise InvalidInput("body", "is not JSON in UTF-8") from None
+        raise InvalidInput("body", "is not JSON in UTF-8; encode the body in UTF-8") from None
 
 
 def query_of(model: type[Model]) -> Model:
-    """Return the query string. Raises `InvalidInput`."""
+    """Return the query string of the current request as a model. Raises `InvalidInput` for an invalid parameter."""
     return _parameters_of(model, request.args, "query")
 
 
 def check_no_query() -> None:
-    """Refuse a query string for an endpoint without parameters, because ignored parameters would mislead the client.
-    Raises `InvalidInput`."""
+    """Raise `InvalidInput` if the current request has a query string. Endpoints without parameters call this function,
+    because the client could believe that an ignored parameter has an effect."""
     for name in request.args:
-        raise InvalidInput(name[:_MAX_SHOWN] or "query", "is not allowed in the URL; this endpoint has no parameters")
+        raise InvalidInput(
+            name[:_MAX_SHOWN] or "query",
+            "is not allowed in the URL; remove it, because this endpoint has no parameters",
+        )
 
 
 def arguments_of(parameters: Any, grant: Grant, **options: Any) -> dict[str, Any]:
-    """Return the fields of a body or query string, with the namespace that the grant allows. `options` are those of
-    `model_dump`. Raises `Forbidden`."""
+    """Return the fields of a body or query string as a dictionary. If the request has no namespace, `namespace` is the
+    default namespace of the grant. `options` are options of pydantic's `model_dump`. Raises `Forbidden` for a namespace
+    that the grant does not allow."""
     return {**parameters.model_dump(**options), "namespace": grant.namespace(parameters.namespace)}
 
 
 def check_length(name: str, text: str, settings: Settings) -> None:
-    """Raise `TooLarge` if a question, a search text or a task is too long."""
+    """Raise `TooLarge` if the text is longer than the setting `max_question_chars`. `name` describes the text in the
+    message."""
     limit = settings.max_question_chars
     if len(text) > limit:
-        raise TooLarge("max_question_chars", f"the {name} has {len(text)} characters; the limit is {limit}")
+        raise TooLarge("max_question_chars", f"the {name} has {len(text)} characters; shorten it to at most {limit}")
 
 
 def form_of(model: type[Model]) -> Model:
-    """Return the text fields of a form. Raises `InvalidInput`."""
+    """Return the text fields of the current form as a model. Raises `InvalidInput` for an invalid field."""
     return _parameters_of(model, request.form, "form")
 
 
 def _unusable_field(data: bytes) -> str | None:
-    """Return the first field with a value that is valid JSON but contains text or nesting that cannot be used."""
+    """Return the name of the first field whose value is valid JSON but cannot be used, because the value contains half
+    of a surrogate pair or is nested too deep. Return None if there is no such field."""
     try:
         value = json.loads(data)
         fields = value if isinstance(value, dict) else {}
@@ -168,7 +178,7 @@ def _parameters_of(model: type[Model], parameters: MultiDict[str, str], place: s
         if name in model.model_fields and _is_list(model, name):
             arguments[name] = values
         elif len(values) > 1:
-            raise InvalidInput(name, f"is given {len(values)} times; give it once")
+            raise InvalidInput(name, f"is given {len(values)} times; give this parameter once")
         else:
             arguments[name] = values[0]
     try:
@@ -183,7 +193,7 @@ def _is_list(model: type[BaseModel], name: str) -> bool:
 
 
 def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -> InvalidInput:
-    """Convert the first error of a validation to `InvalidInput`. `place` is body, query or form."""
+    """Return an `InvalidInput` for the first error that pydantic has found. `place` is `body`, `query` or `form`."""
     details = error.errors(include_url=False, include_context=False)[0]
     path = [str(part) for part in details["loc"]]
     kind, name = details["type"], path[0] if path else place
@@ -192,8 +202,8 @@ def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -
     if kind == "extra_forbidden" and len(path) == 1:
         names = model.model_fields
         similar = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {similar[0]}?" if similar else f"fields are {', '.join(sorted(names)) or 'none'}"
-        return InvalidInput(name[:_MAX_SHOWN], f"is not known here; {hint}")
+        hint = f"did you mean {similar[0]}?" if similar else f"the known names are {', '.join(sorted(names)) or 'none'}"
+        return InvalidInput(name[:_MAX_SHOWN], f"is not a known name; {hint}")
     if kind == "missing":
         return InvalidInput(name, "is missing")
     if kind == "model_type":

@@ -1,4 +1,4 @@
-"""Responses: JSON, problem documents for every error, and streams of server-sent events."""
+"""Builds responses: JSON, problem documents for errors, and streams of server-sent events."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ T = TypeVar("T")
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer events
 _SILENCE_SECONDS = 3.0  # without an event, before a comment checks that the client is still connected
 _COMMENT = ":\n\n"
-_INTERRUPTED = "The answer was interrupted by a server error. The part before it is valid. Ask again."
+_INTERRUPTED = (
+    "A server error interrupted the answer. The text that was sent before the error is valid. Ask the question again."
+)
 _MAX_THREADS = 64  # at once; further generators run in the thread of their caller, without comments
 _threads = threading.BoundedSemaphore(_MAX_THREADS)
 
 
 def reply(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response of type `application/json` in UTF-8."""
+    """Return a JSON response in UTF-8."""
     try:
         body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, from a model or a file name
@@ -43,27 +45,31 @@ def reply(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str
 
 
 def reply_to_reader(grant: Grant, value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    """Return 200 with the value, or 204 without the right to read."""
+    """Return a response with status 200 and the value, or with status 204 and no content if the grant has no right to
+    read."""
     return reply(value, 200, headers) if grant.may("read") else Response(status=204, headers=headers)
 
 
 def reply_page(name: str, items: Sequence[Mapping[str, Any]], limit: int) -> Response:
-    """Return a page of items. `next` is the id of the last item, or None if the page is not full."""
+    """Return a response with one page of a list. The field `name` contains the items. The field `next` is the id of the
+    last item, or null if the page has fewer than `limit` items."""
     return reply({name: items, "next": items[-1]["id"] if len(items) == limit else None})
 
 
 def prefers_events() -> bool:
-    """Return True if the header `Accept` prefers server-sent events to JSON."""
+    """Return True if the client prefers server-sent events to JSON, according to the header `Accept`."""
     return request.accept_mimetypes.best_match(["application/json", EVENT_STREAM]) == EVENT_STREAM
 
 
 def problem(status: int, kind: str, detail: str = "", **members: Any) -> Response:
-    """Return a response of type `application/problem+json`."""
+    """Return an error as a problem document (RFC 9457). `kind` is the end of the problem's `type`, and `members` are
+    additional fields."""
     return _response(Problem(status, problem_json(status, kind, detail, **members)))
 
 
 def handle_errors(target: Flask | Blueprint) -> None:
-    """Answer every error of a whole application, or of the views of a blueprint, with a problem document."""
+    """Register error handlers that respond with problem documents. For an application, they handle every error. For a
+    blueprint, they handle the errors of its views."""
     target.register_error_handler(AgentFormerError, _expected)
     target.register_error_handler(HTTPException, _http)
     target.register_error_handler(Exception, _unexpected)
@@ -94,24 +100,27 @@ def _unexpected(error: Exception) -> Response:
 
 
 def answer_stream(events: Generator[AnswerEvent, None, None]) -> Response:
-    """Stream an answer as events `token` and `error`, and at the end an event `answer`."""
+    """Return a response that streams an answer as events: `token` for each part, `error` if the model fails, and
+    `answer` at the end."""
     return stream(_named(events), _INTERRUPTED)
 
 
 def stream(events: Generator[Event | None, None, None], interrupted: str) -> Response:
-    """Stream events. None is sent as a comment. If a server error interrupts the stream, `interrupted` is the detail of
-    the last event.
+    """Return a response that streams the events. None is sent as a comment, to check that the client is still
+    connected. If a server error interrupts the stream, the last event is `error`, and `interrupted` is its text.
 
-    If the client disconnects, the thread of the server is released, and `events` is closed at its next event.
+    If the client disconnects, the thread of the server is released. The generator `events` is closed as soon as it
+    yields its next event.
     """
     return Response(_encoded(events, interrupted), content_type=f"{EVENT_STREAM}; charset=utf-8", headers=_HEADERS)
 
 
 def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | None, None, None]:
-    """Yield the items of a generator that runs in a thread. Whenever `seconds` pass without an item, yield None.
+    """Yield the items of a generator that runs in another thread. Whenever `seconds` pass without an item, yield None.
 
-    Errors of `items` are raised here. Closing this generator does not wait: `items` is closed at its next item or at
-    its end.
+    An error that `items` raises is raised here too. Closing the returned generator does not wait: `items` is closed
+    when it yields its next item. If too many threads are in use, `items` runs in the thread of the caller, and None is
+    never yielded.
     """
     if not _threads.acquire(blocking=False):
         with closing(items):
@@ -139,14 +148,14 @@ def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | 
 
 
 class _End:
-    """The end of a generator, with its error if it raised one."""
+    """The end of a generator. `error` is the exception that the generator raised, or None."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
 
 
 def _produce(items: Generator[T, None, None], queue: Queue[T | _End], cancelled: threading.Event) -> None:
-    """Put all items into the queue, and then the end."""
+    """Put all items into the queue, and then an `_End`. If `cancelled` is set, stop after the next item."""
     error: Exception | None = None
     try:
         with closing(items):
@@ -174,7 +183,7 @@ def _encoded(events: Generator[Event | None, None, None], interrupted: str) -> I
             for event in items:
                 yield _event(*event) if event else _COMMENT
     except Exception:  # the status was sent already, so the error can only be an event
-        log.exception("a stream was interrupted")
+        log.exception("an error interrupted a stream of events")
         problem = problem_json(500, "internal")
         yield _event("error", {"type": problem["type"], "title": problem["title"], "detail": interrupted})
 

@@ -1,4 +1,4 @@
-"""Endpoints of the server: health, readiness, the state of all parts, and metrics for Prometheus."""
+"""Endpoints about the server: health, readiness, the state of all parts, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _BUSY = "busy"  # such as an index that is being updated after an upload; reques
 _CHECK_SECONDS = 0.4  # for one part: two parts are checked, and monitors give up after a second
 _NO_ENTRY = "-"  # the id of no entry
 _FAILURE = EmbedderUnavailable.__name__  # a text that is too long is not a failure of the embedder
-_UNREADABLE = "unreadable; see the server's log"
-_UNAVAILABLE = "unavailable; memories are stored, and found by their words"
-_NOT_LOADED = "not used yet; loaded at its first use"
+_UNREADABLE = "unreadable; see the log of the server"
+_UNAVAILABLE = "unavailable; memories are stored, and searches find them by their words"
+_NOT_LOADED = "not used yet; the embedder is loaded at its first use"
 _LABELS = ("role", "provider", "model")
 _PREFIX = "agentformer_provider"
 _ALIAS = "hierarchical"  # another name for a backend that is also listed under its own name
@@ -37,13 +37,13 @@ router = Router("server")
 
 
 class Alive(ResponseModel):
-    """The process answers."""
+    """The answer of a process that can answer requests."""
 
     status: Literal["ok"]
 
 
 class Parts(ResponseModel):
-    """The state of each part: `ok`, or a short description of its problem."""
+    """The state of each part of the memory: `ok`, `busy`, or a short description of the problem."""
 
     store: str
     index: str
@@ -53,14 +53,14 @@ class Parts(ResponseModel):
 
 
 class Readiness(ResponseModel):
-    """Readiness of the server for requests."""
+    """The readiness of the server for requests, and the state of each part."""
 
     status: Literal["ready", "not ready"]
     parts: Parts
 
 
 class State(BaseModel):
-    """Counts and states of all parts. Further fields depend on the backend."""
+    """Counts and states of all parts of the memory. Further fields depend on the storage backend."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -79,8 +79,8 @@ def healthz(service: Service) -> Response:
 def readyz(service: Service) -> Response:
     """Check that the server can use the store and the index.
 
-    The response is 503 while the store or the index cannot be read. If a part is busy or the embedder is unavailable,
-    the response is 200 and contains this state, because another server would not answer better.
+    The response is 503 while the store or the index cannot be read. If the store or the index is only busy, or if the
+    embedder is unavailable, the response is 200, because the server can still answer requests.
     """
     parts = service.readiness()
     ready = all(parts[name] in (_OK, _BUSY) for name in ("store", "index"))
@@ -91,8 +91,8 @@ def readyz(service: Service) -> Response:
 def status(service: Service, grant: Grant) -> Response:
     """Return counts and states of all parts, over all namespaces.
 
-    The values are those of `agentformer status --json`, for the process that answers. A key that is limited to
-    namespaces is refused.
+    The fields are those of the command `agentformer status --json`. The calls of models are counted for the process
+    that answers. A key that is limited to namespaces is refused.
     """
     grant.require_all_namespaces()
     return reply(service.af.status())
@@ -100,10 +100,11 @@ def status(service: Service, grant: Grant) -> Response:
 
 @router.route("GET", "/metrics", "admin", {200: ("text/plain",)}, errors=(501,))
 def metrics(service: Service, grant: Grant) -> Response:
-    """Return counters of each embedder and language model, and sizes of each backend, in the format of Prometheus.
+    """Return metrics for Prometheus: the calls of each embedder and language model, and the number of entries in each
+    backend.
 
-    The values are those of the process that answers, over all namespaces. A key that is limited to namespaces is
-    refused.
+    The metrics include all namespaces. The calls are counted for the process that answers. A key that is limited to
+    namespaces is refused.
     """
     grant.require_all_namespaces()
     try:
@@ -123,8 +124,8 @@ def metrics(service: Service, grant: Grant) -> Response:
 
 
 class ReadinessChecks:
-    """Checks the parts of a memory. No check loads a model or waits long. If a part hangs, it blocks only one thread,
-    even if it is checked many times. Thread-safe."""
+    """Checks whether the parts of a memory can be used. No check loads a model or waits long. If a part hangs, only one
+    thread is blocked, even if the part is checked many times. Thread-safe."""
 
     def __init__(self, af: AgentFormer) -> None:
         self._af = af
@@ -135,16 +136,18 @@ class ReadinessChecks:
         self._embedder = _NOT_LOADED
 
     def parts(self) -> dict[str, str]:
-        """Return the state of each part."""
+        """Return the state of each part, by the name of the part."""
         return {"store": self._store.state(), "index": self._index.state(), "embedder": self._embedder_state()}
 
     def _search(self) -> None:
-        """Run a search by words. This updates the index from the records and needs no model."""
+        """Search by words, to check the index. The search updates the index from the stored records, and needs no
+        model."""
         for namespace in self._af.backend.namespaces()[:1]:
             self._af.backend.search(Query("ready", Scope(namespace), limit=1, mode="lexical"))
 
     def _embedder_state(self) -> str:
-        """Judge the embedder by its calls since the last check. If there were no calls, the state does not change."""
+        """Return the state of the embedder, which depends on its calls since the last check. If there were no calls,
+        return the former state."""
         usage = [counts for name, counts in self._af.usage().items() if name.startswith("embedder ")]
         calls = sum(counts["calls"] for counts in usage)
         errors = sum(counts["errors"].get(_FAILURE, 0) for counts in usage)
@@ -158,7 +161,7 @@ class ReadinessChecks:
 
 
 class _Check:
-    """A check that runs in its own thread. Only one run is active at a time."""
+    """A check of one part in its own thread. At most one run of the check is active at a time."""
 
     def __init__(self, name: str, check: Callable[[], object]) -> None:
         self._name = name
@@ -167,7 +170,8 @@ class _Check:
         self._last: Future[str] | None = None
 
     def state(self) -> str:
-        """Return the result of a new check. If a check is already running, return the result of that check."""
+        """Run the check and return its result. If the check is already running, wait for that run. Return `busy` if the
+        result takes too long."""
         with self._lock:
             if self._last is None or self._last.done():
                 self._last = Future()
@@ -191,13 +195,17 @@ class _Check:
 def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) -> Iterator[Any]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    calls = CounterMetricFamily(f"{_PREFIX}_calls", "Calls, including failed ones.", labels=_LABELS)
+    calls = CounterMetricFamily(f"{_PREFIX}_calls", "Calls, including failed calls.", labels=_LABELS)
     errors = CounterMetricFamily(f"{_PREFIX}_errors", "Failed calls by kind of error.", labels=(*_LABELS, "kind"))
     tokens = CounterMetricFamily(
-        f"{_PREFIX}_tokens", "Tokens read (in) and written (out).", labels=(*_LABELS, "direction")
+        f"{_PREFIX}_tokens", "Tokens that the models read (in) and wrote (out).", labels=(*_LABELS, "direction")
     )
-    seconds = CounterMetricFamily(f"{_PREFIX}_seconds", "Time spent in calls.", labels=_LABELS)
-    slowest = GaugeMetricFamily(f"{_PREFIX}_slowest_seconds", "The slowest call since the start.", labels=_LABELS)
+    seconds = CounterMetricFamily(f"{_PREFIX}_seconds", "Duration of all calls, in seconds.", labels=_LABELS)
+    slowest = GaugeMetricFamily(
+        f"{_PREFIX}_slowest_seconds",
+        "Duration of the slowest call, in seconds.",
+        labels=_LABELS,
+    )
     for labels, counts in providers.items():
         calls.add_metric(labels, counts["calls"])
         for kind, count in counts["errors"].items():
@@ -212,7 +220,7 @@ def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) ->
 def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
     from prometheus_client.core import GaugeMetricFamily
 
-    for name, what in (("entries", "Entries stored."), ("pending", "Entries that are not embedded yet.")):
+    for name, what in (("entries", "Entries in the store."), ("pending", "Entries that have no vectors yet.")):
         gauge = GaugeMetricFamily(f"agentformer_{name}", what, labels=("backend",))
         for backend, status in stores.items():
             if name in status:
@@ -221,7 +229,7 @@ def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
 
 
 def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
-    """Return the status of each backend by its name, each backend once."""
+    """Return the status of each backend by the name of the backend. A backend with two names is returned once."""
     status = af.backend.status()
     backends = status.get("backends")
     if not backends:
@@ -230,7 +238,8 @@ def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return counts by labels. The counts of one model at several addresses are added: an address is not a label."""
+    """Return the counts of calls by their labels (role, provider, model). If one model is used at several addresses,
+    its counts are added, because the address is not a label."""
     totals: dict[tuple[str, ...], dict[str, Any]] = {}
     for key, counts in usage.items():
         total = totals.setdefault(_labels(key), {"errors": {}, "slowest_ms": 0})
@@ -243,8 +252,8 @@ def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], 
 
 
 def _labels(key: str) -> tuple[str, str, str]:
-    """Return role, provider and model of a usage key `ROLE PROVIDER:MODEL ADDRESS`; some keys have no address. For a
-    model in a local folder, return only the name of the folder."""
+    """Return the role, the provider and the model in a key `ROLE PROVIDER:MODEL ADDRESS`. The address may be absent.
+    For a model in a local folder, return the name of the folder without its path."""
     role, _, rest = key.partition(" ")
     spec, _, last = rest.rpartition(" ")
     if not last.startswith(("http://", "https://")):

@@ -1,4 +1,4 @@
-"""Endpoints of the toolbox: list the tools of an agent, and call one."""
+"""Endpoints to list the tools of an agent, and to call a tool."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ router = Router("tools")
 
 
 class Arguments(RootModel[dict[str, Any]]):
-    """The arguments of a tool by name. The `parameters` of the tool are the schema of its arguments."""
+    """The arguments of a tool by name. The field `parameters` of the tool is the JSON Schema of the arguments."""
 
 
 class Function(ResponseModel):
-    """A tool, as a language model needs it."""
+    """The name, the description and the parameters of a tool, as a language model gets them."""
 
     name: str
     description: str
@@ -30,16 +30,16 @@ class Function(ResponseModel):
 
 
 class Annotations(ResponseModel):
-    """The effects of a tool on the store."""
+    """The title of a tool, and the effects of a call on the stored data."""
 
     title: str
     read_only: bool
-    destructive: bool = Field(description="True if a call may delete data permanently.")
+    destructive: bool = Field(description="True if a call can delete data permanently.")
     idempotent: bool = Field(description="True if repeating a call has no further effect.")
 
 
 class Tool(ResponseModel):
-    """A tool in the format of OpenAI's `tools`, with its annotations."""
+    """A tool in the format of OpenAI's `tools`, with additional annotations."""
 
     type: Literal["function"]
     function: Function
@@ -53,7 +53,7 @@ class Tools(ResponseModel):
 
 
 class ToolResult(ResponseModel):
-    """The result of a tool."""
+    """The result of a call of a tool."""
 
     result: dict[str, Any]
 
@@ -62,7 +62,7 @@ class ToolResult(ResponseModel):
 def list_tools(service: Service, grant: Grant) -> Response:
     """List the tools that the key may call.
 
-    Each tool has the format of OpenAI's `tools`. The `annotations` describe the effects of a call on the store.
+    Each tool has the format of OpenAI's `tools`. The `annotations` describe the effects of a call on the stored data.
     """
     toolbox = service.af.toolbox
     annotations = [
@@ -90,7 +90,7 @@ def list_tools(service: Service, grant: Grant) -> Response:
 def call_tool(service: Service, grant: Grant, body: Arguments, name: str) -> Response:
     """Call a tool with the arguments in the body.
 
-    If an argument is wrong, the message of the problem explains the correction, so that a language model can call the
-    tool again. The key needs the right that the tool requires.
+    If an argument is wrong, the field `detail` of the response explains how to correct the argument, so that a language
+    model can call the tool again. The key needs the right that the tool requires.
     """
     return reply({"result": service.af.toolbox.call(name, body.root, Caller(grant=grant))})

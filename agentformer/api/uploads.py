@@ -1,4 +1,4 @@
-"""`POST /api/rag/upload`: files become documents, at once or in a job."""
+"""The endpoint `POST /api/rag/upload`, which makes documents from files, at once or in a job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from agentformer.tools.result_json import document_json
 
 _FILE = "file"  # the name of the parts that are files
 _ASYNC = "respond-async"
-_PREFER = {"Prefer": f"`{_ASYNC}` (RFC 7240): answer with 202 at once, and read the files in a job."}
+_PREFER = {"Prefer": f"With `{_ASYNC}` (RFC 7240), the response is 202 at once, and a job reads the files."}
 _MAX_NAME = 255  # characters
 _MAX_FIELDS = 20  # parts besides the files; more than there are
 _MAX_FIELD_BYTES = 500_000  # of each of these, held in memory
@@ -50,12 +50,12 @@ router = Router("documents")
 
 
 class UploadForm(ParameterModel):
-    """Fields that apply to all files of an upload."""
+    """Form fields that apply to all files of an upload."""
 
     namespace: Namespace = None
     metadata: Annotated[str, Field(max_length=_MAX_METADATA, json_schema_extra=_OBJECT)] | None = Field(
         default=None,
-        description="A JSON object. Questions can be limited to documents with certain values in it.",
+        description="A JSON object. A question can select documents by these values (see `filters`).",
         examples=['{"site": "north"}'],
     )
     password: Annotated[str, Field(max_length=_MAX_PASSWORD)] | None = Field(
@@ -64,13 +64,13 @@ class UploadForm(ParameterModel):
 
 
 class Uploaded(ResponseModel):
-    """The result of each file, in the order of the request."""
+    """The result of each file, in the order of the files in the request."""
 
     documents: list[DocumentModel]
 
 
 def upload_jobs(af: AgentFormer) -> Jobs:
-    """Return the started job queue of a memory. Jobs of an earlier process continue."""
+    """Start and return the queue of the upload jobs of a memory. Unfinished jobs of an earlier process continue."""
     settings, ingest = af.settings, _JobIngest(af.rag)
     jobs = Jobs(settings.index_dir, settings.upload_dir, ingest, most=settings.max_jobs, days=settings.job_days)
     jobs.start()
@@ -79,7 +79,8 @@ def upload_jobs(af: AgentFormer) -> Jobs:
 
 @contextmanager
 def _upload_slot(service: Service) -> Iterator[None]:
-    """Count this request as an upload in progress, and read the body."""
+    """A context in which the current request counts as an upload in progress. The body of the request is read at the
+    beginning. Raises `Busy` if too many uploads are in progress."""
     settings = service.af.settings
     if not service.uploads.acquire(blocking=False):
         raise Busy("max_uploads", f"Server busy: {settings.max_uploads} uploads are in progress. Retry later.")
@@ -102,13 +103,13 @@ def _upload_slot(service: Service) -> Iterator[None]:
     tool="rag_upload",
 )
 def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
-    """Upload files, which become documents.
+    """Upload files. Each file becomes a document.
 
-    If at least one file is stored as a document, the response is 201, otherwise 422. The body of both responses
-    contains the status and the reason of each file. If the same bytes are stored already, the file is `unchanged`. If
-    another document has the same name, the new document replaces it. A key without the right to read gets no ids and no
-    data of earlier documents. With `Prefer: respond-async`, the response is 202 with a job, and `Location` is the URL
-    of the job.
+    If at least one file is stored as a document, the response is 201, otherwise 422. These responses contain the status
+    and the reason of each file. If the same bytes are stored already, the file is `unchanged`. If another document has
+    the same name, the new document replaces it. A key without the right to read gets no ids and no data of earlier
+    documents. With the header `Prefer: respond-async`, the response is 202 with a job, and the header `Location` is the
+    URL of the job.
     """
     rag, settings = service.af.rag, service.af.settings
     namespace = grant.namespace(form.namespace)
@@ -128,7 +129,7 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
 
 
 class _JobIngest:
-    """Ingests the files of a job. A failed file does not stop the others."""
+    """Ingests the files of a job. If one file fails, the other files are still ingested."""
 
     def __init__(self, rag: RAGTool) -> None:
         self._rag = rag
@@ -136,7 +137,8 @@ class _JobIngest:
     def ingest(
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
     ) -> Mapping[str, Any]:
-        """Return the document of one file as JSON. Raises `StoreError`."""
+        """Ingest one file, and return its document as JSON. If the file is invalid, the document has the status
+        `failed`. Raises `StoreError` if the document cannot be stored."""
         try:
             return document_json(_ingest(self._rag, job.task, name, file, password, progress))
         except StoreError:
@@ -151,10 +153,11 @@ class _JobIngest:
 def _ingest(
     rag: RAGTool, task: Task, name: str, file: BinaryIO, password: str | None, progress: Progress | None = None
 ) -> Document:
-    """Ingest one file. Invalid input is a failed document, not an error."""
+    """Ingest one file, and return its document. If the file or its name is invalid, the document has the status
+    `failed`."""
     try:
         if not name:  # else the document would get the name of the job's temporary file
-            raise InvalidInput("name", "give the document a name, such as report.pdf")
+            raise InvalidInput("name", "is missing; give the file a name, such as report.pdf")
         namespace, metadata = task.namespace, task.metadata
         return rag.upload(file, name=name, namespace=namespace, metadata=metadata, password=password, progress=progress)
     except InvalidInput as error:
@@ -166,15 +169,15 @@ def _failed(task: Task, name: str, reason: str) -> Document:
 
 
 def _prefers_job() -> bool:
-    """Return True if the header `Prefer` requests a job. Preferences are separated by commas, ignore case, and may have
-    values and parameters."""
+    """Return True if the header `Prefer` contains `respond-async`. The preferences in this header are separated by
+    commas, ignore case, and may have values and parameters."""
     header = ",".join(request.headers.getlist("Prefer"))
     names = (item.partition(";")[0].partition("=")[0].strip().lower() for item in header.split(","))
     return _ASYNC in names
 
 
 def _file_name(path: str | None) -> str:
-    """Return the name of a file without folders and characters that are not printable."""
+    """Return the last part of a path, without characters that are not printable."""
     name = PurePosixPath((path or "").replace("\\", "/")).name
     return "".join(letter for letter in name if letter.isprintable())[-_MAX_NAME:]
 
@@ -192,9 +195,10 @@ def _json_object(field: str, text: str | None) -> dict[str, Any]:
 
 
 def _read_multipart(settings: Settings) -> None:
-    """Read the body of the current request. Large files are stored on disk until the end of the request.
+    """Read the form in the body of the current request. Large files are stored on disk until the request ends.
 
-    Raises `InvalidInput`, `TooLarge`, `StoreFull`, and `UnsupportedMediaType`.
+    Raises `InvalidInput` for an invalid form, `TooLarge` for an exceeded limit, `StoreFull` if the disk is full, and
+    `UnsupportedMediaType` if the body is not a form.
     """
     if request.mimetype != "multipart/form-data":
         if not request.mimetype and not request.content_length:
@@ -213,18 +217,19 @@ def _read_multipart(settings: Settings) -> None:
         raise InvalidInput("body", f"is not valid multipart/form-data: {str(error)[:120]}") from None
     except OSError as error:
         if error.errno in _DISK_FULL:
-            message = f"the upload cannot be stored: {error.strerror}; free space for temporary files"
+            message = f"the upload cannot be stored: {error.strerror}; free some disk space for temporary files"
             raise StoreFull(message) from error
         raise
     _files_of_request(settings)  # before the form is validated, which would report a file without a name as a field
 
 
 def _files_of_request(settings: Settings) -> list[FileStorage]:
-    """Return the parts named `file`. Raises `InvalidInput`; `TooLarge` if the host application has read the body."""
+    """Return the files in the form. Raises `InvalidInput` if there is no file, or if a file has a field name other than
+    `file`. Raises `TooLarge` if there are too many files."""
     if _FILE in request.form:
-        raise InvalidInput(_FILE, "must be a file: its part needs a filename")
+        raise InvalidInput(_FILE, "must be a file; add a filename to this part of the form")
     if unknown := next((name for name in request.files if name != _FILE), None):
-        raise InvalidInput(unknown[:80], f"is not known here; files are parts named '{_FILE}'")
+        raise InvalidInput(unknown[:80], f"is not a known name; send each file in a part named '{_FILE}'")
     files = request.files.getlist(_FILE)
     if not files:
         raise _no_file()
@@ -233,8 +238,8 @@ def _files_of_request(settings: Settings) -> list[FileStorage]:
 
 
 class _Parser(FormDataParser):
-    """A parser that also reports invalid bodies and too many files. The parser of Werkzeug ignores the errors of an
-    invalid body. Raises `TooLarge`."""
+    """A parser of forms that raises an error for an invalid body, which the parser of Werkzeug ignores. Raises
+    `TooLarge` if there are too many files."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named, silent=False)
@@ -249,17 +254,19 @@ class _Parser(FormDataParser):
 
 def _check_count(files: int, limit: int) -> None:
     if files > limit:
-        raise TooLarge("max_upload_files", f"the upload has more than {limit} files; send at most {limit} at once")
+        raise TooLarge("max_upload_files", f"the upload has more than {limit} files; send at most {limit} together")
 
 
 def _too_large(settings: Settings) -> TooLarge:
-    """Return the error with the name of the exceeded limit, because Werkzeug does not name the limit."""
+    """Return an error that names the exceeded limit, because the error of Werkzeug does not name the limit."""
     max_bytes = settings.max_file_bytes + FORM_BYTES
     body = request.environ["wsgi.input"]
     if (request.content_length or 0) > max_bytes or (isinstance(body, BoundedBody) and body.too_long):
-        message = f"an upload may have at most {max_bytes} bytes; send fewer files, or raise the limit"
+        message = f"an upload may have at most {max_bytes} bytes; send fewer files, or raise the setting max_file_bytes"
         return TooLarge("max_file_bytes", message)
-    message = f"a field has more than {_MAX_FIELD_BYTES} bytes, or there are more than {_MAX_FIELDS}; send less"
+    message = (
+        f"a field has more than {_MAX_FIELD_BYTES} bytes, or there are more than {_MAX_FIELDS} fields; send less data"
+    )
     return TooLarge("max_field_bytes", message)
 
 

@@ -215,7 +215,10 @@ def test_a_lost_original_is_404_without_a_path(client: Any, tmp_path: Path) -> N
     for file in (tmp_path / "u").rglob("*.bin"):
         file.unlink()
     answer = client.get(f"/api/rag/documents/{document}/content")
-    assert (answer.status_code, answer.json["detail"]) == (404, "the original of this document is not stored")
+    assert (answer.status_code, answer.json["detail"]) == (
+        404,
+        "the original file of this document is not stored; upload the document again",
+    )
 
 
 @pytest.mark.process

@@ -223,7 +223,7 @@ def test_the_openapi_document_names_the_tool_of_each_operation(shared: Mounted) 
     for method, path, _, tool in TOOLS:
         path = path.partition("?")[0].replace("entry", "entry_id").replace("document}", "document_id}")
         described = paths[path.replace("persona", "{name}")][method.lower()]
-        assert f"Refused for keys without the tool `{tool}`" in described["description"]
+        assert f"A key without the tool `{tool}` is refused" in described["description"]
 
 
 # Namespaces

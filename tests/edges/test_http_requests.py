@@ -93,8 +93,8 @@ def test_messages_are_short_and_name_the_expected_type() -> None:
     assert str(error_of(b'{"text": 5}')) == "text: must be text, got 5"
     assert str(error_of(b'{"text": ""}')) == "text: is empty, got ''"
     assert str(error_of(b"{}")) == "text: is missing"
-    assert str(error_of(b'{"text": "x", "shar": 1}')) == "shar: is not known here; did you mean share?"
-    assert "fields are count, data, flag, share, text" in str(error_of(b'{"text": "x", "zzz": 1}'))
+    assert str(error_of(b'{"text": "x", "shar": 1}')) == "shar: is not a known name; did you mean share?"
+    assert "names are count, data, flag, share, text" in str(error_of(b'{"text": "x", "zzz": 1}'))
     assert len(str(error_of(json.dumps({"text": ["x" * 100_000]}).encode()))) < 200
     assert len(str(error_of(json.dumps({"text": "x", "y" * 100_000: 1}).encode()))) < 300
 

@@ -1,4 +1,4 @@
-"""Models of requests and responses, as the OpenAPI document shows them; and the types that several of them share."""
+"""Models of the requests and responses of the HTTP API, and types that several models use."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=NOT_BLANK
 Namespace = Annotated[
     Name | None,
     Field(
-        description="The namespace. By default, this is the only namespace of the key, or else `default`.",
+        description="The namespace. The default is `default`, or for a key with one namespace, this namespace.",
         examples=["default"],
     ),
 ]
 Limit = Annotated[int, Field(ge=1, le=MAX_LISTED, description="The maximum number of items.")]
-Cursor = Annotated[str, Field(max_length=MAX_NAME, description="The `next` of the previous page.")]
+Cursor = Annotated[str, Field(max_length=MAX_NAME, description="The value of `next` on the previous page.")]
 Tier = Literal["core", "semantic", "episodic", "working"]
 Next = Annotated[str | None, Field(description="The value of `after` for the next page, or null on the last page.")]
 Text = Annotated[str, Field(min_length=1, pattern=NOT_BLANK)]
 
 
 class ResponseModel(BaseModel):
-    """Base of responses: all fields are always present, and no others."""
+    """Base class of responses. A response always contains all fields of its model, and no other fields."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Problem(BaseModel):
-    """An error (RFC 9457). The values of `type` never change. Other fields are added for some types."""
+    """An error (RFC 9457). The values of `type` are the same in all versions. Some types of errors have additional
+    fields."""
 
     model_config = ConfigDict(extra="allow")
 
     type: str = Field(description="The kind of error.", examples=["urn:agentformer:problem:invalid-input"])
     title: str = Field(description="The kind of error in a few words.")
     status: int = Field(ge=400, le=599)
-    detail: str = Field(default="", description="A description of the error, and of its correction.")
-    field: str = Field(default="", description="The invalid parameter or field of the body.")
-    limit: str = Field(default="", description="The setting that limits the request.")
+    detail: str = Field(default="", description="A description of the error, and how to correct it.")
+    field: str = Field(default="", description="The name of the invalid parameter or field.")
+    limit: str = Field(default="", description="The limit that the request exceeds.")
     request_id: str = Field(default="", description="The id of this request in the server's log.")

@@ -1,4 +1,4 @@
-"""Documents, their parts, and answers from them."""
+"""Models of questions, answers, documents, passages and pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_TOKENS = 4096
 
 
 def _empty(value: Any) -> Any:
-    """Convert null to "", so that the error is the same as for an empty question."""
+    """Return "" for null, so that null is refused with the same message as an empty question."""
     return "" if value is None else value
 
 
@@ -23,12 +23,12 @@ class Question(RequestModel):
     """A question about the documents of a namespace."""
 
     question: Annotated[Text, BeforeValidator(_empty)] = Field(
-        description="The question. The setting `max_question_chars` limits the length.",
+        description="The question. The setting `max_question_chars` limits its length.",
         examples=["Who keeps the keys?"],
     )
     top_k: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = Field(
         default=None,
-        description="The number of passages to answer from. The default is a setting of the server, normally 3.",
+        description="The number of passages to use for the answer. The default is a setting of the server, normally 3.",
     )
     namespace: Namespace = None
     filters: dict[str, Any] | None = Field(
@@ -38,16 +38,16 @@ class Question(RequestModel):
         examples=[{"site": "north"}],
     )
     max_tokens: Annotated[int, Field(ge=1, le=_MAX_TOKENS)] | None = Field(
-        default=None, description="The maximum length of the answer of a language model."
+        default=None, description="The maximum number of tokens in an answer of a language model."
     )
     stream: bool | None = Field(
         default=None,
-        description="If true, the answer is streamed as server-sent events. The default follows the header `Accept`.",
+        description="If true, the answer is streamed as server-sent events. By default, the header `Accept` decides.",
     )
 
 
 class DocumentParameters(ParameterModel):
-    """The namespace of a document."""
+    """Query parameters that select the namespace of a document."""
 
     namespace: Namespace = Field(
         default=None, description="The namespace of the document. By default, all namespaces of the key are searched."
@@ -55,7 +55,7 @@ class DocumentParameters(ParameterModel):
 
 
 class DocumentsParameters(ParameterModel):
-    """A page of documents."""
+    """Query parameters that select a page of the list of documents."""
 
     namespace: Namespace = None
     limit: Limit = 100
@@ -63,16 +63,17 @@ class DocumentsParameters(ParameterModel):
 
 
 class PartsParameters(DocumentParameters):
-    """A page of the parts of a document."""
+    """Query parameters that select a part of the list of passages or pages of a document."""
 
     limit: Limit = 100
     after: Cursor = ""
 
 
 class Document(ResponseModel):
-    """A document, or a file that could not be stored. `reason` explains the `status`.
+    """A document that was stored, or a file that could not be stored. `reason` explains the `status`.
 
-    A document with the status `pending` is found only by its words until it is embedded.
+    While a document has the status `pending`, searches find it only by its words, because its vectors are not computed
+    yet.
     """
 
     name: str
@@ -90,14 +91,15 @@ class Document(ResponseModel):
 
 
 class Documents(ResponseModel):
-    """A page of documents, oldest first."""
+    """A page of the list of documents. The oldest document comes first."""
 
     documents: list[Document]
     next: Next
 
 
 class Chunk(ResponseModel):
-    """A passage of a document: `content` is the text of its page from `start` to `end`, in code points."""
+    """A passage of a document. `content` is the part of the page's text from `start` to `end`. These positions count
+    Unicode code points."""
 
     id: str
     document_id: str
@@ -108,21 +110,19 @@ class Chunk(ResponseModel):
     end: int
     content: str
     title: str
-    context: str = Field(
-        description="The title of the document and the headings above the passage. It is indexed with the passage."
-    )
+    context: str = Field(description="The title of the document and the headings above the passage. It is indexed too.")
     metadata: dict[str, Any]
 
 
 class Chunks(ResponseModel):
-    """A page of chunks, in document order."""
+    """A part of the list of passages of a document, in the order of the text."""
 
     chunks: list[Chunk]
     next: Next
 
 
 class DocumentPage(ResponseModel):
-    """The stored text of a page. The offsets of citations refer to it."""
+    """The stored text of a page. The fields `start` and `end` of a citation are positions in this text."""
 
     id: str
     number: int = Field(description="The number of the page. The first page has the number 1.")
@@ -130,18 +130,19 @@ class DocumentPage(ResponseModel):
     text: str
     status: PageStatus
     reason: str
-    method: str = Field(description="The extractor that read the page.")
+    method: str = Field(description="The method that extracted the text of the page.")
 
 
 class DocumentPages(ResponseModel):
-    """Pages of a document, in order."""
+    """A part of the list of the pages of a document, in order."""
 
     pages: list[DocumentPage]
     next: Next
 
 
 class Citation(ResponseModel):
-    """Evidence for the answer. `quote` is the text of the page from `start` to `end`, in code points."""
+    """A quotation that supports the answer. `quote` is the part of the page's text from `start` to `end`. These
+    positions count Unicode code points."""
 
     number: int = Field(description="The number of the citation, such as 1 for `[1]` in the answer.")
     document: str
@@ -156,29 +157,33 @@ class Citation(ResponseModel):
 
 
 class Vote(ResponseModel):
-    """The influence of one ranked list on the rank of a hit."""
+    """The influence of one list of results on the rank of a hit. A search combines several lists, such as the results
+    by words and the results by vectors."""
 
     name: str = Field(description="The list: `words`, `vectors`, `document`, `mentions`, `period` or `reranker`.")
     rank: int = Field(ge=1, description="The rank of the hit in this list.")
-    weight: float = Field(ge=0, description="The weight of the list. If a reranker is used, only its list decides.")
+    weight: float = Field(ge=0, description="The weight of the list. If there is a list `reranker`, it decides alone.")
 
 
 class Scores(ResponseModel):
-    """The scores of a hit. `score` is in 0..1, higher is better, and comparable within its own list."""
+    """The scores of a hit. `score` is from 0 to 1, and a higher score is better. Compare scores only with other hits of
+    the same search."""
 
     score: float
-    dense_score: float | None = Field(description="The cosine similarity of the best window.")
+    dense_score: float | None = Field(
+        description="The cosine similarity of the search text and the most similar part of the content."
+    )
     lexical_score: float | None = Field(description="The BM25 score. It has no upper limit.")
     dense_rank: int | None
     lexical_rank: int | None
     span: Annotated[list[int], Field(min_length=2, max_length=2)] | None = Field(
         description="The start and the end of the part of the content that matches best, in code points."
     )
-    votes: list[Vote] = Field(description="The lists that decided the rank of the hit.")
+    votes: list[Vote] = Field(description="The lists of results that decided the rank of the hit.")
 
 
 class Hit(Scores):
-    """A passage of a document."""
+    """A passage of a document that a search returned."""
 
     id: str
     document: str | None
@@ -194,7 +199,7 @@ class Hit(Scores):
 
 
 class Answer(ResponseModel):
-    """An answer, its citations, and the passages that it is based on."""
+    """An answer with its citations, and the passages that the search returned for the question."""
 
     answer: str
     mode: Literal["llm", "extractive", "none"] = Field(

@@ -1,4 +1,4 @@
-"""Response models of memories: entries, contexts, and reports of the cleaner and the audit."""
+"""Models of the responses about memories: entries, contexts, and reports of the cleaner and the audit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"}, example
 
 
 class Source(ResponseModel):
-    """The place of a passage: `content` is the text of its page from `start` to `end`, in code points."""
+    """The place of a passage in a document. The `content` of the passage is the part of the page's text from `start` to
+    `end`. These positions count Unicode code points."""
 
     document_id: str
     name: str
@@ -29,7 +30,7 @@ class Source(ResponseModel):
 
 
 class Link(ResponseModel):
-    """A typed link to another entry, such as from a summary to an original."""
+    """A link to another entry. `type` is the relation, such as that of a summary to an original message."""
 
     id: str
     type: str
@@ -45,7 +46,7 @@ _JSON_TYPES: dict[Any, Any] = {
 
 
 def _entry_fields() -> dict[str, Any]:
-    """Return the type and the description of each field of an entry."""
+    """Return the type and the description of each field of an entry, by the name of the field."""
     types = get_type_hints(MemoryEntry)
     limits: dict[str, Any] = {"version": {"ge": 1}}
     return {
@@ -61,7 +62,7 @@ _EntryFields: Any = create_model("_EntryFields", __base__=ResponseModel, **_entr
 
 
 class Entry(_EntryFields):  # type: ignore[misc] # its base is made at run time
-    """Everything remembered: a fact, a message, a summary, a passage of a document."""
+    """Anything that is remembered: a fact, a message, a summary, or a passage of a document."""
 
 
 class MemoryHit(Entry, Scores):
@@ -69,59 +70,61 @@ class MemoryHit(Entry, Scores):
 
 
 class MemoryHits(ResponseModel):
-    """Search results, best first."""
+    """The results of a search. The best result comes first."""
 
     hits: list[MemoryHit]
-    warnings: list[str] = Field(description="Descriptions of the parts of the search that failed.")
+    warnings: list[str] = Field(description="The parts of the search that failed, such as the search by vectors.")
 
 
 class Entries(ResponseModel):
-    """Entries that were stored or restored, in order."""
+    """A list of entries that were stored or restored."""
 
     entries: list[Entry]
 
 
 class EntryPage(ResponseModel):
-    """One page of entries, in the order in which they were stored."""
+    """A page of the list of entries, in the order in which the entries were stored."""
 
     entries: list[Entry]
     next: Next
 
 
 class Versions(ResponseModel):
-    """Former states of an entry, oldest first."""
+    """The former versions of an entry. The oldest version comes first."""
 
     versions: list[Entry]
 
 
 class Transcript(ResponseModel):
-    """All messages of a session in their original words and order, including the summarized messages."""
+    """All messages of a session, in their original words and order. Messages that were summarized are included."""
 
     messages: list[Entry]
 
 
 class Blocks(ResponseModel):
-    """Core blocks in order of their names. The name of a block is its title."""
+    """Core blocks in the order of their names. The name of a block is its `title`."""
 
     blocks: list[Entry]
 
 
 class ContextMessage(ResponseModel):
-    """One message in the format of chat servers."""
+    """A message in the format of chat APIs."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class LeftOut(ResponseModel):
-    """An item that did not fit into the context. `id` is the id of an entry, `task`, or `conversation[n]`."""
+    """An item that is not in the context, with the reason. `id` is the id of an entry, or `task`, or `conversation[n]`
+    for message n of the conversation (the first is 0)."""
 
     id: str
     reason: str
 
 
 class ContextReport(ResponseModel):
-    """The tokens and the entries of a context. A share is a part of the context, such as the conversation."""
+    """The number of tokens of a context, and the entries that are included or left out. `budget` is the limit of
+    tokens. A share is a part of the context, such as the conversation."""
 
     budget: int
     total: int = Field(description="The number of tokens of all messages.")
@@ -132,25 +135,25 @@ class ContextReport(ResponseModel):
 
 
 class Context(ResponseModel):
-    """Messages to send to a model, and a report."""
+    """Messages to send to a language model, and a report about these messages."""
 
     messages: list[ContextMessage]
     report: ContextReport
 
 
 class CleaningReport(ResponseModel):
-    """The result of a cleaning."""
+    """The result of summarizing older messages. `archived` is the number of original messages that were archived."""
 
-    sessions: int = Field(description="The number of sessions that were cleaned.")
+    sessions: int = Field(description="The number of sessions that had messages to summarize.")
     summaries: list[str] = Field(description="The ids of the new summaries.")
     archived: int
-    busy: list[str] = Field(description="The sessions that another process is cleaning now.")
-    conflicts: int = Field(description="The number of groups that changed in the meantime or got no usable summary.")
-    outcomes: dict[str, int] = Field(description="The number of summaries for each way of summarizing.")
+    busy: list[str] = Field(description="The sessions that another caller is summarizing now.")
+    conflicts: int = Field(description="The number of groups of messages for which no summary could be stored.")
+    outcomes: dict[str, int] = Field(description="The number of summaries for each method that made them.")
 
 
 class Waiting(ResponseModel):
-    """An entry that has no vectors, and the last error."""
+    """An entry that has no vectors yet, with the number of attempts to compute the vectors and the last error."""
 
     entry_id: str
     attempts: int
@@ -158,14 +161,15 @@ class Waiting(ResponseModel):
 
 
 class Reindexed(ResponseModel):
-    """The entries that still have no vectors."""
+    """The entries that still have no vectors. `pending` is the number of these entries."""
 
     pending: int
-    waiting: list[Waiting] = Field(description="The first entries that have no vectors.")
+    waiting: list[Waiting] = Field(description="The first of these entries, at most 100.")
 
 
 class Duplicates(ResponseModel):
-    """Entries with the same content, oldest first."""
+    """A group of equal or similar entries. The oldest entry comes first, and `excerpt` is the beginning of its
+    content."""
 
     ids: list[str]
     versions: list[int]
@@ -174,16 +178,16 @@ class Duplicates(ResponseModel):
 
 
 class Unread(ResponseModel):
-    """Entries that no search returned and no caller read for `days` days."""
+    """Entries that no search returned and no caller read for `days` days. `count` is the number of these entries."""
 
     days: int
     count: int
     kinds: dict[str, int]
-    ids: list[str] = Field(description="The ids of the oldest entries.")
+    ids: list[str] = Field(description="The ids of the oldest of these entries.")
 
 
 class Contradiction(ResponseModel):
-    """Two sentences of core blocks that contradict each other."""
+    """Two sentences of core blocks that contradict each other. `about` is `number`, `date` or `negation`."""
 
     about: str
     ids: list[str]
@@ -192,7 +196,7 @@ class Contradiction(ResponseModel):
 
 
 class Oversized(ResponseModel):
-    """A core block that is over its limit, or close to it."""
+    """A core block with more tokens than its limit allows, or almost as many."""
 
     id: str
     title: str
@@ -201,7 +205,7 @@ class Oversized(ResponseModel):
 
 
 class AuditReport(ResponseModel):
-    """The findings of an audit of a namespace. A person decides what to do about them."""
+    """The findings of an audit of a namespace. The audit changes nothing: a person decides what to do."""
 
     namespace: str
     entries: int
@@ -210,4 +214,4 @@ class AuditReport(ResponseModel):
     unread: Unread
     contradictions: list[Contradiction]
     oversized: list[Oversized]
-    notes: list[str] = Field(description="Descriptions of the parts that were not checked, with the reasons.")
+    notes: list[str] = Field(description="Descriptions of the checks that were not done, with the reasons.")

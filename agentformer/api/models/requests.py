@@ -1,4 +1,4 @@
-"""Request models of memories: bodies and query strings."""
+"""Models of the requests about memories: bodies and query strings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_ITEMS = 1000  # of a batch, which is one transaction
 _MOST_NAMES = 100  # in a condition of a search
 _MOST_TOKENS = 10_000_000
 
-# No maxLength: generators of test data would fill it.
+# No maxLength: generators of test data would make texts of this length.
 Content = Annotated[Text, Field(description=f"At most {MAX_CONTENT} characters.")]
 Word = Annotated[str, Field(max_length=MAX_NAME)]
 Kind = Annotated[Name, Field(json_schema_extra={"not": {"enum": sorted(UNSEARCHED_KINDS)}})]
@@ -28,7 +28,9 @@ Names = Annotated[list[Name], Field(max_length=_MOST_NAMES)]
 Tiers = Annotated[list[Tier], Field(max_length=_MOST_NAMES)]
 OccurredFrom = Annotated[Moment | None, Field(description="Only entries that happened at this time or later.")]
 OccurredTo = Annotated[Moment | None, Field(description="Only entries that happened before this time.")]
-MinSalience = Annotated[Share, Field(description="Only entries with at least this salience after decay, from 0 to 1.")]
+MinSalience = Annotated[
+    Share, Field(description="Only entries with at least this salience (0 to 1), which decreases with time.")
+]
 IncludeArchived = Annotated[bool, Field(description="Also return archived entries, such as summarized messages.")]
 _OCCURRED = "The time of the event, in ISO 8601 with a time zone."
 _RECORD: JsonDict = {"dependentRequired": {"source_type": ["source_id"], "source_id": ["source_type"]}}
@@ -55,25 +57,25 @@ _CONVERSATION = {
             },
         },
     },
-    "description": "The conversation so far, in the format of chat servers. Default: the last messages of the session.",
+    "description": "The conversation so far, in the format of chat APIs. By default, the last messages of the session.",
 }
 
 
 class NamespaceBody(RequestModel):
-    """A namespace in a body."""
+    """A body with a namespace."""
 
     namespace: Namespace = None
 
 
 class BlockOwner(NamespaceBody):
-    """The owner of a core block."""
+    """The owner of a core block: an agent, a user, an agent and a user, or nobody."""
 
     agent_id: Name | None = None
     user_id: Name | None = None
 
 
 class MemoryPlace(BlockOwner):
-    """The owner of a memory. A field that is left out does not restrict a search."""
+    """The owner, the session and the project of a memory. In a search, a field that is left out matches every value."""
 
     session_id: Name | None = None
     project: Name | None = None
@@ -84,12 +86,13 @@ class _NewEntry(MemoryPlace):
 
     occurred_at: Moment | None = Field(default=None, description=_OCCURRED)
     metadata: Metadata | None = Field(
-        default=None, description="A JSON object. Searches also find the entry by the names in its list `aliases`."
+        default=None,
+        description="A JSON object. Searches also find the entry by the names in the list `aliases`.",
     )
     speaker: Word = ""
     source_type: Name | None = Field(
         default=None,
-        description="The type of a record of the host application. The entry replaces earlier entries of the record.",
+        description="The type of a record of the host application. The entry replaces earlier entries of this record.",
     )
     source_id: Name | None = Field(default=None, description="The id of the record of the host application.")
     pair_id: Name | None = None
@@ -127,7 +130,7 @@ class NewMessage(_NewEntry):
 
 
 class MemoryChange(RequestModel):
-    """New values of fields. A field that is left out keeps its value."""
+    """New values for the fields of a memory. A field that is left out keeps its value."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
@@ -154,7 +157,8 @@ class MemorySearch(MemoryPlace):
     mode: Literal["hybrid", "dense", "lexical"] = "hybrid"
     min_score: float = 0.0
     relevant_only: bool = Field(
-        default=False, description="Return only hits that are relevant. Without it, similar hits are returned too."
+        default=False,
+        description="If true, return only relevant hits. If false, also return hits that are only similar.",
     )
     tiers: Tiers = Field(default=[])
     kinds: Names = Field(default=[])
@@ -170,23 +174,26 @@ class MemorySearch(MemoryPlace):
 
 
 class ContextRequest(MemoryPlace):
-    """A context to build."""
+    """The task and the conversation for which a context is built."""
 
     task: str = Field(default="", description="The task of the model.")
     conversation: Annotated[list[Any], WithJsonSchema(_CONVERSATION)] = Field(default_factory=list)
     max_tokens: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] | None = Field(
-        default=None, description="The limit of tokens. The default is the setting `context_tokens` of the server."
+        default=None,
+        description="The maximum number of tokens. The default is the server's setting `context_tokens`.",
     )
 
 
 class CleaningRequest(NamespaceBody):
-    """Entries to summarize."""
+    """The sessions whose older messages are summarized: one session, or all sessions of the namespace."""
 
-    session_id: Name | None = Field(default=None, description="If it is given, only this session is summarized.")
+    session_id: Name | None = Field(
+        default=None, description="The session to summarize. By default, all sessions of the namespace are summarized."
+    )
 
 
 class RestoreRequest(RequestModel):
-    """A summary to undo, or a superseded entry to restore."""
+    """A summary whose original messages are restored, or a superseded (replaced) entry to restore."""
 
     summary_id: Name = Field(description="The id of a summary, or the id of an entry that was superseded.")
 
@@ -198,35 +205,35 @@ class BlockAddition(BlockOwner):
 
 
 class BlockReplacement(BlockOwner):
-    """A correction of a core block."""
+    """A text in a core block, and the new text that replaces it."""
 
     old: Annotated[str, Field(min_length=1)] = Field(
-        description="The exact text to replace. It must occur once in the block."
+        description="The exact text to replace. It must occur exactly once in the block."
     )
     new: str = Field(description="The new text. If it is empty, the old text is deleted.")
 
 
 class NamespaceQuery(ParameterModel):
-    """A namespace in a query string."""
+    """A query string with a namespace."""
 
     namespace: Namespace = None
 
 
 class BlocksQuery(NamespaceQuery):
-    """The owner of core blocks, as a query string."""
+    """A query string with the owner of core blocks."""
 
     agent_id: Name | None = None
     user_id: Name | None = None
 
 
 class TranscriptQuery(NamespaceQuery):
-    """The session of a transcript."""
+    """A query string with the session whose messages are listed."""
 
     session_id: Name
 
 
 class EntriesQuery(BlocksQuery):
-    """A scope of entries to list. `tier`, `kind` and `category` may be given several times."""
+    """A query string that selects entries. `tier`, `kind` and `category` may be given several times."""
 
     tier: Tiers = Field(default=[])
     kind: Names = Field(default=[])

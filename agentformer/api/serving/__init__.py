@@ -1,4 +1,4 @@
-"""Running the application until SIGTERM: by gunicorn where it runs, else by waitress."""
+"""Runs the HTTP server until SIGTERM: with gunicorn on systems that support it, otherwise with waitress."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _BACKLOG = 512  # connections that wait to be accepted: more than clients open a
 
 
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until SIGTERM or SIGINT. Running requests have 20 seconds to finish. After that, the memory is closed.
+    """Run the HTTP server until SIGTERM or SIGINT. After the signal, running requests have 20 seconds to finish, and
+    then the memory is closed.
 
-    `started` is called with the URL when the server accepts requests. With port 0, the system chooses a free port.
-    Raises `InvalidInput` for an address that cannot be used, or that other machines can reach while no key exists. Also
-    raises the errors of opening the memory.
+    When the server accepts requests, `started` is called with the URL of the server. If the port is 0, the system
+    chooses a free port. Raises `InvalidInput` for an address that cannot be used. Raises `InvalidInput` too if other
+    machines can reach the address and no key was ever made. Also raises the errors of opening the memory.
     """
     server = settings.server
     if server == "auto":
@@ -30,8 +31,8 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
 
 
 def open_listener(settings: Settings) -> socket.socket:
-    """Return a socket that listens at the configured address. Raises `InvalidInput` for invalid hosts or origins, and
-    the errors of `listen`."""
+    """Return a socket that listens at the address in the settings. Raises `InvalidInput` if the address cannot be used,
+    or if the settings contain invalid hosts or origins."""
     hosts_in(settings.allowed_hosts)
     origins_in(settings.cors_origins)
     return listen(settings.host, settings.port, KeyStore(settings.index_dir), backlog=_BACKLOG)

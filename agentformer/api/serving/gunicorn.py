@@ -1,7 +1,8 @@
-"""gunicorn: an arbiter process and worker processes. Each worker opens the memory and answers with threads.
+"""Runs the HTTP server with gunicorn: an arbiter process starts worker processes. Each worker opens the memory and
+answers requests in threads.
 
 A thread takes a connection when the headers of a request are complete, reads the body, and answers. Each connection is
-a `TimedSocket`, so that slow clients do not block all threads.
+a `TimedSocket`, a socket with time limits, so that slow clients do not block all threads.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ _HTTP_ERRORS = (  # the first class that matches decides
 
 
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
-    """Serve like `agentformer.api.serving.serve`.
+    """Run the HTTP server with gunicorn, like `agentformer.api.serving.serve`.
 
-    Raises `SystemExit` in the workers, and when a worker fails with an unexpected error.
+    In a worker process, this function ends with `SystemExit`. In the arbiter process, it raises `SystemExit` if a
+    worker failed with an unexpected error.
     """
     listener = open_listener(settings)
     url, failure, arbiter = url_of(listener), StartupPipe(), os.getpid()
@@ -83,20 +85,20 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
 
 
 class StartupPipe:
-    """A pipe for one error from a worker to the arbiter. Create it before workers are forked."""
+    """A pipe through which a worker sends an error to the arbiter. Create the pipe before the workers are forked."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
 
     def send(self, error: AgentFormerError) -> None:
-        """Send an error; only the first one is received."""
+        """Send an error to the arbiter. If several errors are sent, the arbiter receives only the first error."""
         message = {"kind": type(error).__name__, "text": str(error)[:1000], "field": getattr(error, "field", "")}
         with contextlib.suppress(OSError):
             os.write(self._write, json.dumps(message).encode()[: _PIPE_BYTES - 1] + b"\n")
 
     def receive(self) -> AgentFormerError | None:
-        """Return the error, with its class and message, or None if there was none."""
+        """Return the error that a worker sent, with its class and message, or None if no error was sent."""
         try:
             message = json.loads(os.read(self._read, _PIPE_BYTES).partition(b"\n")[0])
         except (OSError, ValueError):
@@ -113,8 +115,8 @@ class StartupPipe:
 
 
 class _Application(BaseApplication):  # type: ignore[misc]
-    """The application that gunicorn runs. Each worker opens the memory after it is forked: databases and the threads
-    of a model do not survive a fork."""
+    """The application that gunicorn runs. Each worker opens the memory after the worker was forked, because open
+    databases and the threads of a model do not survive a fork."""
 
     def __init__(self, settings: Settings, listener: int, failure: StartupPipe, ready: Callable[[], None]) -> None:
         self.settings = settings
@@ -125,7 +127,7 @@ class _Application(BaseApplication):  # type: ignore[misc]
         super().__init__()
 
     def load_config(self) -> None:
-        """Set the configuration of gunicorn from the settings."""
+        """Set the options of gunicorn. Some options come from the settings."""
         for name, value in {
             "bind": f"fd://{self._listener}",
             "workers": self.settings.workers,
@@ -143,7 +145,7 @@ class _Application(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Open the memory and return the WSGI application."""
+        """Open the memory and return the Flask application. gunicorn calls this method in each worker."""
         log_requests_to(sys.stderr)
         self._flask = create_app(self.settings)
         self._flask.register_error_handler(ParseException, _refuse_chunks)
@@ -159,11 +161,11 @@ class _Application(BaseApplication):  # type: ignore[misc]
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]
-    """Ends gracefully on SIGTERM and SIGINT, and on SIGHUP unless SIGHUP is ignored (`nohup`). A second SIGINT ends the
-    process at once."""
+    """The process that starts and ends the workers. SIGTERM, SIGINT and SIGHUP end the server gracefully. A SIGHUP that
+    was ignored at the start, as with `nohup`, stays ignored. A second SIGINT ends the process at once."""
 
     def init_signals(self) -> None:
-        """Keep an ignored SIGHUP ignored."""
+        """Install the signal handlers. If SIGHUP was ignored before, SIGHUP stays ignored."""
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         super().init_signals()
         if ignored:
@@ -178,24 +180,28 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
 
 class _Worker(ThreadWorker):  # type: ignore[misc]
     def init_process(self) -> None:
-        """Set the time in which this worker must end. The arbiter waits longer."""
+        """Start the worker. At its end, the worker has less time for running requests than the arbiter gives it, so
+        that the memory can be closed in the remaining time."""
         self._lingering: deque[Any] = deque()  # connections after their last response
         self.cfg.set("graceful_timeout", FINISH_SECONDS)
         super().init_process()
 
     def init_signals(self) -> None:
-        """Ignore signals that a terminal sends to all processes. The arbiter handles these signals."""
+        """Install the signal handlers, but ignore SIGINT and SIGHUP. A terminal sends these signals to all processes,
+        and the arbiter handles them."""
         super().init_signals()
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop the jobs first. Otherwise the worker would wait for the streams that follow the jobs."""
+        """Handle SIGTERM. Stop the upload jobs first, because otherwise the worker would wait for the clients that
+        follow these jobs."""
         self.app.stop_jobs()
         super().handle_exit(sig, frame)
 
     def load_wsgi(self) -> None:
-        """Report an error to the arbiter and end the arbiter, because another worker would fail in the same way."""
+        """Load the application. If this fails, send the error to the arbiter and stop the arbiter, because another
+        worker would fail with the same error."""
         try:
             super().load_wsgi()
         except AgentFormerError as error:
@@ -204,7 +210,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             sys.exit(0)
 
     def run(self) -> None:
-        """Serve, then close the memory."""
+        """Serve requests until the worker ends, and then close the memory. The first worker reports that the server has
+        started."""
         if self.age == 1:
             self.app.ready()
         super().run()
@@ -214,7 +221,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             os._exit(0)
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """When the worker ends, accept the connections that already wait, and close the listener."""
+        """Allow or stop new connections. When the worker ends, accept the connections that wait already, and then close
+        the listening sockets."""
         super().set_accept_enabled(enabled)
         if enabled or self.alive:
             return
@@ -228,7 +236,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             conn.timeout = min(conn.timeout, time.monotonic() + _IDLE_AT_END_SECONDS)
 
     def enqueue_req(self, conn: Any) -> None:
-        """Wait until the headers of a request are complete, and then give the connection to a thread."""
+        """Give the connection to a thread as soon as the headers of a request are complete. Until then, the connection
+        uses no thread."""
         if isinstance(conn.sock, TimedSocket):
             conn.sock.expect_headers(conn.parser.unreader.take_buffered())
         else:
@@ -242,7 +251,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
 
     def on_pending_socket_readable(self, conn: Any, client: TimedSocket) -> None:
-        """Read more headers of a request."""
+        """Read more of the headers. When the headers are complete, give the connection to a thread."""
         if client.receive_headers():
             self.poller.unregister(client)
             self.pending_conns.remove(conn)
@@ -253,8 +262,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         super().enqueue_req(conn)
 
     def handle(self, conn: Any) -> Any:
-        """Answer a request. If bytes of the next request have arrived, return them to the parser before the socket is
-        polled again."""
+        """Answer a request. If bytes of the next request have arrived, return these bytes to the parser, because the
+        operating system will not report them again."""
         keep = super().handle(conn)
         if keep and (rest := conn.sock.take_buffer()):
             unreader = conn.parser.unreader
@@ -265,8 +274,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         return bool(keepalive and conn.parser.finish_body(deadline=time.monotonic() + _DRAIN_SECONDS))
 
     def finish_request(self, conn: Any, fs: Any) -> None:
-        """If the connection is not kept, close it after the client had time to read the response. This needs no
-        thread."""
+        """Keep the connection for the next request, or close it. Before a connection is closed, the client has a short
+        time to read the response. This waiting needs no thread."""
         if not fs.cancelled() and not fs.exception() and fs.result():
             super().finish_request(conn, fs)
         elif conn.sock.end_writing():
@@ -283,7 +292,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             self._close(conn)
 
     def murder_pending(self) -> None:
-        """Close the connections with an expired timeout."""
+        """Close the connections whose time limit has passed."""
         super().murder_pending()
         while self._lingering and self._lingering[0].timeout <= time.monotonic():
             conn = self._lingering.popleft()
@@ -299,7 +308,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         return super().handle_request(req, conn)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
-        """Answer bytes that are not HTTP with a problem document. The document quotes nothing of the request."""
+        """Answer bytes that are not valid HTTP with a problem document. The document repeats nothing from the
+        request."""
         for error, status, title in _HTTP_ERRORS:
             if isinstance(exc, error):
                 document = problem_json(status, title.lower().replace(" ", "-"), title=title)
@@ -310,4 +320,4 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
 
 
 def _refuse_chunks(error: ParseException) -> Response:
-    return problem(400, "bad-request", "the body is not in valid HTTP chunks", title="Bad Request")
+    return problem(400, "bad-request", "the body is not in valid HTTP chunks; send it again", title="Bad Request")

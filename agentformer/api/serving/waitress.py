@@ -1,4 +1,4 @@
-"""waitress: one process with threads, for systems on which gunicorn does not run."""
+"""Runs the HTTP server with waitress: one process with threads, for systems on which gunicorn does not run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from agentformer.settings import Settings
 
 
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
-    """Serve like `agentformer.api.serving.serve`, but in one process. The setting `workers` is ignored.
+    """Run the HTTP server with waitress, like `agentformer.api.serving.serve`, but in one process. The setting
+    `workers` is ignored.
 
-    waitress reads a body before it uses a thread, so slow clients block no thread.
+    waitress reads the whole body of a request before a thread handles the request, so slow clients block no thread.
     """
     with open_listener(settings) as listener:
         url = url_of(listener)
@@ -57,12 +58,13 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
 
 
 def _run_once(server: Any) -> None:
-    """Run the loop of the server once, for at most a second, so that a signal is handled soon."""
+    """Run the loop of the server once. One run takes at most a second, so that a signal is handled soon."""
     server.asyncore.loop(timeout=1.0, map=server._map, use_poll=server.adj.asyncore_use_poll, count=1)
 
 
 def _finish(server: Any, seconds: float) -> None:
-    """Accept no new connection, and wait at most `seconds` for running requests. The server itself would drop them."""
+    """Accept no new connections, and wait at most `seconds` for running requests. Without this function, waitress would
+    drop the running requests."""
     server.del_channel()
     server.socket.close()
     deadline = time.monotonic() + seconds
