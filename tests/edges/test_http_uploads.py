@@ -165,7 +165,7 @@ def test_invalid_bodies_are_refused_and_store_nothing(client: Any) -> None:
         (b"--x--\r\n", FORM, 400, "file: is missing"),
         (b"", FORM, 400, ""),
         (b"\xff\xfe" * 500, FORM, 400, "body"),
-        (part("a.txt", field="upload") + b"--x--\r\n", FORM, 400, "upload: is not known"),
+        (part("a.txt", field="upload") + b"--x--\r\n", FORM, 400, "upload: is not a known name"),
         (b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--x--\r\n', FORM, 400, "filename"),
     ]
     for body, content_type, status, message in cases:
