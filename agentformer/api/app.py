@@ -66,7 +66,7 @@ def init_app(
 
 def stop_jobs(app: Flask) -> None:
     """Interrupt the running upload jobs, and end the event streams of clients that follow these jobs. Do not wait for
-    the end of the jobs. A server calls this function before it waits for its last requests."""
+    the end of the jobs. A server calls this function first when the server stops."""
     for service in app.extensions.get(_MOUNTED, ()):
         service.jobs.stop()
 

@@ -128,8 +128,8 @@ class Guard:
 
     def _requires_key(self) -> bool:
         """Return True if every request needs a key of this memory. Other web pages cannot misuse such a server, because
-        a browser never adds a key by itself. Return False if a host application authenticates the requests, because it
-        may use cookies, which a browser adds by itself."""
+        a browser never adds a key by itself. Return False if a host application authenticates the requests, because the
+        application may use cookies, which a browser adds by itself."""
         return self._authorize is None and self._keys.ever_made
 
     def _is_from_other_origin(self) -> bool:

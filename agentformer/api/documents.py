@@ -139,7 +139,8 @@ def _parts(
 
 def _find(af: AgentFormer, grant: Grant, document_id: str, namespace: str | None) -> Document:
     """Return the document with this id. Raises `NotFound` if there is no such document, or if the grant does not allow
-    its namespace. The two cases have the same message, so that a client cannot find out which ids exist."""
+    the namespace of the document. The two cases have the same message, so that a client cannot find out which ids
+    exist."""
     within = None if namespace is None else grant.namespace(namespace)
     try:
         document = af.rag.document(document_id, namespace=within)

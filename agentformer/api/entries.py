@@ -40,7 +40,8 @@ router = Router("memories")
 
 def find_entry(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
     """Return the entry with this id, without counting a use of the entry. Raises `NotFound` if there is no such entry,
-    or if the grant does not allow its namespace. The two cases have the same message."""
+    or if the grant does not allow the namespace of the entry. The two cases have the same message, so that a client
+    cannot find out which ids exist."""
     entries = af.backend.get([fields.name("entry_id", entry_id)])
     if not entries:
         raise NotFound(f"there is no entry {entry_id}")

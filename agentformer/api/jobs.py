@@ -105,8 +105,8 @@ def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
 
 
 def _find(jobs: JobQueue, grant: Grant, job_id: str) -> UploadJob:
-    """Return the job with this id. Raises `NotFound` if there is no such job, or if the grant does not allow its
-    namespace. The two cases have the same message."""
+    """Return the job with this id. Raises `NotFound` if there is no such job, or if the grant does not allow the
+    namespace of the job. The two cases have the same message, so that a client cannot find out which ids exist."""
     with suppress(NotFound):
         job = jobs.get(job_id)
         if grant.reaches(job.task.namespace):

@@ -84,8 +84,8 @@ class BoundedBody:
 
     def _allowed(self, size: int) -> int:
         """Return the number of bytes that may be read now, at most `size`. If the length of the body is known, no byte
-        after its end is read, because some servers would wait for more data. If the length is unknown, one byte more
-        than the limit may be read, to detect a body that is too long."""
+        after the end of the body is read, because some servers would wait for more data. If the length is unknown, one
+        byte more than the limit may be read, to detect a body that is too long."""
         end = self._max_bytes + 1 if self._length is None else self._length
         left = max(end - self._read, 0)
         return left if size is None or size < 0 else min(size, left)

@@ -1,1 +1,2 @@
-"""The MCP server: the toolbox and the documents, over standard input and output or over HTTP (extra `mcp`)."""
+"""The MCP server: it offers the tools and the documents of a memory, over standard input and output or over HTTP. It
+needs the extra `mcp`."""

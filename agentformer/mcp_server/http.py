@@ -1,4 +1,5 @@
-"""MCP over HTTP for many clients: streamable HTTP without sessions. Each request has its own key."""
+"""The MCP server over HTTP for many clients, with the transport "streamable HTTP" and without sessions. Each request is
+authenticated by its own key."""
 
 from __future__ import annotations
 
@@ -40,10 +41,13 @@ _SMALL = 64 * 1024  # bytes of a message that is always accepted; the limit of c
 _BACKLOG = 128  # connections that wait to be accepted
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
 _MAX_CONNECTIONS = 512  # at once; most machines allow 1,024 file descriptors
-_MAX_REFUSED = 128  # further connections that get a response at one time; the rest is closed at once
+_MAX_REFUSED = 128  # further connections that get an error at the same time; all others are closed at once
 _SAFE_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _TOO_SLOW = problem_json(
-    408, "incomplete-request", "The request was incomplete or too slow. Send it again.", title="Request Timeout"
+    408,
+    "incomplete-request",
+    "The request was incomplete or too slow. Send the request again.",
+    title="Request Timeout",
 )
 _TOO_MANY = problem_json(503, "busy", "Close unused connections, and retry after 2 s.", title="Too many connections")
 
@@ -51,11 +55,13 @@ log = logging.getLogger("agentformer")
 
 
 def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until SIGTERM or SIGINT. Running calls have 20 seconds to finish. After that, the memory is closed.
+    """Run the MCP server over HTTP until SIGTERM or SIGINT. After the signal, incomplete requests are dropped, and
+    running calls have 20 seconds to finish. Then the memory is closed.
 
-    At the signal, incomplete requests are dropped. `started` is called with the URL when the server accepts requests.
-    With port 0, the system chooses a free port. Raises `InvalidInput` for an address that cannot be used, or that other
-    machines can reach while no key exists. Also raises the errors of opening the memory.
+    `caller` is the caller of all tools, with the rights that the server has at most. When the server accepts requests,
+    `started` is called with the URL. If the port is 0, the system chooses a free port. Raises `InvalidInput` for an
+    address that cannot be used. Raises `InvalidInput` too if other machines can reach the address and no key was ever
+    made. Also raises the errors of opening the memory.
     """
     keys = KeyStore(settings.index_dir)
     memory, timer = LazyMemory(settings), exit_timer(_EXIT_SECONDS)
@@ -84,7 +90,7 @@ def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = l
 
 
 def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: KeyStore) -> ASGIApp:
-    """Return MCP with authentication as an ASGI application."""
+    """Return the MCP server as an ASGI application that authenticates each request."""
     # Without this, a signal would cut off responses.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
     max_bytes = min(settings.max_file_bytes * 4 // 3 + 1024 * 1024, _MAX_MESSAGE)
@@ -99,9 +105,11 @@ def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: Ke
 
 
 class AccessMiddleware:
-    """Authenticates each request and reads its body, within limits, before the SDK sees it.
+    """Authenticates each request and reads the complete body, with limits of memory, before the MCP SDK handles the
+    request.
 
-    Puts the request's `Grant` into its ASGI scope. Errors are problem documents.
+    The `Grant` of the request (the rights of the key) is stored in the ASGI scope. Errors are answered with problem
+    documents.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyStore, *, max_bytes: int) -> None:
@@ -118,15 +126,15 @@ class AccessMiddleware:
             await self._handle(scope, receive, send)
             return
         except StoreError as error:  # its message names a file
-            log.error("keys cannot be read: %s", error)
-            problem = Problem(503, problem_json(503, "unavailable", title="Keys cannot be read"))
+            log.error("the keys cannot be read: %s", error)
+            problem = Problem(503, problem_json(503, "unavailable", title="The keys cannot be read"))
         except AgentFormerError as error:
             problem = problem_of(error)
         await _response(problem)(scope, receive, send)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request. Raises `Unauthenticated`, `StoreError`, `TooLarge` or `Busy` before a response has
-        begun."""
+        """Handle one request. Raises `Unauthenticated`, `StoreError`, `TooLarge` or `Busy`, but only before the
+        response has begun."""
         headers = Headers(scope=scope)
         problem = _header_problem(headers)
         if problem is None:
@@ -158,8 +166,9 @@ class AccessMiddleware:
         await self._app(scope, replay, send)
 
     async def _read(self, declared: str, receive: Receive, body: bytearray) -> bool:
-        """Read the complete body. Return False if the client disconnects. The bytes in `body` are counted as memory in
-        use, also after an error. Raises `TooLarge` and `Busy`."""
+        """Read the complete request body into `body`. Return False if the client disconnects. The bytes in `body` count
+        as memory in use, even after an error. Raises `TooLarge` if the body is over the limit, and `Busy` if other
+        bodies use too much memory."""
         alternative = "upload larger files by the HTTP API or `agentformer ingest`"
         message = f"a message may have at most {self._max_bytes} bytes; {alternative}"
         too_large = TooLarge("max_message_bytes", message)
@@ -182,7 +191,7 @@ class AccessMiddleware:
 
 
 class _Server(uvicorn.Server):
-    """Calls `started` when the server listens, and `ending` when the server stops."""
+    """A uvicorn server that calls `started` when it accepts connections, and `ending` when it stops."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None], ending: Callable[[], None]) -> None:
         super().__init__(config)
@@ -200,8 +209,8 @@ class _Server(uvicorn.Server):
 
 
 class _TimeoutProtocol(H11Protocol):
-    """Uvicorn's protocol with timeouts for the client, because uvicorn itself waits without limit for headers and
-    bodies. The time for making the response is not limited."""
+    """Uvicorn's HTTP protocol with time limits for the client, because uvicorn itself waits without limit for headers
+    and bodies. The time to make a response is not limited."""
 
     _ended = False  # the last response is sent; further data are dropped
     _phase: Any = None  # the request and its part that is being received; None while nothing is expected
@@ -211,7 +220,7 @@ class _TimeoutProtocol(H11Protocol):
     _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuse a connection beyond the limit. For any other connection, wait for the headers of a request."""
+        """Refuse the connection if there are too many connections. Otherwise, wait for the headers of a request."""
         super().connection_made(transport)
         if len(self.connections) > _MAX_CONNECTIONS + _MAX_REFUSED:
             self._ended = True
@@ -222,18 +231,19 @@ class _TimeoutProtocol(H11Protocol):
             self._update_timer(0)
 
     def data_received(self, data: bytes) -> None:
-        """Handle the data, and give the client more time."""
+        """Handle the received data, and start the timer for the rest of the request again."""
         if not self._ended:
             super().data_received(data)
             self._update_timer(len(data))
 
     def on_response_complete(self) -> None:
-        """Wait for the next request. Its first bytes may have arrived before this response was complete."""
+        """Wait for the next request. The beginning of the next request may have arrived before this response was
+        complete."""
         super().on_response_complete()
         self._update_timer(0)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel all timers."""
+        """Cancel all timers of the connection."""
         self._ended = True
         self._cancel_timer()
         if self._write_timer is not None:
@@ -241,12 +251,12 @@ class _TimeoutProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Close the connection if the client reads nothing for the idle time."""
+        """Start a timer that closes the connection, because the client does not read the response."""
         super().pause_writing()
         self._write_timer = self.loop.call_later(MCP.idle, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Cancel the timer of `pause_writing`."""
+        """Cancel the timer that `pause_writing` started, because the client reads again."""
         if self._write_timer is not None:
             self._write_timer.cancel()
         super().resume_writing()
@@ -257,7 +267,8 @@ class _TimeoutProtocol(H11Protocol):
         self.loop.call_later(MCP.idle, self.transport.abort)
 
     def shutdown(self) -> None:
-        """Finish running calls, and drop incomplete requests."""
+        """Prepare the connection for the end of the server. A running call may finish, but an incomplete request is
+        dropped."""
         if self._ended or self._is_receiving():
             self._end_call()
             self.transport.abort()
@@ -272,7 +283,8 @@ class _TimeoutProtocol(H11Protocol):
         )
 
     def _update_timer(self, received: int) -> None:
-        """Start the timer again after the client has sent this many bytes."""
+        """Start the timer for the rest of the request again. `received` is the number of bytes that the client has sent
+        since the last call."""
         self._cancel_timer()
         if self._ended or self.transport.is_closing() or not self._is_receiving():
             self._phase = None
@@ -296,8 +308,8 @@ class _TimeoutProtocol(H11Protocol):
         self._close_with(b"" if has_response else Problem(408, _TOO_SLOW, _SAFE_HEADERS).as_http())
 
     def _close_with(self, response: bytes) -> None:
-        """Send a response and close the connection a moment later. If it were closed at once, the client could lose the
-        response."""
+        """Send `response`, and close the connection a moment later. If the connection were closed at once, the client
+        could lose the response."""
         self._ended = True
         self._end_call()
         self._unset_keepalive_if_required()
@@ -308,17 +320,18 @@ class _TimeoutProtocol(H11Protocol):
         self.loop.call_later(MCP.linger, self.transport.abort)
 
     def _end_call(self) -> None:
-        """Report a disconnect to the application that handles the request."""
+        """Report to the application that the client has disconnected."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
 
 
 def _transport_security(settings: Settings) -> TransportSecuritySettings:
-    """Return the allowed Host and Origin headers. This check prevents DNS rebinding.
+    """Return the allowed values of the headers Host and Origin, for the SDK. The check of these headers prevents DNS
+    rebinding, an attack in which a foreign host name points to this server.
 
-    If other machines can reach the address, requests need a key, and a page in a browser does not have the key. For
-    such an address, names are checked only if the setting `allowed_hosts` is not empty.
+    If other machines can reach the address, requests need a key, which a foreign web page does not have. For such an
+    address, the headers are checked only if the setting `allowed_hosts` is not empty.
     """
     names = settings.allowed_hosts.lower().replace(",", " ").split()
     hosts = [*(_LOCAL if names or is_local(settings.host) else ()), *names]
@@ -331,7 +344,8 @@ def _transport_security(settings: Settings) -> TransportSecuritySettings:
 
 
 def _header_problem(headers: Headers) -> Problem | None:
-    """Refuse a malformed Host or Origin, because a port such as `:80@evil.com` could name another host."""
+    """Return an error for a malformed header Host or Origin, or None. In a malformed header, a port such as
+    `:80@evil.com` could name another host."""
     host, origin = headers.get("host"), headers.get("origin", "").lower()
     if host is not None and not host_of(host).name:
         document = problem_json(421, "misdirected-request", "Invalid Host header", title="Misdirected Request")
@@ -342,8 +356,9 @@ def _header_problem(headers: Headers) -> Problem | None:
 
 
 def _body_error(body: bytes) -> JSONRPCError | None:
-    """Return the JSON-RPC error of an invalid message, because the SDK could handle such a message as a notification.
-    If the body is not JSON, the SDK itself responds."""
+    """Return the JSON-RPC error for a body that is not a valid message, or None. Without this check, the SDK could
+    handle an invalid message as a notification. If the body is not JSON, return None, because the SDK itself reports
+    this error."""
     try:
         return message_error(pydantic_core.from_json(body))
     except ValueError:

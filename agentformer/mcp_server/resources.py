@@ -31,14 +31,14 @@ TEMPLATES = (
         name="document",
         title="A document",
         uri_template=f"{_SCHEME}documents/{{id}}",
-        description="The stored text of an uploaded document, page by page: data. rag_list and citations give the ids.",
+        description="The stored text of an uploaded document, page by page, as data. rag_list and citations show ids.",
         mime_type=_TEXT,
     ),
     types.ResourceTemplate(
         name="page",
         title="A page of a document",
         uri_template=f"{_SCHEME}documents/{{id}}/pages/{{number}}",
-        description="The stored text of one page, counted from 1: the start and end of a citation refer to it.",
+        description="The stored text of one page. The first page is 1. start and end of a citation refer to this text.",
         mime_type=_TEXT,
     ),
     types.ResourceTemplate(
@@ -52,10 +52,11 @@ TEMPLATES = (
 
 
 def list_resources(af: AgentFormer, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
-    """Return the documents that the caller may read. They are sorted by namespace, and within a namespace the oldest
-    comes first.
+    """Return a page of the documents that the caller may read, as MCP resources. The documents are sorted by namespace.
+    In each namespace, the oldest document comes first.
 
-    Raises `InvalidInput` for a cursor that is not from this server.
+    `cursor` is the cursor that the previous page returned, or None for the first page. Raises `InvalidInput` for a
+    cursor that this server did not make.
     """
     if not caller.grant.may("read"):
         return types.ListResourcesResult(resources=[])
@@ -75,8 +76,8 @@ def list_resources(af: AgentFormer, caller: Caller, cursor: str | None) -> types
 
 
 def read_resource(af: AgentFormer, caller: Caller, uri: str) -> types.ReadResourceResult:
-    """Return the text of a resource. Raises `NotFound`, with the same message for a resource that does not exist and
-    for one that the caller may not read."""
+    """Return the text of a document, a page or a core block. Raises `NotFound` if the resource does not exist, or if
+    the caller may not read the resource. The two cases have the same message."""
     try:
         text = _text(af, caller, uri)
     except (NotFound, InvalidInput):
@@ -108,8 +109,8 @@ def _text(af: AgentFormer, caller: Caller, uri: str) -> str:
 
 
 def _page_texts(document: Document, pages: list[Page]) -> Iterator[str]:
-    """Yield each page after a line with its number. For a long document, the last item says where to read the other
-    pages."""
+    """Yield the text of each page, after a line with the number of the page. For a long document, the last item names
+    the pages that were left out and their address."""
     size = 0
     for page in pages:
         if size + len(page.text) > _MAX_CHARS and size:
@@ -123,7 +124,7 @@ def _page_texts(document: Document, pages: list[Page]) -> Iterator[str]:
 
 
 def _namespaces(af: AgentFormer, caller: Caller) -> list[str]:
-    """Return the namespaces with entries that the caller may read, sorted."""
+    """Return the names of the namespaces that have entries and that the caller may read, sorted by name."""
     readable = [namespace for namespace in af.backend.namespaces() if caller.grant.reaches(namespace)]
     return sorted(name for name in readable if caller.namespace in (None, name))
 
@@ -146,7 +147,7 @@ def _uri(document: Document) -> str:
 
 
 def _not_found(uri: str) -> NotFound:
-    return NotFound(f"there is no resource {uri!r:.200}; resources/list shows the existing ones")
+    return NotFound(f"there is no resource {uri!r:.200}; resources/list shows the resources")
 
 
 def _encode_cursor(document: Document) -> str:
@@ -155,7 +156,8 @@ def _encode_cursor(document: Document) -> str:
 
 
 def _decode_cursor(cursor: str | None) -> tuple[str, str]:
-    """Return the namespace and the id of the last document on the previous page. Raises `InvalidInput`."""
+    """Return the namespace and the id of the last document on the previous page. Return empty strings if `cursor` is
+    None. Raises `InvalidInput` for a cursor that this server did not make."""
     if cursor is None:
         return "", ""
     try:

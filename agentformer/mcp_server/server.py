@@ -1,4 +1,5 @@
-"""The MCP server of a memory: its tools and resources, its lifetime, and the check of incoming messages."""
+"""The MCP server of a memory: tools, resources, the opening and closing of the memory, and the check of incoming
+messages."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ T = TypeVar("T")
 
 
 class LazyMemory:
-    """The memory of a server. It is opened at the first use, so that `initialize` is answered at once. If opening
-    fails, the next call tries again. Thread-safe."""
+    """A memory that is opened at its first use, so that the server answers `initialize` at once. If opening fails, the
+    next use tries again. Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -60,20 +61,21 @@ class LazyMemory:
         self._closed = False
 
     def get(self) -> AgentFormer:
-        """Return the opened memory. Raises the errors of opening it, and `StoreError` after `close`."""
+        """Return the opened memory. Raises the errors of opening the memory. After `close`, raises `StoreError`."""
         with self._lock:
             if self._closed:
-                raise StoreError("the memory is closed: the server is ending")
+                raise StoreError("the memory is closed, because the server is ending")
             if self._memory is None:
                 self._memory = AgentFormer(self._settings).ready()
             return self._memory
 
     def open_in_background(self) -> None:
-        """Start opening the memory in a thread. Errors are logged, and `get` raises them again."""
+        """Start to open the memory in another thread. An error is logged. The next call of `get` then tries again to
+        open the memory."""
         threading.Thread(target=self._try, name="opening", daemon=True).start()
 
     def close(self) -> None:
-        """Close the memory if it was opened. Idempotent."""
+        """Close the memory if it is open. Further calls do nothing."""
         with self._lock:
             self._closed = True
             if self._memory is not None:
@@ -89,8 +91,9 @@ class LazyMemory:
 class MemoryServer:
     """The handlers of an MCP server.
 
-    Calls of the memory block, so each call runs in a thread. At most `threads` calls run at the same time. A call that
-    has begun is always finished, even if the client cancels it or disconnects. So no change is left incomplete.
+    Each call runs in a thread of its own, because operations on the memory block. At most `threads` calls run at the
+    same time. A call that has begun always finishes, even if the client cancels the call or disconnects, so that no
+    change stays incomplete.
     """
 
     def __init__(self, memory: LazyMemory, caller: Caller, threads: int) -> None:
@@ -99,7 +102,7 @@ class MemoryServer:
         self._threads = threads
 
     def build(self) -> Server[Any]:
-        """Return the SDK's server with these handlers."""
+        """Return a server of the MCP SDK that uses these handlers."""
         return Server(
             "agentformer",
             version=__version__,
@@ -137,7 +140,8 @@ class MemoryServer:
         return await self._run(context, lambda af, caller: resources.read_resource(af, caller, params.uri))
 
     async def _run(self, context: Context, work: Callable[[AgentFormer, Caller], T]) -> T:
-        """Run `work` in a thread. Raises `MCPError`."""
+        """Run `work` in a thread and return its result. `work` gets the opened memory and the caller of the current
+        request. Raises `MCPError` if the memory cannot be opened, or if `work` raises an error of this package."""
 
         def run() -> T:
             caller = _caller_of(context.request, self._caller)
@@ -159,7 +163,7 @@ class MemoryServer:
 
 
 def intersection(grant: Grant, other: Grant) -> Grant:
-    """Return a grant that allows only what both grants allow. It has the key of the first grant."""
+    """Return a grant that allows only what the two given grants allow. The result has the key of `grant`."""
     if grant.namespaces and other.namespaces:
         namespaces = tuple(name for name in grant.namespaces if name in other.namespaces)
         if not namespaces:  # an empty tuple would mean every namespace
@@ -171,8 +175,8 @@ def intersection(grant: Grant, other: Grant) -> Grant:
 
 
 def exit_timer(seconds: float) -> threading.Timer:
-    """Return a timer that ends the process if a call does not return in time. The caller starts the timer. Stored data
-    are not damaged."""
+    """Return a timer that ends the process `seconds` after the timer is started. The caller starts the timer when the
+    server ends, so that a call that never returns cannot stop the end. Stored data are not damaged."""
 
     def give_up() -> None:
         log.error("a call did not finish within %g seconds; the server exits and does not wait for the call", seconds)
@@ -184,8 +188,8 @@ def exit_timer(seconds: float) -> threading.Timer:
 
 
 def message_error(message: Any) -> types.JSONRPCError | None:
-    """Return the error if a decoded message is not valid JSON-RPC, or None if it is valid. The SDK ignores some of
-    these errors."""
+    """Return the JSON-RPC error for a decoded message that is not valid JSON-RPC. Return None for a valid message.
+    Without this check, the SDK would ignore some invalid messages."""
     if not isinstance(message, dict):
         what = "batches are not supported" if isinstance(message, list) else "the message is not an object"
         return rpc_error(types.INVALID_REQUEST, f"{what}; send one JSON object")
@@ -208,17 +212,18 @@ def message_error(message: Any) -> types.JSONRPCError | None:
 
 
 def rpc_error(code: int, text: str, message_id: int | str | None = None) -> types.JSONRPCError:
-    """Return a JSON-RPC error response. It has no id if the id of the request cannot be read."""
+    """Return a JSON-RPC error response. `message_id` is None if the id of the request cannot be read."""
     return types.JSONRPCError(jsonrpc="2.0", id=message_id, error=types.ErrorData(code=code, message=text))
 
 
 def usable_id(value: Any) -> int | str | None:
-    """Return the value if JSON-RPC allows it as an id, or None."""
+    """Return the value if JSON-RPC allows the value as an id, otherwise None."""
     return value if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 def _caller_of(request: Any, started_with: Caller) -> Caller:
-    """Return the caller of one request. Over HTTP, the rights of the key are limited to the rights of the server."""
+    """Return the caller of one request. Over HTTP, the caller has only those rights of the key that the server has
+    too."""
     scope = getattr(request, "scope", None)
     if scope is None:
         return started_with

@@ -1,4 +1,4 @@
-"""Serving one client over standard input and output."""
+"""The MCP server for one client over standard input and output."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _ID_VALUE = re.compile(r'\s*:\s*(-?[0-9]{1,18}(?=\s*[,}])|"(?:[^"\\]|\\.){0,500}
 
 
 def serve(settings: Settings, caller: Caller) -> None:
-    """Serve until the input ends, or until SIGTERM or SIGINT.
+    """Run the MCP server until the input ends, or until SIGTERM or SIGINT.
 
-    Running calls have 20 seconds to finish. After that, the memory is closed. Stored data are not damaged if a call
-    does not finish.
+    At the end, running calls have 20 seconds to finish, and then the memory is closed. If a call does not finish,
+    stored data are not damaged.
     """
     memory = LazyMemory(settings)
     timer = exit_timer(_FINISH_SECONDS)
@@ -51,7 +51,8 @@ def serve(settings: Settings, caller: Caller) -> None:
 
 
 def line_error(line: str) -> types.JSONRPCError | None:
-    """Return the error response to a line that is not a valid message, or None for a valid message. Never raises."""
+    """Return the error response to a line that is not a valid message. Return None for a valid message. Never
+    raises."""
     try:
         message = pydantic_core.from_json(line)
     except ValueError as error:
@@ -60,7 +61,7 @@ def line_error(line: str) -> types.JSONRPCError | None:
 
 
 def needs_response(error: types.JSONRPCError) -> bool:
-    """Return False if the error is about a notification: notifications never get a response."""
+    """Return False if the error is about a notification, because notifications never get a response."""
     return error.id is not None or error.error.code != types.INVALID_PARAMS
 
 
@@ -69,7 +70,6 @@ async def _serve(memory: LazyMemory, handlers: MemoryServer, ending: Callable[[]
     loop = asyncio.get_running_loop()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        """Stop reading. Call this method only in the thread of the event loop."""
         with contextlib.suppress(RuntimeError):  # the event loop has ended, so the server is ending already
             loop.call_soon_threadsafe(pipes.stop)
 
@@ -86,9 +86,10 @@ async def _serve(memory: LazyMemory, handlers: MemoryServer, ending: Callable[[]
 class StandardPipes:
     """Standard input and output in the form that the SDK's `stdio_server` needs.
 
-    This class itself answers lines that are not valid messages, and skips blank lines. At the end of the input, or
-    after `stop`, it calls `ending`, and the iteration ends after all running calls are answered. Create it before any
-    output is printed, and use it in one running event loop.
+    An iteration yields the valid lines of the input. A line that is not a valid message is answered with an error, and
+    blank lines are skipped. When the input ends or `stop` is called, `ending` is called, and the iteration ends after
+    all running calls are answered. Create the object before any output is printed, and use it in one running event
+    loop.
     """
 
     def __init__(self, ending: Callable[[], None]) -> None:
@@ -101,11 +102,11 @@ class StandardPipes:
         self._stopped = anyio.Event()
 
     def stop(self) -> None:
-        """Stop reading. Call this method only in the thread of the event loop."""
+        """Stop reading the input. Call this method only in the thread of the event loop."""
         self._stopped.set()
 
     async def track(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Record the calls that have no response yet. This is a middleware of the server."""
+        """Run a call, and record that the call has no response yet. The server uses this method as middleware."""
         if ctx.request_id is None:
             return await call_next(ctx)
         self._unanswered.add(ctx.request_id)
@@ -133,13 +134,13 @@ class StandardPipes:
         raise StopAsyncIteration
 
     async def write(self, text: str) -> None:
-        """Write a complete line. If the client has disconnected, the server ends."""
+        """Write a complete line to the output. If the client has disconnected, the server ends."""
         await self._send(text)
         with contextlib.suppress(ValueError, AttributeError):
             self._unanswered.discard(json.loads(text).get("id"))
 
     async def flush(self) -> None:
-        """Do nothing: `write` has no buffer."""
+        """Do nothing, because `write` has no buffer."""
 
     async def _send(self, text: str) -> None:
         try:
@@ -149,8 +150,8 @@ class StandardPipes:
             self.stop()
 
     async def _next_line(self) -> tuple[str, types.JSONRPCError | None] | None:
-        """Return the next line that is not blank, and its error. Return None at the end of the input and after
-        `stop`."""
+        """Return the next line that is not blank, and the error of the line or None. At the end of the input and after
+        `stop`, return None instead of the pair."""
         line: tuple[str, types.JSONRPCError | None] | None = None
 
         async def read() -> None:
@@ -173,8 +174,8 @@ class StandardPipes:
         return None
 
     def _read_line(self) -> str:
-        """Return the next line. Return "" at the end of the input or after a read error. The last line may have no line
-        break."""
+        """Return the next line with its line break. The last line may have no line break. At the end of the input or
+        after a read error, return ""."""
         while (end := self._buffer.find(b"\n", max(len(self._buffer) - _CHUNK, 0))) < 0:
             try:
                 data = os.read(self._in, _CHUNK)
@@ -190,15 +191,15 @@ class StandardPipes:
 
 
 class _DaemonThread:
-    """Runs blocking calls one after another. If a call never returns, it does not keep the process alive, as a thread
-    of a pool would."""
+    """A thread that runs blocking calls one after another. If a call never returns, the process can still end, because
+    the thread is a daemon thread."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """Return the result of `call`, or raise its `OSError`."""
+        """Run `call` in the thread and return the result. Raises the `OSError` that `call` raises."""
         future: Future[Any] = Future()
         self._calls.put((future, call))
         return await asyncio.wrap_future(future)
@@ -224,10 +225,11 @@ def _write(handle: int, data: bytes) -> None:
 
 
 def _take_over(stream: int) -> int:
-    """Return a private descriptor of standard input or output.
+    """Return a new descriptor of standard input (`stream` 0) or standard output (`stream` 1), which only the server
+    uses.
 
-    After this, the public descriptor reads nothing, or writes to standard error. So the output of libraries, models and
-    child processes does not mix with the protocol.
+    After this, the original descriptor 0 reads nothing, and the original descriptor 1 writes to standard error. So the
+    output of libraries, models and child processes does not mix with the messages of the protocol.
     """
     sys.stdout.flush()
     private = os.dup(stream)
@@ -238,8 +240,8 @@ def _take_over(stream: int) -> int:
 
 
 def _id_in(line: str) -> int | str | None:
-    """Return the id of a message that cannot be decoded because of its numbers, nesting or characters. Return None if
-    no id is found."""
+    """Return the id of a message that the JSON decoder rejects because of its numbers, nesting or characters. Return
+    None if no id is found."""
     depth, string_start, value = 0, -1, None  # string_start: -1 outside of strings
     for token in _TOKEN.finditer(line):
         if token[0] == '"':

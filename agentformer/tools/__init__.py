@@ -1,1 +1,1 @@
-"""Tools: the operations that a person or an agent can use on documents and memories."""
+"""Tools: the operations on documents and memories that a person or an agent can call."""

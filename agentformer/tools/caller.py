@@ -19,12 +19,13 @@ _OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | geta
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a tool.
+    """The caller of a tool, with rights and limits.
 
-    Stored entries get `user_id`, `agent_id`, `project` and `stored_metadata`. The caller cannot see entries of another
-    user or project. Core blocks belong to a namespace, a user and an agent, not to a project. `rag_upload` may read
-    files below `folder`; without a folder, it accepts contents only. With `extractive`, the caller is a language model
-    that reads passages itself, so `rag_query` calls no other model.
+    The entries that the caller stores get the values `user_id`, `agent_id`, `project` and `stored_metadata`. The caller
+    cannot see entries of another user or project. Core blocks belong to a namespace, a user and an agent, not to a
+    project. `rag_upload` may read files in `folder`. If `folder` is None, `rag_upload` accepts only contents and no
+    paths. If `extractive` is true, `rag_query` calls no language model, because the caller is a language model that
+    reads the passages itself.
     """
 
     grant: Grant = EVERYTHING
@@ -39,34 +40,40 @@ class Caller:
 
     @property
     def is_restricted(self) -> bool:
-        """True if the caller sees only the entries of one user or project."""
+        """True if the caller sees only the entries of one user or one project."""
         return self.user_id is not None or self.project is not None
 
     def namespace_for(self, requested: str | None) -> str:
-        """Return the namespace to work in. Raises `Forbidden`, `InvalidInput`."""
+        """Return the namespace for a call: `requested`, or if `requested` is None, the namespace of the caller. Raises
+        `Forbidden` if the grant does not allow the namespace, and `InvalidInput` for an invalid name."""
         return self.grant.namespace(self.namespace if requested is None else requested)
 
     def search_scope(self, requested: str | None) -> dict[str, Any]:
-        """Return the scope arguments of a search. The scope includes entries without an owner."""
+        """Return the arguments that limit a search to the entries that the caller may see. Entries without a user or
+        project are included."""
         scope = {"namespace": self.namespace_for(requested), "user_id": self.user_id, "project": self.project}
         return {**scope, "or_nobody": True}
 
     def require_visible(self, entry: MemoryEntry) -> MemoryEntry:
-        """Return the entry. If the caller may not see the entry, raise `NotFound`, as for a missing entry."""
+        """Return the entry if the caller may see it. Otherwise, raise `NotFound` with the same message as for an entry
+        that does not exist."""
         if not self.can_see(entry):
             raise NotFound(f"there is no entry {entry.id}")
         return self.grant.require_visible(entry)
 
     def can_see(self, entry: MemoryEntry) -> bool:
-        """True if the user and the project of the entry are equal to the caller's, or not set."""
+        """Return True if the user and the project of the entry are those of the caller. A user or project that is None
+        matches every value."""
         pairs = (entry.user_id, self.user_id), (entry.project, self.project)
         return all(own is None or owner in (None, own) for owner, own in pairs)
 
     def open_file(self, path: str) -> tuple[str, BinaryIO]:
-        """Open a file below `folder`. Return its relative path, such as `2024/rules.pdf`, and the open file.
+        """Open a file in `folder`. Return the path of the file relative to `folder`, such as `2024/rules.pdf`, and the
+        open file.
 
-        Raises `InvalidInput` if the file is not a regular file, or if it is outside `folder` after links are resolved.
-        The message contains the path that the caller gave, and no other path.
+        Raises `InvalidInput` if the file is hidden, cannot be read, or is not a regular file. Raises `InvalidInput` too
+        if the file is outside `folder` after links are resolved. The message contains no path except the path that the
+        caller gave.
         """
         if self.folder is None:
             raise InvalidInput("path", "names a file, but this caller may not read files; give text or content_base64")
@@ -77,7 +84,7 @@ class Caller:
                 raise InvalidInput("path", "is outside the folder that may be read; give a path below that folder")
             if any(part.startswith(".") for part in target.relative_to(root).parts):
                 raise InvalidInput(
-                    "path", "is hidden; hidden files are not read, because they may contain settings and keys"
+                    "path", "is hidden; hidden files are not read, because they may contain keys; give another file"
                 )
             return target.relative_to(root).as_posix(), _open_regular(target)
         except (OSError, ValueError, RuntimeError) as error:
@@ -88,7 +95,8 @@ class Caller:
 
 
 def _open_regular(path: Path) -> BinaryIO:
-    """Open a regular file. Do not wait for a pipe, and do not follow a link that was created after the check."""
+    """Open a regular file. For a pipe, raise `InvalidInput` at once and do not wait. Do not follow a link that was
+    created after the path was checked."""
     handle = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)

@@ -1,4 +1,5 @@
-"""`ToolDefinition`: a tool made from a typed method, with a JSON Schema and checked arguments."""
+"""`ToolDefinition`: a tool that is made from a method with type annotations. The arguments have a JSON Schema and are
+checked."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ _MAX_DEPTH = 100  # levels of nested arguments; metadata have the same limit
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Effects of a tool on the store.
+    """The right that a tool requires, and the effects of a call on the stored data.
 
-    `destructive`: the call can delete data permanently. `idempotent`: a second equal call changes nothing. `additive`:
-    the call adds entries and does not change existing entries. `changes_prompt`: the stored text becomes part of every
-    later prompt.
+    `destructive`: the call can delete data permanently. `idempotent`: a second call with the same arguments changes
+    nothing. `additive`: the call adds entries and does not change existing entries. `changes_prompt`: the stored text
+    becomes part of every later prompt.
     """
 
     right: Right
@@ -39,7 +40,8 @@ class Hints:
 
 
 def tool(title: str, hints: Hints) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Mark a method as a tool. A model gives the arguments after `self` and `caller`."""
+    """Return a decorator that marks a method as a tool. The language model gives all arguments except `self` and
+    `caller`."""
 
     def mark(method: Callable[..., Any]) -> Callable[..., Any]:
         method.title = title  # type: ignore[attr-defined]
@@ -50,7 +52,7 @@ def tool(title: str, hints: Hints) -> Callable[[Callable[..., Any]], Callable[..
 
 
 class ToolDefinition:
-    """A tool with `name`, `title`, `description`, `parameters` (JSON Schema) and `hints`."""
+    """A tool with `name`, `title`, `description`, `parameters` (the JSON Schema of the arguments) and `hints`."""
 
     def __init__(self, function: Callable[..., dict[str, Any]]) -> None:
         self._function = function
@@ -67,16 +69,17 @@ class ToolDefinition:
 
     @property
     def needs_permission(self) -> bool:
-        """True if a person must permit the call after the model has read stored text."""
+        """True if a person must permit a call after the language model has read stored text, because this text may
+        contain instructions of other people."""
         return not self.read_only and (self.hints.changes_prompt or not self.hints.additive)
 
     def as_tool(self) -> Tool:
-        """Return the tool in the form for a language model."""
+        """Return the tool in the form that language models need."""
         return Tool(self.name, self.description, self.parameters)
 
     def run(self, caller: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the arguments and run the tool. Raises `InvalidInput` with a message from which a model can correct the
-        call."""
+        """Check the arguments, run the tool and return its result. Raises `InvalidInput` with a message that tells a
+        language model how to correct the call."""
         return self._function(caller, **self._checked(arguments))
 
     def _checked(self, arguments: Any) -> dict[str, Any]:
@@ -84,7 +87,7 @@ class ToolDefinition:
             raise InvalidInput("arguments", f"must be a JSON object. {self._usage()}")
         for name, value in arguments.items():
             if not _is_storable(name, 1):
-                raise InvalidInput("arguments", f"have a name that is not text. {self._usage()}")
+                raise InvalidInput("arguments", f"have a name that is not valid text. {self._usage()}")
             if not _is_storable(value, _MAX_DEPTH):
                 raise InvalidInput(
                     name[:_SHOWN], f"contains half of a surrogate pair, or is nested more than {_MAX_DEPTH} levels deep"
@@ -96,7 +99,7 @@ class ToolDefinition:
         return {name: getattr(checked, name) for name in self._arguments.model_fields}
 
     def _correction(self, error: ValidationError) -> InvalidInput:
-        """Return an error that names up to three wrong arguments, and all arguments of the tool."""
+        """Return an error that describes up to three wrong arguments, and lists all arguments of the tool."""
         faults = error.errors(include_url=False, include_context=False)
         first = _location(faults[0]) or "arguments"
         problems = "; ".join(self._problem(fault) for fault in faults[:3]).removeprefix(f"{first} ")
@@ -112,7 +115,7 @@ class ToolDefinition:
         return f"{name} is wrong: {fault['msg']}, got {_short(fault['input'])}"
 
     def _usage(self) -> str:
-        """Return the arguments in one line. A star marks a required argument."""
+        """Return the names of all arguments in one line. A star marks a required argument."""
         required = self.parameters.get("required", ())
         names = ", ".join(f"{name}{'*' if name in required else ''}" for name in self.parameters["properties"])
         return f"{self.name} takes: {names or 'no arguments'}{' (* required)' if required else ''}"
@@ -120,7 +123,8 @@ class ToolDefinition:
 
 @functools.cache  # computed once per function, also if many memories are opened
 def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
-    """Return a model with one field for each visible parameter of the function."""
+    """Return a pydantic model of the arguments that a language model gives. The model has no fields for `self` and
+    `caller`."""
     hints = get_type_hints(function, include_extras=True)
     model_fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default)
@@ -135,7 +139,7 @@ def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
 
 @functools.cache
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON Schema of the arguments without generated titles and null defaults."""
+    """Return the JSON Schema of the arguments, without generated titles and without defaults that are null."""
     schema = model.model_json_schema()
     schema.pop("title", None)
     for value in schema.setdefault("properties", {}).values():
@@ -146,12 +150,13 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _location(fault: Any) -> str:
-    """Return the path of a wrong argument, such as `kinds.0`."""
+    """Return the path to a wrong argument, such as `kinds.0` for the first item of `kinds`."""
     return ".".join(str(part) for part in fault["loc"])[:_SHOWN]
 
 
 def _is_storable(value: Any, depth: int) -> bool:
-    """True if every string is valid UTF-8 and the nesting is at most `depth`."""
+    """Return True if every text in the value is valid UTF-8, and if lists and objects are nested at most `depth` levels
+    deep."""
     if isinstance(value, str):
         try:
             return value.isascii() or bool(value.encode("utf-8"))

@@ -1,4 +1,4 @@
-"""`DocumentTools`: tools for a model to upload documents and to answer from documents."""
+"""`DocumentTools`: tools with which a language model uploads documents and asks questions about them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_QUOTE = "No single sentence answers this; read the passages."
 
 
 class DocumentTools:
-    """Tools over the documents of a memory."""
+    """The tools for the documents of a memory."""
 
     def __init__(self, rag: RAGTool) -> None:
         self._rag = rag
@@ -34,14 +34,14 @@ class DocumentTools:
         self,
         caller: Caller,
         name: Annotated[str, Field(description="The document's name, such as report.pdf.")] = "",
-        path: Annotated[str | None, Field(description="A file, if files may be read.")] = None,
+        path: Annotated[str | None, Field(description="The path of a file, if files may be read.")] = None,
         text: Annotated[str | None, Field(description="The content of a text document.")] = None,
         content_base64: Annotated[str | None, Field(description="The content in base64.")] = None,
         metadata: Metadata = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Upload a document (PDF, Word, HTML, Markdown, text) to answer from. Give its path, its text, or its bytes in
-        base64. A document of the same name is replaced."""
+        """Upload a document (PDF, Word, HTML, Markdown, text). Give its path, its text, or its bytes in base64. A
+        document of the same name is replaced."""
         contents = {"path": path, "text": text, "content_base64": content_base64}
         if [value is not None for value in contents.values()].count(True) != 1:
             raise InvalidInput("path", f"give exactly one of {', '.join(contents)}")
@@ -62,7 +62,7 @@ class DocumentTools:
         caller: Caller,
         question: Annotated[str, Field(min_length=1, description="The question, in plain words.")],
         top_k: Annotated[int, Field(ge=1, le=20, description="Passages to answer from.")] = 3,
-        filters: Annotated[dict[str, Any] | None, Field(description="Required metadata of the documents.")] = None,
+        filters: Annotated[dict[str, Any] | None, Field(description="Only documents with these metadata.")] = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Answer a question from the uploaded documents, with exact quotes, documents and pages. Cite them."""
@@ -82,7 +82,7 @@ class DocumentTools:
     def rag_list(
         self,
         caller: Caller,
-        limit: Annotated[int, Field(ge=1, le=200, description="Documents at most.")] = 50,
+        limit: Annotated[int, Field(ge=1, le=200, description="The maximum number of documents.")] = 50,
         after: Annotated[str | None, Field(description="The `next` of the previous page.")] = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
@@ -93,8 +93,8 @@ class DocumentTools:
 
 
 def upload_json(document: Document, grant: Grant, name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return an uploaded document as JSON. The same bytes may be stored already with another caller's name and
-    metadata. So a caller without the right to read gets only the values that the caller passed in."""
+    """Return an uploaded document as JSON. A caller without the right to read gets only the name and metadata that this
+    caller has sent, because another caller may have stored the same bytes earlier with other values."""
     if grant.may("read"):
         return document_json(document)
     own = Document(name, document.namespace, document.status, document.reason, metadata=metadata or {})
@@ -110,4 +110,6 @@ def _content(text: str | None, content_base64: str | None) -> bytes:
     try:
         return base64.b64decode(content_base64 or "", validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidInput("content_base64", "is not base64; encode the file's bytes, without line breaks") from None
+        raise InvalidInput(
+            "content_base64", "is not base64; encode the bytes of the file, without line breaks"
+        ) from None

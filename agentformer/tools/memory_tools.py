@@ -1,4 +1,4 @@
-"""`MemoryTools`: tools for a model to store and search memories."""
+"""`MemoryTools`: tools with which a language model stores and searches memories."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ _PART = 8_000  # characters of a text that one call returns
 _MESSAGE = "message"
 _RESERVED_KINDS = DOCUMENT_KINDS | {_MESSAGE}  # only conversations and uploads create entries of these kinds
 
-Namespace = Annotated[str | None, Field(description="Another namespace than the default. Omit unless told.")]
+Namespace = Annotated[str | None, Field(description="A namespace other than the default. Omit unless told.")]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The id of a memory, as searches show it.")]
-Limit = Annotated[int, Field(ge=1, le=50, description="How many at most.")]
+Limit = Annotated[int, Field(ge=1, le=50, description="The maximum number of results.")]
 Query = Annotated[str, Field(min_length=1, max_length=8_000, description="What to look for, in plain words.")]
 Explain = Annotated[bool, Field(description="Also explain the rank of each result. Omit unless asked.")]
-Salience = Annotated[float, Field(ge=0, le=1, description="How much it matters: 1 is most.")]
-Metadata = Annotated[dict[str, Any] | None, Field(description="Further facts about it, as a JSON object.")]
+Salience = Annotated[float, Field(ge=0, le=1, description="The importance, 0 to 1.")]
+Metadata = Annotated[dict[str, Any] | None, Field(description="Further facts, as a JSON object.")]
 Block = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The block's name, such as persona.")]
 Content = Annotated[str, Field(min_length=1, max_length=MAX_CONTENT)]
 
 
 class MemoryTools:
-    """Tools over a memory. `status` returns the state of all parts. It is called for callers with the right `admin`."""
+    """The tools for a memory. `status` is a function that returns the state of the whole memory. Only callers with the
+    right `admin` get this state."""
 
     def __init__(self, memory: MemoryManager, backend: MemoryBackend, status: Callable[[], Mapping[str, Any]]) -> None:
         self._memory = memory
@@ -45,14 +46,18 @@ class MemoryTools:
         caller: Caller,
         content: Annotated[Content, Field(description="What to remember: one fact, understandable by itself.")],
         kind: Annotated[str, Field(description="fact, preference, decision, error, milestone, ...")] = "fact",
-        title: Annotated[str, Field(description="A short name for it.")] = "",
-        category: Annotated[str, Field(description="decisions, summaries or context: how fast it fades.")] = "",
+        title: Annotated[str, Field(description="A short name.")] = "",
+        category: Annotated[
+            str, Field(description="decisions, summaries or context: decides how fast the memory fades.")
+        ] = "",
         salience: Salience = 1.0,
-        occurred_at: Annotated[str | None, Field(description="When it happened: ISO 8601 with a time zone.")] = None,
+        occurred_at: Annotated[
+            str | None, Field(description="The time of the event: ISO 8601 with a time zone.")
+        ] = None,
         metadata: Metadata = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Remember a fact, a preference or a decision for later conversations. The same fact again is kept once."""
+        """Remember a fact, a preference or a decision for later conversations. The same fact is stored only once."""
         _check_kind(kind)
         entry = self._memory.store(
             content,
@@ -79,12 +84,12 @@ class MemoryTools:
         limit: Limit = 5,
         kinds: Annotated[list[str] | None, Field(description="Only these kinds, such as fact or summary.")] = None,
         tiers: Annotated[list[Tier] | None, Field(description=f"Only these of {', '.join(TIERS)}.")] = None,
-        relevant_only: Annotated[bool, Field(description="Drop results that are not relevant.")] = False,
-        include_archived: Annotated[bool, Field(description="Also originals of summaries.")] = False,
+        relevant_only: Annotated[bool, Field(description="Return only relevant results.")] = False,
+        include_archived: Annotated[bool, Field(description="Also return messages that were summarized.")] = False,
         explain: Explain = False,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Find what was remembered or uploaded, best first. Look here before saying that you do not know."""
+        """Search memories and documents, best results first. Search before you say that you do not know."""
         hits = self._memory.search(
             query,
             limit=limit,
@@ -99,9 +104,12 @@ class MemoryTools:
 
     @tool("Read a memory", Hints("read", idempotent=True))
     def memory_get(
-        self, caller: Caller, id: Id, start: Annotated[int, Field(ge=0, description="Position in a long content.")] = 0
+        self,
+        caller: Caller,
+        id: Id,
+        start: Annotated[int, Field(ge=0, description="The position from which to read.")] = 0,
     ) -> dict[str, Any]:
-        """Read one memory by its id. If it is long, continue at `next_start`."""
+        """Read one memory by its id. To continue a long memory, pass `next_start` as `start`."""
         entry = self._memory.get(self._visible(caller, id).id)
         end = start + _PART
         more = {"next_start": end} if end < len(entry.content) else {}
@@ -114,13 +122,15 @@ class MemoryTools:
         id: Id,
         content: Annotated[Content | None, Field(description="The new text.")] = None,
         title: Annotated[str | None, Field(description="A short name.")] = None,
-        kind: Annotated[str | None, Field(description="What it is.")] = None,
-        category: Annotated[str | None, Field(description="How fast it fades.")] = None,
-        salience: Annotated[Salience | None, Field(description="How much it matters, 0 to 1.")] = None,
+        kind: Annotated[str | None, Field(description="fact, preference, decision, error, milestone, ...")] = None,
+        category: Annotated[str | None, Field(description="Decides how fast the memory fades.")] = None,
+        salience: Annotated[Salience | None, Field(description="The importance, 0 to 1.")] = None,
         metadata: Metadata = None,
-        expected_version: Annotated[int | None, Field(ge=1, description="Change nothing if it has another.")] = None,
+        expected_version: Annotated[
+            int | None, Field(ge=1, description="Change nothing if the memory has another version.")
+        ] = None,
     ) -> dict[str, Any]:
-        """Change a memory; its former text is kept in its history. Give only the fields to change."""
+        """Change a memory. Its former text is kept in its history. Give only the fields to change."""
         former = self._visible(caller, id)
         if former.kind == _MESSAGE and (content, kind) != (None, None):
             raise InvalidInput("id", "is the id of a message, and messages cannot be changed; add a memory instead")
@@ -133,7 +143,7 @@ class MemoryTools:
 
     @tool("Forget a memory", Hints("write", destructive=True, idempotent=True))
     def memory_delete(self, caller: Caller, id: Id) -> dict[str, Any]:
-        """Forget a memory for good, with its history and the summaries made from it. Only when asked to."""
+        """Delete a memory permanently, with its history and the summaries made from it. Only if asked to delete."""
         return {"forgotten": self._memory.remove(self._visible(caller, id).id)}
 
     @tool("Add to a core block", Hints("write", idempotent=True, additive=True, changes_prompt=True))
@@ -144,7 +154,7 @@ class MemoryTools:
         text: Annotated[Content, Field(description="The line to add.")],
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Add a line to a core block, which is always in your context. Keep it short."""
+        """Add a short line to a core block. Core blocks are always in your context."""
         block = self._memory.core.append(name, text, **self._owner(caller, namespace))
         return {"block": _entry_json(block, caller)}
 
@@ -153,11 +163,11 @@ class MemoryTools:
         self,
         caller: Caller,
         name: Block,
-        old: Annotated[str, Field(min_length=1, description="The exact text to replace; it must occur once.")],
-        new: Annotated[str, Field(description="The new text; empty deletes the old one.")],
+        old: Annotated[str, Field(min_length=1, description="The exact text to replace. It must occur exactly once.")],
+        new: Annotated[str, Field(description="The new text. If empty, the old text is deleted.")],
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Correct a core block: replace a text in it."""
+        """Replace a text in a core block."""
         caller.grant.require("read")  # otherwise the caller could find out the content of the block by guesses
         block = self._memory.core.replace(name, old, new, **self._owner(caller, namespace))
         return {"block": _entry_json(block, caller)}
@@ -171,7 +181,7 @@ class MemoryTools:
         limit: Limit = 10,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Find messages, word for word, in this and former conversations, summarized or not."""
+        """Find messages of this and former conversations in their original words, even if they were summarized."""
         hits = self._memory.search(
             query,
             limit=limit,
@@ -189,7 +199,7 @@ class MemoryTools:
         session_id: Annotated[str | None, Field(description="This conversation only.")] = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Replace older messages by summaries. The originals are kept and can be restored."""
+        """Replace older messages by summaries. The original messages are kept and can be restored."""
         own, session = caller.namespace_for(namespace), caller.session_id if session_id is None else session_id
         if caller.is_restricted:
             self._check_session(caller, own, session)
@@ -197,13 +207,14 @@ class MemoryTools:
 
     @tool("Audit memories", Hints("read", idempotent=True))
     def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
-        """Report duplicates, memories that nobody reads, and contradictions and oversized blocks in core memory."""
+        """Report duplicates, memories that nobody reads, and core blocks that contradict each other or are too
+        large."""
         own = caller.namespace_for(namespace)
         return report_json(self._memory.audit(namespace=own, user_id=caller.user_id, project=caller.project))
 
     @tool("Show what is remembered", Hints("read", idempotent=True))
     def memory_status(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
-        """Count the memories, and those that still wait for their vectors."""
+        """Count the memories, and the memories that have no vectors yet."""
         own = caller.namespace_for(namespace)
         scope = Scope(own, user_id=caller.user_id, project=caller.project)
         counts: dict[str, Any] = {tier: self._backend.count(replace(scope, tiers=(tier,))) for tier in TIERS}
@@ -220,16 +231,17 @@ class MemoryTools:
         return {**state, "store": dict(self._status())} if everywhere else state
 
     def _check_session(self, caller: Caller, namespace: str, session: str | None) -> None:
-        """Raise `InvalidInput` if no session is given. Raise `NotFound` if the session has no message that the caller
-        can see."""
+        """Raise `InvalidInput` if `session` is None. Raise `NotFound` if the session has no message that the caller can
+        see."""
         if session is None:
-            raise InvalidInput("session_id", "is missing; say which conversation to summarise")
+            raise InvalidInput("session_id", "is missing; give the session to summarize")
         scope = Scope(namespace, kinds=(_MESSAGE,), session_id=session, include_archived=True)
         if not self._backend.count(replace(scope, user_id=caller.user_id, project=caller.project)):
             raise NotFound(f"there is no session {session:.{MAX_NAME}}")
 
     def _visible(self, caller: Caller, id: str) -> MemoryEntry:
-        """Return an entry that the caller can see. The call does not count as a use. Raises `NotFound`."""
+        """Return the entry with this id, without counting a use of the entry. Raises `NotFound` if there is no such
+        entry, or if the caller may not see the entry."""
         entries = self._backend.get([id])
         if not entries:
             raise NotFound(f"there is no entry {id}")
@@ -240,13 +252,13 @@ class MemoryTools:
 
 
 def _check_kind(kind: str | None) -> None:
-    """Raise `InvalidInput` for a kind that only conversations and uploads may create."""
+    """Raise `InvalidInput` for a kind that is reserved for conversations and uploads."""
     if kind in _RESERVED_KINDS:
         raise InvalidInput("kind", f"{kind!r} is reserved for messages and documents; give another kind, such as fact")
 
 
 def _entry_json(entry: MemoryEntry, caller: Caller) -> dict[str, Any]:
-    """Return the entry as JSON. A caller without the right to read gets only the id and the version."""
+    """Return the entry as JSON. A caller without the right to read gets only the id, the namespace and the version."""
     if caller.grant.may("read"):
         return cut_json(entry, _PART)
     return {"id": entry.id, "namespace": entry.namespace, "version": entry.version}

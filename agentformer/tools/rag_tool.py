@@ -1,4 +1,4 @@
-"""`RAGTool`: uploads documents and answers questions from them with page-exact citations."""
+"""`RAGTool`: uploads documents, and answers questions about them with citations of the exact page."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ if TYPE_CHECKING:
     from agentformer.rag.answer.answerer import Answerer
     from agentformer.rag.ingest import IngestPipeline, Progress
 
-_PENDING = "the embedder was unavailable: found by words now, and by vectors after `agentformer reindex`"
+_PENDING = (
+    "the embedder was unavailable; searches find the document only by its words until you run `agentformer reindex`"
+)
 _MAX_NAME = 255  # code points of a name; the limit of common file systems
 _MAX_TOKENS = 4096  # of an answer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RAGLimits:
-    """`top_k` is the default number of chunks to answer from."""
+    """The limits of uploads and questions. `top_k` is the default number of chunks that are used for an answer."""
 
     top_k: int = 3
     max_file_bytes: int = 256 * 1024 * 1024
@@ -47,14 +49,15 @@ class RAGLimits:
 
 
 class _Stopwatch:
-    """The times of one question: its start, the end of the search, and the first piece of a streamed answer."""
+    """Measures the times of one question: the start, the end of the search, and the first piece of a streamed
+    answer."""
 
     def __init__(self) -> None:
         self.started = self.searched = time.perf_counter()
         self.first_token = 0.0  # without a stream
 
     def timings(self) -> dict[str, float]:
-        """Return the milliseconds of each step until now."""
+        """Return the duration of each step until now, in milliseconds."""
         now = time.perf_counter()
         spans = {
             "search_ms": self.searched - self.started,
@@ -66,10 +69,10 @@ class _Stopwatch:
 
 
 class RAGTool:
-    """Uploads documents and answers from them. As thread-safe as its backend.
+    """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe.
 
-    `ingest` and `answerer` are functions that build their part at the first call. Listing documents needs none of these
-    parts.
+    `ingest` returns the pipeline that stores documents, and `answerer` returns the object that answers questions. The
+    two functions build these objects at their first call, so that the listing of documents does not have to build them.
     """
 
     def __init__(
@@ -90,15 +93,15 @@ class RAGTool:
         self._uploads = KeyedLock()
 
     def reingest(self, document: MemoryEntry) -> Document:
-        """Ingest a stored document again from its original. The new version has new ids and replaces the document.
-        Raises `NotFound` if the original is missing."""
+        """Ingest a stored document again from its original file. The new version has new ids and replaces the stored
+        document. Raises `NotFound` if the original file is missing."""
         known = document_of(document)
         data, namespace, digest = self._originals.get(known.sha256), known.namespace, known.sha256
         with self._uploads.hold((namespace, digest)):
             return self._ingest().run(data, known.name, namespace=namespace, sha256=digest, metadata=known.metadata)
 
     def ready(self) -> None:
-        """Build all parts now. Raises the errors of building."""
+        """Build the objects that uploads and questions need. Raises the errors of building them."""
         self._ingest()
         self._answerer()
 
@@ -112,13 +115,14 @@ class RAGTool:
         password: str | None = None,
         progress: Progress | None = None,
     ) -> Document:
-        """Ingest a document. The document is a path, the bytes, or an open binary file.
+        """Ingest a document. `file` is a path, bytes, or an open binary file.
 
-        `name` may begin with folders. Its default is the name of the file. If the same bytes are stored already, no new
-        document is stored, and the result has `unchanged`. The stored document keeps its first name and metadata; if
-        its original is missing, the original is stored again. If a document of the same name has other bytes, the new
-        document replaces it in one step. Problems of the content are reported in the `status` and `reason` of the
-        document. Raises `InvalidInput` for a path that is not a readable file.
+        `name` may begin with folders. The default of `name` is the name of the file. If the same bytes are stored
+        already, no new document is stored: the result is the stored document, with its own name and metadata, and with
+        `unchanged` set to True. If the original file of this document is missing, it is stored again. If a document of
+        the same name has other bytes, the new document replaces that document in one step. Problems of the content are
+        reported in the `status` and `reason` of the result. Raises `InvalidInput` for a path that is not a readable
+        file.
         """
         namespace = fields.name("namespace", namespace)
         metadata = fields.metadata(metadata)
@@ -146,11 +150,11 @@ class RAGTool:
         max_tokens: int | None = None,
         extractive: bool = False,
     ) -> Answer:
-        """Answer from the best `top_k` chunks. The answer has citations, hits, warnings and timings.
+        """Answer a question from the best `top_k` chunks. The answer has citations, hits, warnings and timings.
 
-        `filters` selects documents by equality of metadata that were given at upload. `max_tokens` (1..4096) limits the
-        answer of a model. With `extractive`, no model is called, and the answer consists of quotes. Raises
-        `InvalidInput` for an empty question.
+        `filters` are metadata: only documents with equal values in their metadata are used. `max_tokens` (1..4096)
+        limits the answer of a language model. If `extractive` is true, no language model is called, and the answer
+        consists of quotes. Raises `InvalidInput` for an empty question.
         """
         max_tokens = _checked_tokens(max_tokens)
         hits, stopwatch = self._search(question, top_k, namespace, filters)
@@ -166,57 +170,66 @@ class RAGTool:
         filters: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> Generator[AnswerEvent, None, None]:
-        """Yield the answer of `query` in pieces, and at the end the complete `Answer`. Its timings include
-        `first_token_ms`. If the model stops with an error, an `AnswerFault` is yielded before the `Answer`.
+        """Return a generator that yields the answer to a question in pieces, and at the end the complete `Answer`. The
+        timings of this `Answer` include `first_token_ms`. If the language model stops with an error, an `AnswerFault`
+        is yielded before the `Answer`.
 
-        The errors of `query` are raised by this call, not by the first event. Closing the generator stops the model.
+        The parameters and errors are those of `query`. An error is raised by this call, and not by the first event.
+        Closing the generator stops the language model.
         """
         max_tokens = _checked_tokens(max_tokens)
         hits, stopwatch = self._search(question, top_k, namespace, filters)
         return self._events(question, hits, max_tokens, stopwatch)
 
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
-        """Return every document of the namespace, oldest first. A search by words already finds documents with the
-        status `pending`."""
+        """Return every document of the namespace, the oldest first. A document with the status `pending` has no vectors
+        yet, but searches find the document by its words."""
         scope = Scope(fields.name("namespace", namespace), kinds=("document",))
         return [self._with_state(document_of(entry)) for entry in all_entries(self._backend, scope)]
 
     def page_of_documents(
         self, *, namespace: str = DEFAULT_NAMESPACE, after: str = "", limit: int = 100
     ) -> list[Document]:
-        """Return at most `limit` documents of the namespace, oldest first, after the document id `after`."""
+        """Return at most `limit` documents of the namespace, the oldest first. The list begins after the document with
+        the id `after`."""
         scope = Scope(fields.name("namespace", namespace), kinds=("document",))
         return [self._with_state(document_of(entry)) for entry in self._page(scope, after, limit)]
 
     def document(self, document_id: str, *, namespace: str | None = None) -> Document:
-        """Return the document of this id. Raises `NotFound`."""
+        """Return the document with this id. Raises `NotFound` if the namespace has no such document. If `namespace` is
+        None, all namespaces are searched."""
         return self._with_state(document_of(self._document(document_id, namespace)))
 
     def original(self, document_id: str, *, namespace: str | None = None) -> bytes:
-        """Return the uploaded bytes. Raises `NotFound`."""
+        """Return the uploaded bytes of a document. Raises `NotFound` if the document or its original file is
+        missing."""
         return self._originals.get(self._document(document_id, namespace).metadata["sha256"])
 
     def chunks(
         self, document_id: str, *, namespace: str | None = None, after: str = "", limit: int = 100
     ) -> list[MemoryEntry]:
-        """Return at most `limit` chunks of a document in order, after the chunk id `after`. Raises `NotFound`."""
+        """Return at most `limit` chunks of a document in the order of the text. The list begins after the chunk with
+        the id `after`. Raises `NotFound` if there is no such document."""
         entry = self._document(document_id, namespace)
         return self._page(Scope(entry.namespace, kinds=("chunk",), document_id=document_id), after, limit)
 
     def pages(self, document_id: str, *, namespace: str | None = None) -> list[Page]:
-        """Return the stored text of each page. The offsets of citations refer to this text. Raises `NotFound`."""
+        """Return the pages of a document with their stored text. The offsets in citations are positions in this text.
+        Raises `NotFound` if there is no such document."""
         entry = self._document(document_id, namespace)
         scope = Scope(entry.namespace, kinds=("page",), document_id=document_id)
         return [_page_of(page) for page in all_entries(self._backend, scope)]
 
     def remove(self, document_id: str, *, namespace: str | None = None) -> None:
-        """Delete a document, everything that was made from it, and its original. Raises `NotFound`."""
+        """Delete a document, everything that was made from the document, and its original file. Raises `NotFound` if
+        there is no such document."""
         entry = self._document(document_id, namespace)
         self._backend.remove([document_id])
         self.discard_originals([entry.metadata["sha256"]])
 
     def discard_originals(self, digests: Iterable[str]) -> None:
-        """Delete the originals of removed documents, unless another document has the same bytes."""
+        """Delete the original files with these SHA-256 digests. A file that another document still uses is not
+        deleted."""
         for digest in digests:
             self._originals.discard(digest, self._ingest().in_use)
 
@@ -242,7 +255,8 @@ class RAGTool:
                 yield self._completed(event, hits, stopwatch) if isinstance(event, Answer) else event
 
     def _completed(self, answer: Answer, hits: Hits, stopwatch: _Stopwatch) -> Answer:
-        """Add hits, warnings and timings to the answer. Hits that a model read are counted as read."""
+        """Return the answer with hits, warnings and timings. If a language model wrote the answer, the hits are counted
+        as read."""
         if answer.mode == "llm":
             self._usage.count((hit.entry.id for hit in hits), reads=1)
         warnings = (*hits.warnings, *answer.warnings)
@@ -256,13 +270,15 @@ class RAGTool:
         return entries[0]
 
     def _document_of_bytes(self, namespace: str, digest: str) -> Document | None:
-        """Return the ready document that was made from these bytes."""
+        """Return the document that was made from the bytes with this digest, or None. Only a document with the status
+        `ready` is returned."""
         scope = Scope(namespace, kinds=("document",), metadata={"sha256": digest})
         entries = self._backend.list(scope, limit=1)
         return document_of(entries[0]) if entries and entries[0].metadata["status"] == "ready" else None
 
     def _with_state(self, document: Document) -> Document:
-        """Return the document with the status `pending` if a part of it still waits for the embedder."""
+        """Return the document. If a part of the document still waits for the embedder, the status in the result is
+        `pending`."""
         if document.status != "ready" or not self._backend.pending(Scope(document.namespace, document_id=document.id)):
             return document
         return dataclasses.replace(document, status="pending", reason=_PENDING)
@@ -273,7 +289,8 @@ class RAGTool:
 
 
 def _checked_tokens(value: Any) -> int | None:
-    """Return the caller's token limit, or None if the settings decide. Raises `InvalidInput`."""
+    """Return the token limit that the caller gave, or None if the caller gave no limit. Raises `InvalidInput` for an
+    invalid limit."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_TOKENS):
         return value
     raise InvalidInput("max_tokens", f"must be a whole number in 1..{_MAX_TOKENS}, got {value!r:.80}")
@@ -285,13 +302,13 @@ def _check_question(question: Any, max_chars: int) -> None:
     if not question.strip():
         raise InvalidInput("question", "is empty; enter a question")
     if len(question) > max_chars:
-        raise InvalidInput("question", f"has {len(question)} characters, over {max_chars}")
+        raise InvalidInput("question", f"has {len(question)} characters; shorten it to at most {max_chars}")
     fields.encodable("question", question)
 
 
 def _read(file: Any, limit: int) -> tuple[bytes, str]:
-    """Return the bytes and the name of an uploaded file. Raises `InvalidInput`, for example if the file has more than
-    `limit` bytes."""
+    """Return the bytes and the name of a file to upload. The name of bytes is "". Raises `InvalidInput` if the file
+    cannot be read, or if the file has more than `limit` bytes."""
     data: bytes | None
     if isinstance(file, (bytes, bytearray, memoryview)):
         data, name = bytes(file), ""
@@ -312,7 +329,7 @@ def _read(file: Any, limit: int) -> tuple[bytes, str]:
 
 def _check_size(size: int, limit: int) -> None:
     if size > limit:
-        raise InvalidInput("file", f"has over {limit} bytes; raise max_file_bytes, or split the file")
+        raise InvalidInput("file", f"has more than {limit} bytes; split the file, or raise the setting max_file_bytes")
 
 
 def _read_path(path: Path, limit: int) -> bytes:
@@ -325,7 +342,7 @@ def _read_path(path: Path, limit: int) -> bytes:
             _check_size(os.fstat(file.fileno()).st_size, limit)  # before the file is read
             return file.read(limit + 1)
     except FileNotFoundError:
-        raise InvalidInput("file", f"{path} does not exist") from None
+        raise InvalidInput("file", f"{path} does not exist; check the path") from None
     except PermissionError:
         raise InvalidInput("file", f"{path} cannot be read: permission denied") from None
     except InvalidInput:
@@ -335,13 +352,14 @@ def _read_path(path: Path, limit: int) -> bytes:
 
 
 def _safe_name(name: Any) -> str:
-    """Return the name without unprintable characters. The name is never used as a path."""
+    """Return the name without unprintable characters and without parts such as `..`. The name is never used as a path.
+    Raises `InvalidInput` if no name is left."""
     if not isinstance(name, str):
         raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
     printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable()).encode("utf-8", "ignore").decode()
     parts = [part.strip() for part in printable.split("/") if part.strip() not in ("", ".", "..")]
     if not parts:
-        raise InvalidInput("name", "give the document a name, such as report.pdf")
+        raise InvalidInput("name", "is missing; give the document a name, such as report.pdf")
     return "/".join(parts)[-_MAX_NAME:]
 
 

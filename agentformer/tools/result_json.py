@@ -1,4 +1,4 @@
-"""JSON of answers, hits, documents and memories, shared by the command line, HTTP and tools."""
+"""Converts answers, hits, documents and memories to JSON, for the command line, HTTP and tools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _METADATA = 2_000  # characters of JSON that a model is shown
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
-    """Return an answer with its citations and hits."""
+    """Return an answer as JSON, with its citations and hits."""
     return {
         "answer": answer.text,
         "mode": answer.mode,
@@ -50,17 +50,21 @@ def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
     if isinstance(event, AnswerPiece):
         return "token", {"text": event.text}
     if isinstance(event, AnswerFault):
-        return "error", {"type": _BROKE_OFF, "title": "The language model broke off", "detail": event.message}
+        return "error", {
+            "type": _BROKE_OFF,
+            "title": "The language model stopped with an error",
+            "detail": event.message,
+        }
     return "answer", answer_json(event)
 
 
 def citation_json(citation: Citation) -> dict[str, Any]:
-    """Return a citation. Its score is rounded to 4 digits."""
+    """Return a citation as JSON. The score is rounded to 4 digits."""
     return {**dataclasses.asdict(citation), "score": round(citation.score, 4)}
 
 
 def hit_json(hit: Hit) -> dict[str, Any]:
-    """Return a hit with the position of its entry in the document."""
+    """Return a hit as JSON, with the place of the passage in its document."""
     source = hit.entry.source
     return {
         "id": hit.entry.id,
@@ -79,12 +83,13 @@ def hit_json(hit: Hit) -> dict[str, Any]:
 
 
 def memory_hit_json(hit: Hit) -> dict[str, Any]:
-    """Return the fields of the entry and the scores of the hit."""
+    """Return a hit as JSON: the fields of the entry, and the scores of the hit."""
     return {**entry_to_json(hit.entry), **_scores(hit)}
 
 
 def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
-    """Return the fields of an entry that a model needs, without nulls. `content` is the text to show."""
+    """Return the fields of an entry that a language model needs. Empty fields are left out. `content` is the text that
+    the language model gets."""
     moment = entry.occurred_at or entry.created_at
     values = {
         "id": entry.id,
@@ -107,39 +112,39 @@ def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
 
 
 def cut_json(entry: MemoryEntry, most: int) -> dict[str, Any]:
-    """Return an entry for a model, with at most the first `most` characters of its content."""
+    """Return an entry as JSON for a language model, with at most the first `most` characters of its content."""
     return {**brief_json(entry, entry.content[:most]), **_cut(entry, most)}
 
 
 def brief_hit_json(hit: Hit, most: int, *, explain: bool = False) -> dict[str, Any]:
-    """Return a hit for a model. The content has at most `most` characters around the match. With `explain`, include the
-    votes of the ranked lists."""
+    """Return a hit as JSON for a language model. The content is cut to at most `most` characters, which include the
+    best match. If `explain` is true, the result shows the ranked lists that contain the hit."""
     votes = {"votes": votes_json(hit)} if explain else {}
     brief = brief_json(hit.entry, _around(hit, most))
     return {**brief, **_cut(hit.entry, most), "score": round(hit.score, 4), **votes}
 
 
 def votes_json(hit: Hit) -> list[dict[str, Any]]:
-    """Return the ranked lists that contain the hit: the name of the list, the rank of the hit (from 1), and the weight
-    of the list."""
+    """Return the ranked lists that contain the hit. Each item has the name of the list, the rank of the hit in the list
+    (from 1), and the weight of the list."""
     return [{"name": vote.name, "rank": vote.rank, "weight": round(vote.weight, 4)} for vote in hit.votes]
 
 
 def _cut(entry: MemoryEntry, most: int) -> dict[str, str]:
     size = len(entry.content)
-    return {"cut": f"{size} characters in all; memory_get shows them"} if size > most else {}
+    return {"cut": f"{size} characters in total; memory_get returns all"} if size > most else {}
 
 
 def metadata_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the field `metadata` for a model. If the metadata are too long, return a note."""
+    """Return metadata as JSON for a language model. If the metadata are too long, return a note about their length."""
     size = len(json.dumps(dict(metadata), ensure_ascii=False))
     if size <= _METADATA:
         return {"metadata": dict(metadata)}
-    return {"metadata_left_out": f"it has {size} characters as JSON, over {_METADATA}"}
+    return {"metadata_left_out": f"the metadata have {size} characters as JSON; the limit is {_METADATA}"}
 
 
 def passage_json(hit: Hit, most: int) -> dict[str, Any]:
-    """Return a passage of a document for a model."""
+    """Return a passage of a document as JSON for a language model, with at most `most` characters of its text."""
     source = hit.entry.source
     return {
         "id": hit.entry.id,
@@ -150,50 +155,52 @@ def passage_json(hit: Hit, most: int) -> dict[str, Any]:
 
 
 def _around(hit: Hit, most: int) -> str:
-    """Return at most `most` characters of the content. They include the best match."""
+    """Return at most `most` characters of the content of a hit. These characters include the best match."""
     content = hit.entry.content
     start = min(hit.span.start, max(len(content) - most, 0)) if hit.span and hit.span.end > most else 0
     return content[start : start + most]
 
 
 def reference_json(reference: Reference) -> dict[str, Any]:
-    """Return as JSON the reference to a record of the host application, and the search score of that record."""
+    """Return a reference as JSON. A reference names a record of the host application and has the search score of this
+    record."""
     return {**report_json(reference), "score": round(reference.score, 6)}
 
 
 def context_json(context: Context) -> dict[str, Any]:
-    """Return `messages` in the format of chat servers, and `report`."""
+    """Return a context as JSON: `messages` in the format of chat APIs, and `report`."""
     messages = [{"role": message.role, "content": message.content} for message in context.messages]
     return {"messages": messages, "report": report_json(context.report)}
 
 
 def report_json(report: Any) -> dict[str, Any]:
-    """Return the fields of a report. A report is any dataclass."""
+    """Return the fields of a dataclass as JSON."""
     return {field.name: _plain(getattr(report, field.name)) for field in dataclasses.fields(report)}
 
 
 def space_json(state: SpaceState) -> dict[str, Any]:
-    """Return an embedding space of a store with its state and size."""
+    """Return an embedding space of a store as JSON. The result includes the state, the number of vectors and the size
+    in bytes."""
     return {**_space(state.space), "state": state.state, "vectors": state.vectors, "bytes": state.bytes}
 
 
 def move_json(moved: Reembedding) -> dict[str, Any]:
-    """Return a move to another embedding space."""
+    """Return as JSON the report about a move of a store to another embedding space."""
     return {**report_json(moved), "former": moved.former and _space(moved.former), "space": _space(moved.space)}
 
 
 def _space(space: EmbeddingSpace) -> dict[str, Any]:
-    """Return the fields of a space without its fingerprint, which has no meaning for people."""
+    """Return an embedding space as JSON. The fingerprint is left empty, because it means nothing to people."""
     return {"spec": space.spec, **dataclasses.asdict(dataclasses.replace(space, fingerprint=""))}
 
 
 def document_json(document: Document) -> dict[str, Any]:
-    """Return every field of a document."""
+    """Return all fields of a document as JSON."""
     return {**dataclasses.asdict(document), "metadata": dict(document.metadata)}
 
 
 def brief_document_json(document: Document) -> dict[str, Any]:
-    """Return a document for a model, without metadata that are too long."""
+    """Return a document as JSON for a language model. Metadata that are too long are left out."""
     values = document_json(document)
     metadata = values.pop("metadata")
     return {**values, **metadata_json(metadata)}
@@ -212,7 +219,7 @@ def _scores(hit: Hit) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON values of records: the fields of a dataclass, and times in ISO 8601."""
+    """Return a value as JSON. A dataclass becomes an object, and a time becomes a text in ISO 8601."""
     if dataclasses.is_dataclass(value):
         return report_json(value)
     if isinstance(value, Mapping):

@@ -1,5 +1,5 @@
-"""`Toolbox`: the tools of an agent over its memory. They are defined once, for Python, HTTP, MCP and language
-models."""
+"""`Toolbox`: the tools of an agent for its memory. Python, HTTP, MCP and language models use the same definitions of
+the tools."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ HINTS: dict[str, Hints] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of a call for the model: JSON, or if the call failed, a message that explains how to correct the call.
-    `value` is the same JSON as an object, or None if the call failed."""
+    """The result of a call, for a language model. `text` is JSON. If the call failed, `text` is a message that explains
+    how to correct the call. `value` is the JSON as an object, or None if the call failed."""
 
     text: str
     failed: bool = False
@@ -42,7 +42,7 @@ class ToolResult:
 
 
 class Toolbox:
-    """The tools of one memory. As thread-safe as the memory."""
+    """The tools of one memory. Thread-safe if the memory is thread-safe."""
 
     def __init__(
         self, memory: MemoryManager, rag: RAGTool, backend: MemoryBackend, status: Callable[[], Mapping[str, Any]]
@@ -52,15 +52,15 @@ class Toolbox:
         self._tools = {function.__name__: ToolDefinition(function) for function in functions}
 
     def definitions(self, grant: Grant = EVERYTHING) -> list[ToolDefinition]:
-        """Return the tools that the grant allows. The order is fixed."""
+        """Return the tools that the grant allows, always in the same order."""
         return [tool for tool in self._tools.values() if grant.may(tool.hints.right) and tool.name not in grant.without]
 
     def tools(self, grant: Grant = EVERYTHING) -> list[Tool]:
-        """Return the allowed tools in the form for a language model."""
+        """Return the tools that the grant allows, in the form that language models need."""
         return [tool.as_tool() for tool in self.definitions(grant)]
 
     def schemas(self, grant: Grant = EVERYTHING) -> list[dict[str, Any]]:
-        """Return the allowed tools in the format of OpenAI's `tools`."""
+        """Return the tools that the grant allows, in the format of OpenAI's `tools`."""
         names = ("name", "description", "parameters")
         functions = ({name: getattr(tool, name) for name in names} for tool in self.definitions(grant))
         return [{"type": "function", "function": function} for function in functions]
@@ -68,19 +68,20 @@ class Toolbox:
     def call(self, name: str, arguments: Mapping[str, Any], caller: Caller = OWNER) -> dict[str, Any]:
         """Run a tool and return its result as JSON values.
 
-        Raises `NotFound` for an unknown tool, `Forbidden` for a tool that the caller may not use, `InvalidInput` for
-        wrong arguments, and the errors of the memory.
+        Raises `NotFound` for an unknown tool, `Forbidden` for a tool that the caller may not use, and `InvalidInput`
+        for wrong arguments. Also raises the errors of the memory.
         """
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
             names = ", ".join(tool.name for tool in self.definitions(caller.grant))
-            raise NotFound(f"there is no tool {name!r:.80}; there are: {names}")
+            raise NotFound(f"there is no tool {name!r:.80}; the tools are: {names}")
         caller.grant.require(tool.hints.right)
         caller.grant.require_tool(name)
         return tool.run(caller, arguments)
 
     def run(self, call: ToolCall, caller: Caller = OWNER) -> ToolResult:
-        """Run a call of a model. Never raises: an error becomes a message from which the model can correct the call."""
+        """Run a tool that a language model has called. Never raises: an error becomes a message that explains how to
+        correct the call."""
         try:
             value = self.call(call.name, call.arguments, caller)
             return ToolResult(json.dumps(value, ensure_ascii=False), value=value)

@@ -235,7 +235,7 @@ CORRECTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("rag_upload", {"name": "a.txt", "content_base64": "!"}, "content_base64: is not base64"),
     ("rag_query", {"question": "x", "top_k": "many"}, "top_k: is wrong: Input should be a valid integer"),
     ("rag_list", {"limit": 1000}, "limit: is wrong: Input should be less than or equal to 200"),
-    ("memory_ad", {"content": "x"}, "there is no tool 'memory_ad'; there are: memory_add, memory_search"),
+    ("memory_ad", {"content": "x"}, "there is no tool 'memory_ad'; the tools are: memory_add, memory_search"),
 ]
 
 

@@ -80,7 +80,7 @@ def test_an_unknown_tool_is_told_which_there_are(af: AgentFormer) -> None:
         assert outcome.failed
         assert outcome.text.startswith("there is no tool ")
         readers = "memory_search, memory_get, conversation_search, memory_audit, memory_status, rag_query, rag_list"
-        assert outcome.text.endswith(f"there are: {readers}")
+        assert outcome.text.endswith(f"the tools are: {readers}")
         assert len(outcome.text) < 300
 
 
@@ -174,7 +174,7 @@ def test_who_is_bound_to_a_user_consolidates_sessions_that_the_user_took_part_in
     unseen = run(af, "memory_consolidate", {"session_id": "monday"}, bo)
     missing = run(af, "memory_consolidate", {"session_id": "sunday"}, bo)
     assert (unseen.failed, unseen.text) == (True, missing.text.replace("sunday", "monday"))
-    assert run(af, "memory_consolidate", {}, bo).text == "session_id: is missing; say which conversation to summarise"
+    assert run(af, "memory_consolidate", {}, bo).text == "session_id: is missing; give the session to summarize"
     assert run(af, "memory_consolidate", {}, Caller(user_id="bo", session_id="monday")).text == unseen.text
     assert len(af.memory.list(session_id="monday", kinds=("message",))) == 12
     assert af.toolbox.call("memory_consolidate", {"session_id": "monday"}, aino)["archived"] == 5
@@ -205,11 +205,11 @@ def test_long_contents_and_metadata_are_not_given_whole(af: AgentFormer) -> None
     added = af.toolbox.call("memory_add", {"content": long, "metadata": facts})["memory"]
     changed = af.toolbox.call("memory_update", {"id": added["id"], "content": f"{long}!"})["memory"]
     for told, size in ((added, len(long)), (changed, len(long) + 1)):
-        assert (told["content"], told["cut"]) == (long[:8_000], f"{size} characters in all; memory_get shows them")
+        assert (told["content"], told["cut"]) == (long[:8_000], f"{size} characters in total; memory_get returns all")
     read = af.toolbox.call("memory_get", {"id": added["id"]})
     assert (len(read["memory"]["content"]), read["next_start"]) == (8_000, 8_000)
     assert "metadata" not in read["memory"]
-    assert read["memory"]["metadata_left_out"] == "it has 3013 characters as JSON, over 2000"
+    assert read["memory"]["metadata_left_out"] == "the metadata have 3013 characters as JSON; the limit is 2000"
 
     for name, metadata in (("a.txt", facts), ("b.txt", {"site": "north"})):
         af.rag.upload(f"{name} is short.".encode(), name=name, metadata=metadata)

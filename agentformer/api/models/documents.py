@@ -72,8 +72,7 @@ class PartsParameters(DocumentParameters):
 class Document(ResponseModel):
     """A document that was stored, or a file that could not be stored. `reason` explains the `status`.
 
-    While a document has the status `pending`, searches find it only by its words, because its vectors are not computed
-    yet.
+    A document with the status `pending` is found only by its words, because its vectors are not computed yet.
     """
 
     name: str
