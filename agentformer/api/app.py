@@ -37,9 +37,11 @@ _OPERATIONS: tuple[Operation, ...] = tuple(operation for router in _ROUTERS for 
 
 
 def create_app(settings: Settings) -> Flask:
-    """Return a Flask application that serves one memory. Its `extensions["agentformer"]` is the opened `AgentFormer`.
+    """Return a Flask application that serves one memory. The value `extensions["agentformer"]` of the application is
+    the opened `AgentFormer`.
 
-    Raises `InvalidInput` for invalid hosts or origins in the settings. Also raises the errors of opening the memory.
+    Raises `InvalidInput` for invalid hosts or origins in the settings. Also raises an error if the memory cannot be
+    opened.
     """
     app = Flask(_NAME, static_folder=None)
     memory = AgentFormer(settings)

@@ -120,8 +120,8 @@ class Guard:
 
     def _is_allowed_host(self, host: Host) -> bool:
         """Return True if the header Host has an allowed value. This check prevents DNS rebinding, an attack in which a
-        foreign host name points to this server. The attack needs a name, so if requests need a key, every IP address is
-        allowed."""
+        foreign host name points to this server. The attack needs a host name, so a server that requires keys allows
+        every IP address."""
         if is_local(host.name) or host.name in self._hosts:
             return True
         return host.literal and self._keys.ever_made

@@ -49,7 +49,8 @@ def docs(service: Service) -> Response:
 
 
 def _document(service: Service) -> Schema:
-    """Return the OpenAPI document. Its field `servers` contains the base path of the current request."""
+    """Return the OpenAPI document. The field `servers` of the document contains the base path of the current
+    request."""
     return {**service.document(), "servers": [{"url": request.script_root.rstrip("/") + service.prefix or "/"}]}
 
 

@@ -56,8 +56,8 @@ def openapi_document(operations: Sequence[Operation]) -> Schema:
 
 
 class _Schemas:
-    """The JSON Schemas of all models. `shared` contains the schemas of bodies and responses. The schemas of queries and
-    forms are not in `shared`, because the document contains their fields in the endpoints."""
+    """The JSON Schemas of all models. `shared` contains the schemas of bodies and responses. The schemas of query
+    strings and forms are not in `shared`, because the document lists their fields in each endpoint."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         used: list[type[BaseModel]] = [Problem, *(model for operation in operations for model in _models(operation))]

@@ -81,11 +81,11 @@ class Router:
         description of the endpoint.
 
         `returns` contains the model or the media types of the response for each status. `more` contains further fields
-        of `Operation`. The view is called with the `Service`, and by name with `grant` (unless `right` is None), the
+        of `Operation`. The view gets the `Service`, and as keyword arguments `grant` (unless `right` is None), the
         parameters in the path, and `query`, `body` or `form`. The annotations of `query`, `body` and `form` are the
         models of the request. The checks run in this order: key, right, tool, query, body. If the endpoint needs a key
         and the view has no parameter `query`, a query string is refused. An endpoint that uses a model needs a free
-        thread. If there is none, the response is 429.
+        thread. If no thread is free, the response is 429.
         """
 
         def register(view: View) -> View:
@@ -178,8 +178,8 @@ class ThreadLimit:
         self._changed_at = time.monotonic()
 
     def held(self) -> ExitStack:
-        """Reserve a thread. Closing the returned stack releases the thread. Closing the stack again does nothing,
-        because a server may close a response twice. Raises `Busy` if no thread is free."""
+        """Reserve a thread, and return an `ExitStack` whose `close` releases the thread. A second call of `close` does
+        nothing, because a server may close a response twice. Raises `Busy` if no thread is free."""
         with self._changed:
             deadline = time.monotonic() + self._wait_seconds
             while self._used >= self._threads:

@@ -62,7 +62,7 @@ def prefers_events() -> bool:
 
 
 def problem(status: int, kind: str, detail: str = "", **members: Any) -> Response:
-    """Return an error as a problem document (RFC 9457). `kind` is the end of the problem's `type`, and `members` are
+    """Return an error as a problem document (RFC 9457). `kind` is the last part of the field `type`, and `members` are
     additional fields."""
     return _response(Problem(status, problem_json(status, kind, detail, **members)))
 
@@ -106,8 +106,9 @@ def answer_stream(events: Generator[AnswerEvent, None, None]) -> Response:
 
 
 def stream(events: Generator[Event | None, None, None], interrupted: str) -> Response:
-    """Return a response that streams the events. None is sent as a comment, to check that the client is still
-    connected. If a server error interrupts the stream, the last event is `error`, and `interrupted` is its text.
+    """Return a response that streams the events. An item None is sent as an empty comment, to check that the client is
+    still connected. If a server error interrupts the stream, the last event is `error`, and `interrupted` is the text
+    of this event.
 
     If the client disconnects, the thread of the server is released. The generator `events` is closed as soon as it
     yields its next event.

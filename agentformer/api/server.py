@@ -37,7 +37,7 @@ router = Router("server")
 
 
 class Alive(ResponseModel):
-    """The answer of a process that can answer requests."""
+    """The response of a process that is alive."""
 
     status: Literal["ok"]
 
@@ -146,8 +146,8 @@ class ReadinessChecks:
             self._af.backend.search(Query("ready", Scope(namespace), limit=1, mode="lexical"))
 
     def _embedder_state(self) -> str:
-        """Return the state of the embedder, which depends on its calls since the last check. If there were no calls,
-        return the former state."""
+        """Return the state of the embedder: unavailable if a call since the last check has found the embedder
+        unavailable, otherwise `ok`. If there were no calls, return the former state."""
         usage = [counts for name, counts in self._af.usage().items() if name.startswith("embedder ")]
         calls = sum(counts["calls"] for counts in usage)
         errors = sum(counts["errors"].get(_FAILURE, 0) for counts in usage)
@@ -239,7 +239,7 @@ def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
 
 def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
     """Return the counts of calls by their labels (role, provider, model). If one model is used at several addresses,
-    its counts are added, because the address is not a label."""
+    the counts of these addresses are added, because the address is not a label."""
     totals: dict[tuple[str, ...], dict[str, Any]] = {}
     for key, counts in usage.items():
         total = totals.setdefault(_labels(key), {"errors": {}, "slowest_ms": 0})

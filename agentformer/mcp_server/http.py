@@ -58,10 +58,10 @@ def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = l
     """Run the MCP server over HTTP until SIGTERM or SIGINT. After the signal, incomplete requests are dropped, and
     running calls have 20 seconds to finish. Then the memory is closed.
 
-    `caller` is the caller of all tools, with the rights that the server has at most. When the server accepts requests,
-    `started` is called with the URL. If the port is 0, the system chooses a free port. Raises `InvalidInput` for an
-    address that cannot be used. Raises `InvalidInput` too if other machines can reach the address and no key was ever
-    made. Also raises the errors of opening the memory.
+    `caller` sets the user and the project of every call, and the rights that a call can have at most. When the server
+    accepts requests, `started` is called with the URL. If the port is 0, the system chooses a free port. Raises
+    `InvalidInput` for an address that cannot be used. Raises `InvalidInput` too if other machines can reach the address
+    and no key was ever made. Also raises an error if the memory cannot be opened.
     """
     keys = KeyStore(settings.index_dir)
     memory, timer = LazyMemory(settings), exit_timer(_EXIT_SECONDS)
@@ -105,8 +105,8 @@ def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: Ke
 
 
 class AccessMiddleware:
-    """Authenticates each request and reads the complete body, with limits of memory, before the MCP SDK handles the
-    request.
+    """Authenticates each request and reads the complete body before the MCP SDK handles the request. The size of a
+    body, and the memory for all bodies, are limited.
 
     The `Grant` of the request (the rights of the key) is stored in the ASGI scope. Errors are answered with problem
     documents.
@@ -191,14 +191,14 @@ class AccessMiddleware:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that calls `started` when it accepts connections, and `ending` when it stops."""
+    """A uvicorn server that calls `started` when the server accepts connections, and `ending` when the server stops."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None], ending: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_start, self._on_end = started, ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, and then call `started`."""
+        """Start to accept connections, and then call `started`."""
         await super().startup(sockets)
         if self.started:
             self._on_start()

@@ -110,7 +110,7 @@ def _text(af: AgentFormer, caller: Caller, uri: str) -> str:
 
 def _page_texts(document: Document, pages: list[Page]) -> Iterator[str]:
     """Yield the text of each page, after a line with the number of the page. For a long document, the last item names
-    the pages that were left out and their address."""
+    the pages that were left out, and the address at which they can be read."""
     size = 0
     for page in pages:
         if size + len(page.text) > _MAX_CHARS and size:

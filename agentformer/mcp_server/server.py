@@ -61,7 +61,7 @@ class LazyMemory:
         self._closed = False
 
     def get(self) -> AgentFormer:
-        """Return the opened memory. Raises the errors of opening the memory. After `close`, raises `StoreError`."""
+        """Return the opened memory. Raises an error if the memory cannot be opened, and `StoreError` after `close`."""
         with self._lock:
             if self._closed:
                 raise StoreError("the memory is closed, because the server is ending")
@@ -91,9 +91,9 @@ class LazyMemory:
 class MemoryServer:
     """The handlers of an MCP server.
 
-    Each call runs in a thread of its own, because operations on the memory block. At most `threads` calls run at the
-    same time. A call that has begun always finishes, even if the client cancels the call or disconnects, so that no
-    change stays incomplete.
+    Each call runs in a thread of its own, because a call may wait for the disk or for a model. At most `threads` calls
+    run at the same time. A call that has begun always finishes, even if the client cancels the call or disconnects, so
+    that no change stays incomplete.
     """
 
     def __init__(self, memory: LazyMemory, caller: Caller, threads: int) -> None:
@@ -176,7 +176,7 @@ def intersection(grant: Grant, other: Grant) -> Grant:
 
 def exit_timer(seconds: float) -> threading.Timer:
     """Return a timer that ends the process `seconds` after the timer is started. The caller starts the timer when the
-    server ends, so that a call that never returns cannot stop the end. Stored data are not damaged."""
+    server ends, so that a call that never returns does not keep the process alive. Stored data are not damaged."""
 
     def give_up() -> None:
         log.error("a call did not finish within %g seconds; the server exits and does not wait for the call", seconds)
@@ -222,8 +222,8 @@ def usable_id(value: Any) -> int | str | None:
 
 
 def _caller_of(request: Any, started_with: Caller) -> Caller:
-    """Return the caller of one request. Over HTTP, the caller has only those rights of the key that the server has
-    too."""
+    """Return the caller of one request. Over HTTP, the caller has a right only if both the key of the request and the
+    server have this right."""
     scope = getattr(request, "scope", None)
     if scope is None:
         return started_with

@@ -150,8 +150,8 @@ class StandardPipes:
             self.stop()
 
     async def _next_line(self) -> tuple[str, types.JSONRPCError | None] | None:
-        """Return the next line that is not blank, and the error of the line or None. At the end of the input and after
-        `stop`, return None instead of the pair."""
+        """Return a pair: the next line that is not blank, and the error if this line is not a valid message (otherwise
+        None). At the end of the input and after `stop`, return None and no pair."""
         line: tuple[str, types.JSONRPCError | None] | None = None
 
         async def read() -> None:

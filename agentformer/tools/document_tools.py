@@ -65,7 +65,8 @@ class DocumentTools:
         filters: Annotated[dict[str, Any] | None, Field(description="Only documents with these metadata.")] = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Answer a question from the uploaded documents, with exact quotes, documents and pages. Cite them."""
+        """Answer a question from the uploaded documents, with exact quotes. Cite the document and the page of each
+        quote."""
         own = caller.namespace_for(namespace)
         answer = self._rag.query(question, top_k=top_k, namespace=own, filters=filters, extractive=caller.extractive)
         no_quote = caller.extractive and answer.mode == "none" and answer.hits

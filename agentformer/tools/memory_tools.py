@@ -143,7 +143,8 @@ class MemoryTools:
 
     @tool("Forget a memory", Hints("write", destructive=True, idempotent=True))
     def memory_delete(self, caller: Caller, id: Id) -> dict[str, Any]:
-        """Delete a memory permanently, with its history and the summaries made from it. Only if asked to delete."""
+        """Delete a memory permanently, with its history and the summaries made from it. Only if the user asks for
+        it."""
         return {"forgotten": self._memory.remove(self._visible(caller, id).id)}
 
     @tool("Add to a core block", Hints("write", idempotent=True, additive=True, changes_prompt=True))

@@ -71,8 +71,8 @@ class _Stopwatch:
 class RAGTool:
     """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe.
 
-    `ingest` returns the pipeline that stores documents, and `answerer` returns the object that answers questions. The
-    two functions build these objects at their first call, so that the listing of documents does not have to build them.
+    `ingest` returns the pipeline that stores documents, and `answerer` returns the object that answers questions. Each
+    function builds its object at the first call, because the listing of documents needs none of these objects.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class RAGTool:
             return self._ingest().run(data, known.name, namespace=namespace, sha256=digest, metadata=known.metadata)
 
     def ready(self) -> None:
-        """Build the objects that uploads and questions need. Raises the errors of building them."""
+        """Build the objects that uploads and questions need. Raises an error if an object cannot be built."""
         self._ingest()
         self._answerer()
 
@@ -119,10 +119,10 @@ class RAGTool:
 
         `name` may begin with folders. The default of `name` is the name of the file. If the same bytes are stored
         already, no new document is stored: the result is the stored document, with its own name and metadata, and with
-        `unchanged` set to True. If the original file of this document is missing, it is stored again. If a document of
-        the same name has other bytes, the new document replaces that document in one step. Problems of the content are
-        reported in the `status` and `reason` of the result. Raises `InvalidInput` for a path that is not a readable
-        file.
+        `unchanged` set to True. If the original file of the stored document is missing, this file is stored again. If a
+        document of the same name has other bytes, the new document replaces that document in one step. Problems of the
+        content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a path that is not a
+        readable file.
         """
         namespace = fields.name("namespace", namespace)
         metadata = fields.metadata(metadata)
@@ -307,8 +307,8 @@ def _check_question(question: Any, max_chars: int) -> None:
 
 
 def _read(file: Any, limit: int) -> tuple[bytes, str]:
-    """Return the bytes and the name of a file to upload. The name of bytes is "". Raises `InvalidInput` if the file
-    cannot be read, or if the file has more than `limit` bytes."""
+    """Return the bytes and the name of a file to upload. If `file` is bytes, the name is "". Raises `InvalidInput` if
+    the file cannot be read, or if the file has more than `limit` bytes."""
     data: bytes | None
     if isinstance(file, (bytes, bytearray, memoryview)):
         data, name = bytes(file), ""

@@ -179,18 +179,20 @@ def report_json(report: Any) -> dict[str, Any]:
 
 
 def space_json(state: SpaceState) -> dict[str, Any]:
-    """Return an embedding space of a store as JSON. The result includes the state, the number of vectors and the size
-    in bytes."""
+    """Return an embedding space (the vectors of one embedding model in a store) as JSON. The result includes the state,
+    the number of vectors and the size in bytes."""
     return {**_space(state.space), "state": state.state, "vectors": state.vectors, "bytes": state.bytes}
 
 
 def move_json(moved: Reembedding) -> dict[str, Any]:
-    """Return as JSON the report about a move of a store to another embedding space."""
+    """Return as JSON the report about a move of a store from one embedding space (the vectors of one model) to
+    another."""
     return {**report_json(moved), "former": moved.former and _space(moved.former), "space": _space(moved.space)}
 
 
 def _space(space: EmbeddingSpace) -> dict[str, Any]:
-    """Return an embedding space as JSON. The fingerprint is left empty, because it means nothing to people."""
+    """Return the description of an embedding space as JSON. The fingerprint is left empty, because it means nothing to
+    people."""
     return {"spec": space.spec, **dataclasses.asdict(dataclasses.replace(space, fingerprint=""))}
 
 

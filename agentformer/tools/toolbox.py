@@ -69,7 +69,7 @@ class Toolbox:
         """Run a tool and return its result as JSON values.
 
         Raises `NotFound` for an unknown tool, `Forbidden` for a tool that the caller may not use, and `InvalidInput`
-        for wrong arguments. Also raises the errors of the memory.
+        for wrong arguments. Also raises the errors of the operation that the tool runs.
         """
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:

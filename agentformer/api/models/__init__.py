@@ -34,8 +34,8 @@ class ResponseModel(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error (RFC 9457). The values of `type` are the same in all versions. Some types of errors have additional
-    fields."""
+    """An error in the format of RFC 9457. The values of `type` are the same in all versions. Some types of errors have
+    additional fields."""
 
     model_config = ConfigDict(extra="allow")
 

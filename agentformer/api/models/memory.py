@@ -46,7 +46,8 @@ _JSON_TYPES: dict[Any, Any] = {
 
 
 def _entry_fields() -> dict[str, Any]:
-    """Return the type and the description of each field of an entry, by the name of the field."""
+    """Return a dictionary with the type and the description of each field of an entry. The keys are the names of the
+    fields."""
     types = get_type_hints(MemoryEntry)
     limits: dict[str, Any] = {"version": {"ge": 1}}
     return {
@@ -196,7 +197,7 @@ class Contradiction(ResponseModel):
 
 
 class Oversized(ResponseModel):
-    """A core block with more tokens than its limit allows, or almost as many."""
+    """A core block that has more tokens than the limit allows, or almost as many."""
 
     id: str
     title: str

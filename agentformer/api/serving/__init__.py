@@ -22,7 +22,7 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
 
     When the server accepts requests, `started` is called with the URL of the server. If the port is 0, the system
     chooses a free port. Raises `InvalidInput` for an address that cannot be used. Raises `InvalidInput` too if other
-    machines can reach the address and no key was ever made. Also raises the errors of opening the memory.
+    machines can reach the address and no key was ever made. Also raises an error if the memory cannot be opened.
     """
     server = settings.server
     if server == "auto":

@@ -65,7 +65,7 @@ _HTTP_ERRORS = (  # the first class that matches decides
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
     """Run the HTTP server with gunicorn, like `agentformer.api.serving.serve`.
 
-    In a worker process, this function ends with `SystemExit`. In the arbiter process, it raises `SystemExit` if a
+    In a worker process, this function ends with `SystemExit`. In the arbiter process, `SystemExit` is raised only if a
     worker failed with an unexpected error.
     """
     listener = open_listener(settings)
@@ -180,8 +180,8 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
 
 class _Worker(ThreadWorker):  # type: ignore[misc]
     def init_process(self) -> None:
-        """Start the worker. At its end, the worker has less time for running requests than the arbiter gives it, so
-        that the memory can be closed in the remaining time."""
+        """Start the worker. When the server ends, the worker has less time for running requests than the arbiter gives
+        to the worker, so that the worker can still close the memory."""
         self._lingering: deque[Any] = deque()  # connections after their last response
         self.cfg.set("graceful_timeout", FINISH_SECONDS)
         super().init_process()
@@ -221,8 +221,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             os._exit(0)
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Allow or stop new connections. When the worker ends, accept the connections that wait already, and then close
-        the listening sockets."""
+        """Start or stop accepting new connections. When the worker ends, accept the connections that are already
+        waiting, and then close the listening sockets."""
         super().set_accept_enabled(enabled)
         if enabled or self.alive:
             return
