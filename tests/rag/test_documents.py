@@ -242,7 +242,7 @@ def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
     with agentformer.connect(index_dir=tmp_path / "i", embedder="hashing", max_file_bytes=100) as af:
         path = tmp_path / "big.txt"
         path.write_bytes(b"x" * 101)
-        with pytest.raises(InvalidInput, match="over 100 bytes"):
+        with pytest.raises(InvalidInput, match="more than 100 bytes"):
             af.rag.upload(path)
 
 

@@ -72,7 +72,7 @@ CORRECTIONS: tuple[tuple[Any, str, str], ...] = (  # arguments, the field that t
     ({"pier": "x", "z" * 10_000: 1}, "z" * 80, "z: is not an argument of this tool"),
     ({"pier": "\ud800"}, "pier", "pier: contains half of a surrogate pair"),
     ({"pier": "x", "units": ["\udc00"]}, "units", "units: contains half of a surrogate pair"),
-    ({"pier": "x", "\ud800": 1}, "arguments", "arguments: have a name that is not text."),
+    ({"pier": "x", "\ud800": 1}, "arguments", "arguments: have a name that is not valid text."),
     ([], "arguments", "arguments: must be a JSON object. tide takes"),
     (None, "arguments", "arguments: must be a JSON object"),
 )

@@ -127,5 +127,5 @@ def test_a_file_over_the_limit_is_refused(tmp_path: Path, folder: Path) -> None:
     with agentformer.connect(
         index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing", max_file_bytes=1_000
     ) as af:
-        assert "over 1000 bytes" in upload(af, folder, "large.txt").text
+        assert "more than 1000 bytes" in upload(af, folder, "large.txt").text
         assert af.rag.documents() == []
