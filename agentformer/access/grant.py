@@ -30,7 +30,7 @@ class Grant:
     def require(self, right: Right) -> None:
         """Raise `Forbidden` if the caller does not have this right."""
         if not self.may(right):
-            raise Forbidden(f"this key has no right to {right}; the rights are chosen when the key is made")
+            raise Forbidden(f"this key does not have the right to {right}; use a key that has this right")
 
     def require_tool(self, name: str) -> None:
         """Raise `Forbidden` if the tool with this name is switched off for the caller."""
@@ -48,7 +48,9 @@ class Grant:
             if len(self.namespaces) == 1:
                 return self.namespaces[0]
             if not self.reaches(DEFAULT_NAMESPACE):
-                raise InvalidInput("namespace", f"is missing; this key may use {', '.join(self.namespaces)}")
+                raise InvalidInput(
+                    "namespace", f"is missing; name one of the namespaces of this key: {', '.join(self.namespaces)}"
+                )
             return DEFAULT_NAMESPACE
         if not self.reaches(fields.name("namespace", requested)):
             plural = "s" if len(self.namespaces) > 1 else ""

@@ -54,11 +54,11 @@ def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str =
     if scheme.lower() == "bearer":
         return keys.grant_of(secret.strip())
     if scheme or keys.ever_made:
-        raise Unauthenticated("a key is required; send it as the header Authorization: Bearer KEY")
+        raise Unauthenticated("a key is required; send the key in the header Authorization: Bearer KEY")
     if any(headers.get(name) is not None for name in _PROXY_HEADERS):
-        raise Unauthenticated(f"this request came through a proxy, so its sender is unknown; {_MAKE_KEY}")
+        raise Unauthenticated(f"a request through a proxy needs a key, because its sender is unknown; {_MAKE_KEY}")
     if not (is_local(peer) and is_local(host_of(host).name)):
-        raise Unauthenticated(f"without keys only this machine is served; {_MAKE_KEY}")
+        raise Unauthenticated(f"requests from other machines need a key, and no key exists yet; {_MAKE_KEY}")
     return EVERYTHING
 
 
@@ -66,7 +66,7 @@ def check_bind_address(host: str, address: str, keys: KeyStore) -> None:
     """Raise `InvalidInput` if other machines can reach the address while no key exists. `host` is the name that the
     user gave for `address`."""
     if not keys.ever_made and not is_local(address):
-        raise InvalidInput("host", f"{host} can be reached by other machines, so a key is required first; {_MAKE_KEY}")
+        raise InvalidInput("host", f"{host} can be reached by other machines, so a key must exist first; {_MAKE_KEY}")
 
 
 def host_of(header: str | None) -> Host:
@@ -93,7 +93,7 @@ def hosts_in(text: str) -> frozenset[str]:
     hosts = {host.strip("[]") for host in text.lower().replace(",", " ").split()}
     for host in hosts:
         if _address(host) is None and not _NAME.fullmatch(host):
-            problem = f"{host[:80]!r} is not the name of a host; write names such as memory.example.org"
+            problem = f"{host[:80]!r} is not a host name; write a host name such as memory.example.org"
             raise InvalidInput("allowed_hosts", f"{problem}, without http:// and without a port")
     return frozenset(hosts)
 
@@ -104,10 +104,10 @@ def origins_in(text: str) -> frozenset[str]:
     origins = {origin.removesuffix("/") for origin in text.lower().replace(",", " ").split()}
     for origin in origins:
         if not origin_host(origin):
-            problem = (
-                f"{origin[:80]!r} is not an origin; write each as https://app.example.org, with its port if it has one"
+            problem = f"{origin[:80]!r} is not an origin; write an origin such as https://app.example.org:8443"
+            raise InvalidInput(
+                "cors_origins", f"{problem}; * is not allowed, because any web page could use this server"
             )
-            raise InvalidInput("cors_origins", f"{problem}; * is not allowed, because it would allow every page")
     return frozenset(origins)
 
 

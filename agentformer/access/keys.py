@@ -92,7 +92,7 @@ class KeyStore:
         now = datetime.now(UTC)
         expires = fields.moment("expires", expires)
         if expires is not None and expires <= now:
-            raise InvalidInput("expires", "lies in the past")
+            raise InvalidInput("expires", "is in the past; give a later time")
         template = Key(
             "",
             _printable_name(name),
@@ -117,7 +117,7 @@ class KeyStore:
         with self._changing() as keys:
             key = next((key for key in keys if key.id == key_id), None)
             if key is None:
-                raise NotFound(f"there is no key {key_id[:80]}")
+                raise NotFound(f"there is no key with the id {key_id[:80]}; list the keys with: agentformer keys list")
             keys.remove(key)
         return key
 
@@ -128,10 +128,12 @@ class KeyStore:
         # Compares with all keys in constant time. So the time does not show which ids exist.
         matching = [key for key in self.all() if hmac.compare_digest(key.digest, digest)]
         if not matching:
-            raise Unauthenticated("this key is not valid for this memory")
+            raise Unauthenticated(
+                "this key does not exist in this memory, or was revoked; ask the administrator for a key"
+            )
         key, now = matching[0], datetime.now(UTC)
         if key.expires_at is not None and key.expires_at <= now:
-            raise Unauthenticated("this key has expired; ask for a new one")
+            raise Unauthenticated("this key has expired; ask the administrator for a new key")
         self._note_use(key, now.date())
         return Grant(frozenset(key.rights), key.namespaces, key.without, key.id)
 
@@ -170,9 +172,11 @@ class KeyStore:
                 content = {"version": _VERSION, "keys": [_json(key) for key in keys]}
                 write_atomically(self._path, json.dumps(content, indent=1).encode(), mode=OWNER_ONLY)
         except Timeout:
-            raise Busy("keys", "another process is changing the keys; try again") from None
+            raise Busy("keys", "another process is changing the keys; try again in a moment") from None
         except OSError as error:
-            raise StoreFull(f"{self._path} cannot be written: {error.strerror or error}") from None
+            raise StoreFull(
+                f"{self._path} cannot be written: {error.strerror or error}; free some disk space or check permissions"
+            ) from None
 
 
 def _parse(path: Path, data: bytes) -> Keys:
@@ -186,8 +190,8 @@ def _parse(path: Path, data: bytes) -> Keys:
             raise ValueError("the same id twice")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise StoreDamaged(
-            f"{path} is damaged, or was written by a newer version; all requests are refused until you restore it "
-            "from a copy, or delete it and make new keys"
+            f"{path} is damaged, or was written by a newer version; all requests are refused until you restore the "
+            "file from a copy, or delete the file and make new keys"
         ) from None
     return keys
 

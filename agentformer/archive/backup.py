@@ -1,11 +1,11 @@
 """Back up a memory while it is in use. A backup is a folder that can be opened like the memory.
 
     manifest.json   format, time and version, counts, and for each file its length and SHA-256
-    indexes/        the records of every backend, each as of one moment, and the hashes of keys
-    uploads/        the original files of the documents in these records
+    indexes/        the database of every backend, each as of one moment, and the hashes of keys
+    uploads/        the original files of the documents in these databases
 
-A backup contains no vector index and no word index, because both are rebuilt from the records. Uploads that have not
-been ingested yet are not in the backup.
+A backup contains no vector index and no word index, because these indexes are rebuilt from the database. Uploaded files
+that have not been ingested yet are not in the backup.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class BackedUp:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The memory that is backed up: its backend, its original files, and its index folder. `open_copy` opens a copy of
-    the backend's data in another folder."""
+    """The memory that is backed up: its backend, its original files, and its index folder. `open_copy` opens a backend
+    on a folder that has a copy of the data."""
 
     backend: MemoryBackend
     originals: Originals
@@ -86,7 +86,7 @@ def check_backup(folder: Path) -> list[str]:
     findings = []
     for path, expected in manifest["files"].items():
         if not _FILE.fullmatch(path) or not isinstance(expected, dict):
-            findings.append(f"{path[:200]!r} is not a file of a backup")
+            findings.append(f"{path[:200]!r} is not a file of a backup, but the manifest lists this path")
             continue
         try:
             if digest_of(folder, path) != expected:
@@ -98,11 +98,11 @@ def check_backup(folder: Path) -> list[str]:
 
 
 def _copy(partial: Path, origin: Origin) -> BackedUp:
-    """Copy the original files and the data of the backend into the folder `partial`, and return the counts.
+    """Copy the data of the backend and the original files into the folder `partial`, and return the counts.
 
-    The removal of a document also deletes its original file. So the original files are copied first, then the data of
-    the backend, and at last the original files that were added in the meantime. If a document was removed in the
-    meantime, the data of the backend are copied again, and the new copy does not contain this document.
+    The removal of a document also deletes its original file. For this reason, the original files are copied first, then
+    the data of the backend, and then the original files of documents that were added during the copy. If a document was
+    removed during the copy, the data of the backend are copied again.
     """
     uploads = partial / UPLOADS
     uploads.mkdir()
@@ -127,9 +127,8 @@ def _copy(partial: Path, origin: Origin) -> BackedUp:
 
 
 def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedUp, dict[str, str]]:
-    """Count the entries in the copied data of the backend, and copy the original files of their documents. Return the
-    counts, and the SHA-256 of each document's original file by document id. The counts list the documents without an
-    original file."""
+    """Count the entries in the copied data of the backend, and copy the original files of the documents in these data.
+    Return the counts, and a dict with the SHA-256 of the original file of each document, by document id."""
     files = {*indexes.iterdir()}
     done, named = BackedUp(), {}
     copy = origin.open_copy(indexes)
@@ -176,11 +175,15 @@ def _checked_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise InvalidInput("folder", f"{folder} has no {MANIFEST}; give a folder that `backup` has written") from None
     except InvalidInput:
-        raise InvalidInput("folder", f"{MANIFEST} is not a plain file, or is too long") from None
+        raise InvalidInput(
+            "folder", f"{MANIFEST} is not a plain file, or is too long; give a folder that `backup` has written"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInput("folder", f"{MANIFEST} cannot be read ({type(error).__name__})") from None
+        raise InvalidInput("folder", f"{MANIFEST} cannot be read ({type(error).__name__}); make a new backup") from None
     if not isinstance(manifest, dict):
         manifest = {}
     if manifest.get("format") != FORMAT or not isinstance(manifest.get("files"), dict):
-        raise InvalidInput("folder", f"{folder} is not a backup of the format {FORMAT}")
+        raise InvalidInput(
+            "folder", f"{folder} is not a backup of the format {FORMAT}; give a folder that `backup` has written"
+        )
     return manifest

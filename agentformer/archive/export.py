@@ -1,4 +1,5 @@
-"""Write an export, which contains namespaces as of one moment. Only one entry is in memory at a time."""
+"""Write an export, a copy of some namespaces as of one moment. The export is written entry by entry, so it needs little
+memory."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ from agentformer.types import EmbeddingSpace, MemoryBackend, MemorySnapshot
 
 @dataclass(slots=True)
 class Exported:
-    """The numbers of entries, former versions, original files and vectors in an export, and the documents without an
-    original file."""
+    """The number of entries in each namespace of an export, and the numbers of former versions, original files and
+    vectors. `missing_originals` has the ids of documents without an original file."""
 
     namespaces: dict[str, int] = field(default_factory=dict)  # entries by namespace
     former: int = 0  # former versions
@@ -92,8 +93,9 @@ class _Writer:
         self.done = Exported()
 
     def write_originals(self, namespaces: Sequence[str]) -> None:
-        """Write the original files of the documents in these namespaces. They are written before the entries, because
-        another process may remove a document and its original file while the snapshot still contains the document."""
+        """Write the original files of the documents in these namespaces. The files are written before the entries,
+        because another process may delete a document and its file at any time, while the snapshot keeps the entry of
+        the document."""
         for entry in entries_in(self._snapshot, namespaces, kinds=("document",)):
             path = original_path(entry.metadata["sha256"]) if has_original(entry) else ""
             if not path or path in self._files:
@@ -112,7 +114,9 @@ class _Writer:
                 history = self._snapshot.history(entry.id)
                 for line in map(str.encode, entry_lines(entry, history)):
                     if len(line) > LONGEST_LINE:
-                        problem = f"takes {len(line)} bytes, but a line of an export has at most {LONGEST_LINE} bytes"
+                        problem = (
+                            f"needs {len(line)} bytes in an export, but the limit is {LONGEST_LINE}; shorten the entry"
+                        )
                         raise StoreError(f"entry {entry.id} {problem}")
                     file.write(line)
                 count += 1

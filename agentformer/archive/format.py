@@ -104,7 +104,7 @@ def open_plain(folder: Path, path: str) -> BinaryIO:
     place = folder
     for part in path.split("/"):
         if place is not folder and not stat.S_ISDIR(place.lstat().st_mode):
-            raise damaged(f"{path} is not in a plain folder")
+            raise damaged(f"the folder of {path} is a link or not a folder")
         place = place / part
     if not stat.S_ISREG(place.lstat().st_mode):
         raise damaged(f"{path} is not a plain file")
@@ -142,7 +142,7 @@ def read_lines(folder: Path, path: str) -> Iterator[bytes]:
     with open_plain(folder, path) as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
             if len(line) > LONGEST_LINE:
-                raise damaged(f"{path}, line {number} has more than {LONGEST_LINE} bytes")
+                raise damaged(f"{path}: line {number} has more than {LONGEST_LINE} bytes")
             yield line
 
 
@@ -255,7 +255,7 @@ def read_vectors(folder: Path, file: VectorFile) -> Iterator[StoredVector]:
         try:
             key, vector = _read_vector_line(line, file.space.dimension)
             if key <= before:
-                raise ValueError("repeats a hash, or is not in the order of hashes")
+                raise ValueError("the hash is not greater than the hash of the line before")
         except (ValueError, KeyError, RecursionError) as error:
             raise damaged(f"{file.path}, line {number}: {str(error)[:200]}") from None
         before = key

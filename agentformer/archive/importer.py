@@ -46,11 +46,11 @@ def import_into(
     destination: Destination, archive: Archive, progress: Callable[[int, int], None] | None = None
 ) -> Imported:
     """Store the entries that the memory does not have yet, in the order of the export. Each batch of entries is one
-    transaction. `progress` receives the number of stored entries and the number of all entries to store.
+    transaction. `progress` is called with the number of entries that are stored and the number of all entries to store.
 
-    If an import is interrupted, a second call continues it. Raises `Conflict` if the memory has a different entry with
-    the same id, or a different document or core block with the same name. Raises `InvalidInput` if an entry exceeds a
-    limit of this memory. After a `Conflict` or an `InvalidInput`, nothing was stored.
+    If an import is interrupted, a second import continues it. Raises `Conflict` if the memory has a different entry
+    with the same id, or a different document or core block with the same name. Raises `InvalidInput` if an entry
+    exceeds a limit of this memory. In these two cases, nothing was stored.
     """
     backend = destination.backend
     missing = _missing_entries(backend, archive)
@@ -71,8 +71,8 @@ def import_into(
 
 
 def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
-    """Return the positions, in the export, of the entries that the memory does not have. Raises `Conflict` if the
-    memory has an entry with the same id and different fields."""
+    """Return the positions (in the export) of the entries that the memory does not have. Raises `Conflict` if the
+    memory has an entry with the same id but different fields."""
     if not backend.namespaces():
         return list(range(len(archive)))
     missing: list[int] = []
@@ -87,8 +87,9 @@ def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
     if different:
         more = f" and {len(different) - _LISTED} more" if len(different) > _LISTED else ""
         raise Conflict(
-            f"nothing was imported: {len(different)} entries exist already with other content: "
-            f"{', '.join(different[:_LISTED])}{more}; import into another --index-dir, or forget these entries first"
+            f"nothing was imported: {len(different)} entries already exist with different content: "
+            f"{', '.join(different[:_LISTED])}{more}; import into another --index-dir, "
+            "or delete these entries first: agentformer forget ID"
         )
     return missing
 
@@ -98,7 +99,8 @@ def _without_counts(entry: MemoryEntry) -> Mapping[str, Any]:
 
 
 def _check_references(backend: MemoryBackend, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `InvalidInput` if an entry to import refers to an entry that the memory has in a different namespace."""
+    """Raise `InvalidInput` if an entry that will be imported refers to an entry of the memory that is in a different
+    namespace."""
     new = {archive.ids[number] for number in missing}
     references = [reference for reference in archive.outside_references if reference.entry_id in new]
     for start in range(0, len(references), _BATCH):
@@ -118,7 +120,7 @@ def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence
             scope = Scope(entry.namespace, kinds=("document",), metadata={name: entry.metadata[name]})
             if documents := backend.list(scope, limit=1):
                 raise Conflict(
-                    f"nothing was imported: {entry.content[:200]!r} exists already in namespace {entry.namespace}, as "
+                    f"nothing was imported: {entry.content[:200]!r} already exists in namespace {entry.namespace}, as "
                     f"document {documents[0].id}; remove this document first: agentformer remove {documents[0].id}"
                 )
 
@@ -140,15 +142,15 @@ def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[
         if key and key in taken[entry.namespace]:
             stored = taken[entry.namespace][key]
             raise Conflict(
-                f"nothing was imported: a core block {entry.title[:80]!r} exists already in namespace "
-                f"{entry.namespace[:80]}, as {stored}; forget this block first: agentformer forget {stored}"
+                f"nothing was imported: a core block {entry.title[:80]!r} already exists in namespace "
+                f"{entry.namespace[:80]}, as entry {stored}; delete this block first: agentformer forget {stored}"
             )
 
 
 def _batches(archive: Archive, missing: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the positions of entries in batches. Each batch is stored in one transaction. A document and its pages and
-    chunks are in the same batch, so that an interruption never leaves an incomplete document. The same is true for a
-    summary and its originals."""
+    """Yield lists of positions of entries in the export. Each list is stored in one transaction. A document is in the
+    same list as its pages and chunks, so that an interruption cannot leave an incomplete document. A summary is in the
+    same list as its originals for the same reason."""
     batch: list[int] = []
     size = 0
     for group in archive.groups(missing):

@@ -89,15 +89,16 @@ class Archive:
         return self._lengths[number]
 
     def groups(self, numbers: Iterable[int]) -> list[list[int]]:
-        """Return these entries in groups that must be imported in one transaction. A document is in a group with its
-        pages and chunks, and a summary is in a group with its originals. Entries are given by their position."""
+        """Return the positions of these entries in groups. Each group must be imported in one transaction, such as a
+        document with its pages and chunks, or a summary with its originals."""
         groups: dict[int, list[int]] = {}
         for number in numbers:
             groups.setdefault(self._groups[number], []).append(number)
         return list(groups.values())
 
     def read(self, numbers: Iterable[int]) -> Iterator[ArchivedEntry]:
-        """Yield the entries at these positions. Raises `InvalidInput` if a file has changed since it was checked."""
+        """Yield the entries at these positions of the export. Raises `InvalidInput` if a file has changed since it was
+        checked."""
         files: dict[int, BinaryIO] = {}
         with ExitStack() as stack:
             for number in numbers:
@@ -171,7 +172,7 @@ def read(folder: Path) -> Archive:
     described = manifest.get("vectors", {})
     paths = {path for path in manifest["files"] if VECTORS.fullmatch(path)}
     if not isinstance(described, dict) or {*described} != paths:
-        raise damaged(f"{MANIFEST} does not describe the vectors")
+        raise damaged(f"{MANIFEST} does not describe exactly the vector files of the export")
     for path, values in described.items():
         try:
             archive.vectors.append(read_vector_file(path, values))
@@ -183,8 +184,8 @@ def read(folder: Path) -> Archive:
 
 
 class _EntryLines:
-    """The lines of an entry and of its former versions in an export. `number` and `offset` are the line number and the
-    byte position of the first line."""
+    """The lines of an entry and of its former versions in an export. `number` is the line number and `offset` the byte
+    position of the first line."""
 
     def __init__(self, number: int, offset: int, line: bytes, entry: MemoryEntry, history: Iterable[MemoryEntry]):
         self.number, self.offset, self.lines = number, offset, [line]
@@ -216,7 +217,7 @@ def _read_entries(folder: Path, path: str) -> Iterator[_EntryLines]:
 
 def _check_file(folder: Path, path: str, expected: Any) -> None:
     if not (ENTRIES.fullmatch(path) or ORIGINAL.fullmatch(path) or VECTORS.fullmatch(path)):
-        raise damaged(f"{path[:200]!r} is not a file of an export")
+        raise damaged(f"{MANIFEST} lists {path[:200]!r}, which is not a file of an export")
     try:
         digest = digest_of(folder, path)["sha256"]
     except OSError as error:
@@ -239,10 +240,10 @@ def _checked_manifest(folder: Path) -> Mapping[str, Any]:
         raise damaged(f"{MANIFEST} cannot be read ({type(error).__name__})") from None
     if not isinstance(manifest, dict) or manifest.get("format") not in FORMATS:
         problem = f"{MANIFEST} is not of the format {' or '.join(FORMATS)}"
-        raise InvalidInput("folder", f"{problem}; import it with the version of AgentFormer that wrote it")
+        raise InvalidInput("folder", f"{problem}; import the export with the version of AgentFormer that wrote it")
     missing = manifest.get("missing_originals")
     if not isinstance(manifest.get("files"), dict) or not isinstance(missing, list):
-        raise damaged(f"{MANIFEST} does not list the files")
+        raise damaged(f"{MANIFEST} does not list the files of the export")
     if not all(isinstance(entry_id, str) for entry_id in missing):
         raise damaged(f"missing_originals in {MANIFEST} is not a list of ids")
     return manifest
@@ -257,8 +258,8 @@ def _hash(data: bytes) -> int:
 
 
 class _Relations:
-    """Checks relations between the entries of an export, such as references and unique names. `add` and `finish` return
-    a description of a problem, or "" if there is no problem."""
+    """Checks the relations between the entries of an export, such as references and unique names. The methods `add` and
+    `finish` return a text that describes a problem, or "" if there is no problem."""
 
     def __init__(self) -> None:
         self._namespaces: dict[str, str] = {}  # by id
@@ -271,7 +272,7 @@ class _Relations:
         """Check an entry against the entries that were added before, and remember the entry. Return a description of
         the problem, or "" if there is none."""
         if entry.id in self._namespaces:
-            return f"the id {entry.id} occurs twice"
+            return f"two entries have the id {entry.id}"
         self._namespaces[entry.id] = entry.namespace
         if entry.kind == "document":
             self._documents.add(entry.id)

@@ -32,11 +32,13 @@ _PROGRESS_SECONDS = 0.5  # seconds between two writes of the progress; each writ
 _MAX_PAUSE = 60.0  # seconds between attempts while the store cannot be written
 _MAX_ATTEMPTS = 5  # attempts at a file that crashes the process; after these, the job continues with the next file
 
-_NONE_USABLE = "no file was stored as a document; `documents` contains the reasons"
-_STORE_REFUSES = "the store cannot be written now; the server tries the job again later"
-_FILES_MISSING = "the uploaded files are missing on this server; send them again"
-_CRASHED = f"the server crashed {_MAX_ATTEMPTS} times while it read this file"
-_INTERNAL_ERROR = "an internal error occurred; see the server's log"
+_NONE_USABLE = "no file was stored as a document; the field `documents` contains the reason for each file"
+_STORE_REFUSES = "the server cannot write to the store now, and will try the job again later"
+_FILES_MISSING = "the uploaded files are missing on this server; upload the files again"
+_CRASHED = (
+    f"the server crashed {_MAX_ATTEMPTS} times while it read this file; check the file and the memory of the server"
+)
+_INTERNAL_ERROR = "an internal error occurred; the log of the server has the details"
 
 
 Progress = Callable[[int, int], None]  # receives the number of windows that are done, and of all windows of the file
@@ -80,7 +82,7 @@ class Jobs:
             if self._store.active():
                 self._worker.wake()
         except (StoreError, OSError) as error:
-            log.error("the jobs cannot be read: %s", error)
+            log.error("the upload jobs of earlier processes cannot be read: %s", error)
 
     def submit(self, task: Task, files: Sequence[BinaryIO], password: str | None = None) -> Job:
         """Add a new job with the uploaded files to the queue. Raises `Busy` if too many jobs are queued or running,
@@ -202,9 +204,9 @@ class _Worker:
                     return 0
             return _POLL_SECONDS if self._store.active() else None
         except StoreError as error:
-            log.error("jobs wait for %g s: %s", self._pause, error)
+            log.error("the upload jobs are tried again in %g seconds: %s", self._pause, error)
         except Exception:
-            log.exception("jobs wait for %g s", self._pause)
+            log.exception("internal error; the upload jobs are tried again in %g seconds", self._pause)
         pause, self._pause = self._pause, min(self._pause * 2, _MAX_PAUSE)
         return pause
 
@@ -264,7 +266,7 @@ class _Worker:
         except FileNotFoundError:
             document = self._ingestor.failed(job, name, _FILES_MISSING)
         except Exception:
-            log.exception("a file of the job %s", job.id)
+            log.exception("internal error at a file of the upload job %s", job.id)
             document = self._ingestor.failed(job, name, _INTERNAL_ERROR)
         return self._store.add_outcome(job, document, job.windows + total)
 
@@ -310,7 +312,7 @@ class _JobFiles:
                 raise
         except (OSError, Timeout) as error:
             reason = getattr(error, "strerror", None) or error
-            raise StoreFull(f"{self._folder} cannot be written ({reason}); free space there") from error
+            raise StoreFull(f"{self._folder} cannot be written ({reason}); free some disk space") from error
         return lock
 
     def lock(self, job_id: str) -> FileLock | None:

@@ -134,7 +134,12 @@ class JobStore:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        with self._lock, translate_errors(self._path, "stop the servers and delete it"):
+        with (
+            self._lock,
+            translate_errors(
+                self._path, "stop the servers, delete this file, and upload the files of unfinished jobs again"
+            ),
+        ):
             connection = self._connection = self._connection or self._open()
             try:
                 connection.check_file()
@@ -151,7 +156,8 @@ class JobStore:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version > _VERSION:
                 raise StoreError(
-                    f"the jobs have version {version}, but this release knows only {_VERSION}; upgrade agentformer"
+                    f"a newer version of agentformer wrote {self._path} (version {version} of the file; this "
+                    f"release knows only {_VERSION}); upgrade agentformer"
                 )
             if version < _VERSION:
                 connection.execute(_SCHEMA)
@@ -257,7 +263,7 @@ class JobStore:
         with self.writing() as connection:
             job = _get(connection, job_id)
             if job.ended:
-                raise Conflict(f"the job {job_id} has ended: it is {job.state}")
+                raise Conflict(f"the job {job_id} cannot be cancelled, because it has ended (state: {job.state})")
             _set(connection, job_id, cancelling=1)
             return _get(connection, job_id)
 
@@ -279,7 +285,11 @@ def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
 
 def _check_limit(active: int, limit: int) -> None:
     if active >= limit:
-        raise Busy("max_jobs", f"{limit} jobs are queued or running; send this request again later", _RETRY_SECONDS)
+        raise Busy(
+            "max_jobs",
+            f"{limit} upload jobs are already queued or running; send this request again later",
+            _RETRY_SECONDS,
+        )
 
 
 def _get(connection: sqlite3.Connection, job_id: str) -> Job:
@@ -308,4 +318,4 @@ def _json(value: Any) -> str:
 
 
 def _not_found(job_id: str) -> NotFound:
-    return NotFound(f"there is no job {job_id}")
+    return NotFound(f"there is no job {job_id}; ended jobs are deleted after some time")

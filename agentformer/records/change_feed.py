@@ -1,8 +1,9 @@
 """The change feed, which lists the latest change of every entry, and the neighbors of a message.
 
-An index reads the feed to find out which entries it must update. Each change has a rising number `seq`. The words of a
-message often do not name its subject: "Yes, last May" answers the message before it. For this reason, an index reads a
-message together with its neighbors. A change of a message therefore also counts as a change of its neighbors.
+An index reads the feed to find out which entries it must update. Each change has a number `seq`, which is greater than
+the `seq` of all earlier changes. The words of a message often do not name its subject: "Yes, last May" answers the
+message before it. For this reason, an index reads a message together with its neighbors, and a change of a message also
+counts as a change of its neighbors.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SIDES = (("<", "DESC"), (">", "ASC"))
 
 def append(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
     """Add a change of each of these entries at the end of the feed, and remove the earlier changes of these entries.
-    The newest change gets a new random token."""
+    `nums` has the row numbers of the entries. The newest change gets a new random token."""
     nums = list(nums)
     if not nums:
         return
@@ -61,14 +62,14 @@ def token_at(connection: sqlite3.Connection, seq: int) -> str:
 
 
 def entries_since(connection: sqlite3.Connection, seq: int) -> list[int]:
-    """Return the numbers of the entries that were changed or removed after the change number `seq`, in order of their
-    latest change."""
+    """Return the row numbers of the entries that were changed or removed after the change number `seq`, in order of
+    their latest change."""
     return [row[0] for row in connection.execute("SELECT entry FROM changes WHERE seq > ? ORDER BY seq", [seq])]
 
 
 def since(connection: sqlite3.Connection, seq: int, limit: int = -1) -> list[tuple[int, int]]:
     """Return at most `limit` changes after the change number `seq`, oldest first. Each change is a pair of its `seq`
-    and the number of its entry. A `limit` of -1 means no limit."""
+    and the row number of its entry. A `limit` of -1 means no limit."""
     query = "SELECT seq, entry FROM changes WHERE seq > ? ORDER BY seq LIMIT ?"
     return [(row[0], row[1]) for row in connection.execute(query, [seq, limit])]
 
@@ -80,8 +81,8 @@ def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[s
 
 
 def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
-    """Return the numbers of the messages that are neighbors of at least one of these entries. Each number is returned
-    once."""
+    """Return the row numbers of the messages that are neighbors of at least one of these entries. Each row number is
+    returned once."""
     nums = (row[0] for entry in entries for row in _neighbors(connection, entry, "num"))
     return list(dict.fromkeys(nums))
 

@@ -73,8 +73,8 @@ def now() -> datetime:
 
 
 def happened_at(entry: MemoryEntry) -> datetime:
-    """Return the time at which the event of the entry happened. If this time is unknown, return the time at which the
-    entry was stored."""
+    """Return the time of the event that the entry describes, or, if this time is unknown, the time at which the entry
+    was stored."""
     return entry.occurred_at or entry.created_at or _EPOCH
 
 
@@ -86,7 +86,7 @@ def to_row(entry: MemoryEntry) -> dict[str, Any]:
     try:
         row["metadata"] = json.dumps(dict(entry.metadata), ensure_ascii=False, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise InvalidInput("metadata", f"must be JSON values: {error}") from None
+        raise InvalidInput("metadata", f"must contain only JSON values: {error}") from None
     row["derived_from"] = json.dumps([[link.id, link.type] for link in entry.derived_from], ensure_ascii=False)
     row |= {column: getattr(entry.source, name, None) for column, name in _SOURCE_COLUMNS.items()}
     row = {name: value if value is None else _column_value(name, value) for name, value in row.items()}
@@ -164,17 +164,17 @@ def undecodable(what: str, error: Exception) -> StoreDamaged:
 
 @lru_cache(maxsize=16)
 def _getters(columns: tuple[str, ...]) -> tuple[_Getter, _Getter]:
-    """Return two functions for rows with these columns. The first function returns the entry's fields in order; the
-    second function returns the values that the checksum covers, followed by the checksum. Reading by position is
-    faster, because `sqlite3.Row` compares all column names for each name."""
+    """Return two functions that read a row with these columns. The first function returns the values of the entry's
+    fields in order. The second function returns the values that the checksum covers, followed by the checksum itself.
+    The functions read values by position, because `sqlite3.Row` searches all columns for a name."""
     position = {name: index for index, name in enumerate(columns)}
     fields = itemgetter(*(position["document_id" if name == "source" else name] for name in _FIELDS))
     return fields, itemgetter(*(position[name] for name in (*CHECKED, "checksum")))
 
 
 def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
-    """Return a former version of the entry `entry_id` from a row of the table `history`. Raises `StoreDamaged` if the
-    row is damaged or belongs to another entry."""
+    """Return the former version of the entry `entry_id` that a row of the table `history` contains. Raises
+    `StoreDamaged` if the row is damaged or belongs to another entry."""
     what = f"a former version of {checksums.entry_name(entry_id)}"
     checksum = stored["checksum"]
     if checksum is not None and checksums.of_text(stored["state"], stored["entry"], stored["version"]) != checksum:

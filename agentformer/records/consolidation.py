@@ -33,13 +33,16 @@ _SUMMARIES = """
 def archive(
     connection: sqlite3.Connection, summary_id: str, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
 ) -> None:
-    """Archive the entries `ids` as the originals of a summary. Raises `Conflict` if an entry is missing, archived or
-    superseded, if its version differs from `versions`, or if the entry is itself a summary."""
+    """Archive the entries `ids`, which the summary `summary_id` replaces. Raises `Conflict` if one of the entries is
+    missing, archived or superseded, if its version differs from `versions`, or if it is itself a summary."""
     entries = records.by_num(connection, records.numbers(connection, list(ids))).items()
     current = [(num, entry) for num, entry in entries if versions.get(entry.id, entry.version) == entry.version]
     live = [num for num, entry in current if entry.archived_at is None and entry.superseded_by is None]
     if _originals(connection, ids):
-        raise Conflict("one of the entries to archive is a summary; a summary cannot be summarized again")
+        raise Conflict(
+            "one of the entries to archive is a summary, which cannot be summarized again; select only entries "
+            "that are not summaries"
+        )
     if len(live) != len(set(ids)):
         raise Conflict(
             "some of the entries to archive are missing, changed, archived or superseded; select the entries again"
@@ -50,17 +53,17 @@ def archive(
 
 
 def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
-    """Restore the archived originals of a summary, and archive the summary. Return the originals in order of id. Raises
-    `NotFound` if there is no such entry, `InvalidInput` if the entry has no originals, and `Conflict` if the summary
-    was already restored."""
+    """Make the archived originals of a summary active again, and archive the summary. Return the originals in order of
+    id. Raises `NotFound` if there is no such entry, `InvalidInput` if the entry has no originals, and `Conflict` if the
+    originals were already restored."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
     originals = _originals(connection, [summary_id])
     if not originals and summary.archived_at is None:
-        raise InvalidInput("summary_id", f"{summary_id} is a {summary.kind} without archived originals")
+        raise InvalidInput("summary_id", f"entry {summary_id} has no archived originals; give the id of a summary")
     if not originals:
-        raise Conflict(f"{summary_id} was already restored; its originals are live")
+        raise Conflict(f"the originals of the summary {summary_id} were already restored")
     _make_live(connection, originals)
     (num,) = records.numbers(connection, [summary_id])
     connection.execute("UPDATE entries SET archived_at = ? WHERE num = ?", [to_micros(at), num])
@@ -69,8 +72,8 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
 
 
 def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
-    """Return the numbers of these entries, of the summaries that repeat the content of these entries, and of the parts
-    of these summaries."""
+    """Return the row numbers of three groups of entries: these entries, the summaries that repeat their content, and
+    the parts of these summaries."""
     result = set(nums)
     while summaries := {row[0] for row in connection.execute(_SUMMARIES, [json.dumps(sorted(result))])} - result:
         result.update(records.with_parts(connection, sorted(summaries)))
@@ -78,8 +81,8 @@ def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[i
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete entries and the summaries that repeat the content of these entries. The remaining originals of a deleted
-    summary are restored from the archive. Return the number of deleted entries."""
+    """Delete entries and the summaries that repeat the content of these entries. If a deleted summary has other
+    originals, these originals are no longer archived. Return the number of deleted entries."""
     to_delete = with_summaries(connection, nums)
     ids = [entry.id for entry in records.by_num(connection, sorted(to_delete)).values()]
     _make_live(connection, [num for num in _originals(connection, ids) if num not in to_delete])
@@ -87,13 +90,15 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def check_free(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if the entry is a summary or an archived original of a summary. Such entries cannot be
-    archived or restored alone, because a summary and its originals are archived and restored together."""
+    """Raise `InvalidInput` if the entry is a summary with originals, or an original of a summary. The caller must not
+    archive or restore such an entry alone."""
     if entry.archived_by is not None:
-        problem = f"{entry.id} is an original of a summary; restore {entry.archived_by} instead"
+        problem = f"entry {entry.id} was archived for a summary; restore the summary {entry.archived_by} instead"
         raise InvalidInput("archived_at", problem)
     if _originals(connection, [entry.id]):
-        raise InvalidInput("archived_at", f"{entry.id} is a summary of other entries; restore it instead")
+        raise InvalidInput(
+            "archived_at", f"entry {entry.id} is a summary; restore the summary to get back its originals"
+        )
 
 
 def _originals(connection: sqlite3.Connection, summaries: Sequence[str]) -> list[int]:

@@ -73,8 +73,8 @@ class RecordsSnapshot:
         return versions_of(self._connection, entry_id)
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Yield the vectors of the active embedding space that entries of these namespaces use, in order of the hash of
-        their text. Raises `StoreDamaged`."""
+        """Yield the vectors of the active embedding space that the entries of these namespaces use. The order is the
+        order of the hashes of the embedded texts. Raises `StoreDamaged`."""
         active = active_space(self._connection)
         if active is None or not namespaces:
             return
@@ -88,9 +88,9 @@ class RecordsSnapshot:
 
 
 class Database:
-    """An open SQLite file of a store. Thread-safe; several processes may open the same file. The file has a write-ahead
-    log with `synchronous=FULL`, so changes are on disk when the context `writing` ends without an error. Methods raise
-    `StoreError`, `StoreFull` or `StoreDamaged`."""
+    """An open SQLite file of a store, which several threads and processes may use at the same time. The file has a
+    write-ahead log with `synchronous=FULL`, so changes are on disk when the context `writing` ends without an error.
+    Methods raise `StoreError`, `StoreFull` or `StoreDamaged`."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.realpath(path))  # absolute, because the process may change its folder
@@ -183,21 +183,23 @@ class Database:
         except OSError as error:
             path.unlink(missing_ok=True)
             reason = error.strerror or error
-            raise StoreFull(f"{path} cannot be written ({reason}); free space or choose another folder") from error
+            raise StoreFull(
+                f"{path} cannot be written ({reason}); free some disk space or choose another folder"
+            ) from error
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
 
     def clear_log(self) -> None:
-        """Empty the write-ahead log, which may contain deleted content. If a reader still needs the log, a later call
-        of this method or the closing of the last connection empties the log."""
+        """Empty the write-ahead log, which may contain deleted content. If a reader still needs the log, it stays until
+        a later call of this method, or until the last connection is closed."""
         self._empty_wal(0)
 
     def _limit_wal(self) -> None:
-        """Empty the write-ahead log if the log is long. SQLite reuses the log only at a moment without readers, and a
-        busy store may never have such a moment. For this reason, the writer waits for the present readers, while new
-        readers read the database file without the log."""
+        """Empty the write-ahead log if it is long. SQLite reuses the log only when no reader needs it, and a busy store
+        may never reach this state. For this reason, the writer waits for the readers that use the log now. New readers
+        do not need the log while the writer waits."""
         if time.monotonic() < self._next_wal_check or file_size(wal_path(self.path)) < LOG_BYTES:
             return
         self._next_wal_check = time.monotonic() + _WAL_PAUSE
@@ -219,8 +221,8 @@ class Database:
     @contextmanager
     def replacing(self) -> Iterator[None]:
         """Close all connections of this process, so that the caller can replace the file. At the end of the context,
-        open the file again. Raises `StoreError` if another thread uses the file at the beginning. A thread that wants
-        to use the file during the context also gets a `StoreError`."""
+        open the file again. Raises `StoreError` if another thread is using the file. A thread that starts to use the
+        file during the context gets a `StoreError` too."""
         with _OPENING, self._lock:
             others = any(db is not self and db.path == self.path and db.is_open for db in _INSTANCES)
             if others or self._borrowed_count or self._replacing or self._closed:
@@ -293,4 +295,6 @@ class Database:
         return connection
 
     def _translate_errors(self) -> AbstractContextManager[None]:
-        return translate_errors(self.path, "`agentformer doctor` reports what can be repaired; or restore a backup")
+        return translate_errors(
+            self.path, "run `agentformer doctor`, which reports the damage that can be repaired, or restore a backup"
+        )

@@ -1,5 +1,5 @@
 """Functions that store, read, change and remove entries. Each insertion, change and removal is added to the change
-feed; only a change of use counts is not.
+feed, except changes of use counts. The row number of an entry is its integer key in the database.
 
 All functions take an open connection. A function that writes needs a write transaction, and the caller commits this
 transaction.
@@ -63,7 +63,7 @@ WHERE name IS NOT NULL
 
 
 def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
-    """Insert entries, and return the number of each entry. Raises `Conflict` if an id already exists."""
+    """Insert entries, and return their row numbers in the same order. Raises `Conflict` if an id already exists."""
     entries = list(entries)
     nums = [_insert_one(connection, entry) for entry in entries]
     change_feed.append(connection, [*nums, *_other_neighbors(connection, entries, nums)])
@@ -84,11 +84,11 @@ def insert_unique(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
 ) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
     """Insert each entry that is not a duplicate of a stored entry. For a duplicate, increase the `repeat_count` of the
-    stored entry instead. Archived entries, superseded entries, and entries with a number in `ignoring` are not
-    compared.
+    stored entry instead. An entry is not compared with archived entries, with superseded entries, or with entries whose
+    row numbers are in `ignoring`.
 
-    Return three lists: the numbers of the inserted entries, the inserted entries, and for each item of `entries` the
-    entry that is stored for this item.
+    Return three lists: the row numbers of the inserted entries, the inserted entries, and for each item of `entries`
+    the entry that is stored for this item.
     """
     nums: list[int] = []
     inserted: list[MemoryEntry] = []
@@ -113,8 +113,8 @@ def insert_unique(
 def _other_neighbors(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], nums: Collection[int]
 ) -> list[int]:
-    """Return the numbers of the messages directly before and after these entries, without the numbers in `nums`. The
-    returned messages must be indexed again."""
+    """Return the row numbers of the messages directly before and after these entries, without the row numbers in
+    `nums`. The returned messages must be indexed again."""
     neighbors = change_feed.neighbor_numbers(connection, entries)
     own = set(nums) if neighbors else ()
     return [num for num in neighbors if num not in own]
@@ -127,10 +127,9 @@ def _duplicate_of(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: 
 
 
 def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
-    """Return whether `new` is a duplicate of the live entry `stored`. A duplicate has the same content, the same owner
-    fields (such as namespace, session and user), and the same details (such as title and metadata). Details that are
-    empty in `new` are not compared, and the metadata key `AFTER_RETRIEVED_TEXT` is ignored. Messages and parts of
-    documents are never duplicates."""
+    """Return whether `new` has the same content, the same owner fields (such as namespace, session and user), and the
+    same details (such as title and metadata) as the entry `stored`. Details that are empty in `new` are not compared.
+    The result is False for messages and for parts of documents, and also if `stored` is archived or superseded."""
     if new.kind in REPEATABLE_KINDS or new.tier in ("episodic", "working"):
         return False
     if stored.archived_at is not None or stored.superseded_by is not None or new.content != stored.content:
@@ -153,26 +152,27 @@ def _detail(entry: MemoryEntry, name: str) -> object:
 
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:
-    """Return the entries with these ids, in the order of `ids`. The result has no item for a missing entry."""
+    """Return a list of the entries with these ids, in the order of `ids`. The list has no item for a missing entry."""
     entries = {row["id"]: from_row(row) for row in _rows_by(connection, "id", ids)}
     return [entries[i] for i in ids if i in entries]
 
 
 def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, MemoryEntry]:
-    """Return the entries with these numbers, by number. The result has no item for a missing entry."""
+    """Return a dict with the entries that have these row numbers, by row number. The dict has no item for a missing
+    entry."""
     return {row["num"]: from_row(row) for row in _rows_by(connection, "num", nums)}
 
 
 def content_starts(connection: sqlite3.Connection, nums: Sequence[int], length: int) -> list[str]:
-    """Return the first `length` code points of the content of each entry, in order of the entries' numbers. The result
-    has no item for a missing entry."""
+    """Return the first `length` code points of the content of each entry, in order of the entries' row numbers. The
+    list has no item for a missing entry."""
     marks = ",".join("?" * len(nums))
     query = f"SELECT substr(content, 1, ?) FROM entries WHERE num IN ({marks}) ORDER BY num"
     return [row[0] for row in connection.execute(query, [length, *nums])]
 
 
 def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list[int]:
-    """Return the numbers of the entries that match a scope, or of the entries with these ids."""
+    """Return the row numbers of the entries that match a scope, or of the entries with these ids."""
     if isinstance(what, Scope):
         condition, values = where(what)
         return [row[0] for row in connection.execute(f"SELECT num FROM entries WHERE {condition}", values)]
@@ -180,14 +180,14 @@ def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list
 
 
 def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
-    """Return the numbers of these entries and of all their parts. A part of an entry names the entry in `parent_id` and
-    has the same namespace. Parts of parts are included."""
+    """Return the row numbers of these entries and of all their parts, such as the pages and chunks of a document. The
+    field `parent_id` of a part has the id of the entry to which the part belongs. Parts of parts are included."""
     return [row[0] for row in connection.execute(_PARTS, [json.dumps(list(nums))])]
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete entries, their history, their windows (the embedded passages), and the vectors that no other entry uses.
-    The parts of these entries are not deleted. Return the number of deleted entries."""
+    """Delete entries together with their history, their windows (the passages that are embedded), and the vectors that
+    no other entry uses. The parts of these entries are not deleted. Return how many entries were deleted."""
     neighbors = _other_neighbors(connection, _messages(connection, nums), nums)
     delete_windows(connection, nums)
     connection.executemany("DELETE FROM entries WHERE num = ?", ((num,) for num in nums))
@@ -196,7 +196,7 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[MemoryEntry]:
-    """Yield those of these entries that are messages of a session. Damaged messages are skipped."""
+    """Yield each of these entries that is a message of a session. Damaged messages are skipped."""
     for marks, group in in_groups(nums):
         query = f"SELECT * FROM entries WHERE num IN ({marks}) AND kind = 'message' AND session_id IS NOT NULL"
         for row in connection.execute(query, group):
@@ -206,7 +206,7 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[M
 
 def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
     """Overwrite the entry that has the id of `changed`, and add the former version of the entry to its history. Return
-    the number of the entry."""
+    the row number of the entry."""
     row = connection.execute("SELECT * FROM entries WHERE id = ?", [changed.id]).fetchone()
     former = from_row(row)
     insert_version(connection, row["num"], former)
@@ -218,8 +218,8 @@ def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
 
 
 def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
-    """Return at most `limit` entries of the scope whose id is greater than `after`, in order of id. Raises
-    `StoreDamaged`."""
+    """Return at most `limit` entries of the scope with an id that is greater than `after`, in order of id. Raises
+    `StoreDamaged` if a row or an index is damaged."""
     condition, values = where(scope)
     by = "+id" if is_selective(scope) else "id"  # SQLite sorts a few entries faster than it walks the index of all
     query = f"SELECT * FROM entries WHERE {condition} AND {by} > ? ORDER BY {by} LIMIT ?"
@@ -250,7 +250,7 @@ def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
 
 
 def count(connection: sqlite3.Connection, scope: Scope) -> int:
-    """Return the number of entries that match the scope."""
+    """Return how many entries match the scope."""
     condition, values = where(scope)
     return int(connection.execute(f"SELECT count(*) FROM entries WHERE {condition}", values).fetchone()[0])
 
@@ -267,7 +267,7 @@ def namespaces(connection: sqlite3.Connection) -> list[str]:
 
 
 def count_by_kind(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return the number of entries of each kind in all namespaces together, in alphabetical order of the kinds."""
+    """Return how many entries of each kind the store has. The kinds are in alphabetical order."""
     counts: Counter[str] = Counter()
     for namespace in namespaces(connection):
         counts.update(dict(connection.execute(_COUNT_BY_KIND, {"namespace": namespace}).fetchall()))

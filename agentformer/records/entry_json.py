@@ -29,7 +29,7 @@ def _text(name: str, value: Any) -> str:
 
 def _filled_text(name: str, value: Any) -> str:
     if value == "":
-        raise InvalidInput(name, "is empty")
+        raise InvalidInput(name, "is empty; give a text")
     return _text(name, value)
 
 
@@ -49,7 +49,7 @@ def _metadata(name: str, value: Any) -> dict[str, Any]:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(name, f"must be JSON values: {str(error)[:_SHOWN]}") from None
+        raise InvalidInput(name, f"must contain only JSON values: {str(error)[:_SHOWN]}") from None
     fields.encodable(name, text)
     return value
 
@@ -66,7 +66,9 @@ def _source(name: str, value: Any) -> Source | None:
     if value is None:
         return None
     if not isinstance(value, dict) or not {"document_id", "name"} <= value.keys() <= _SOURCE_PARSERS.keys():
-        raise InvalidInput(name, "must be an object with document_id, name and optionally page, label, start, end")
+        raise InvalidInput(
+            name, "must be an object with document_id and name, and optionally page, label, start and end"
+        )
     return Source(**{key: _SOURCE_PARSERS[key](f"{name}.{key}", part) for key, part in value.items()})
 
 
@@ -120,18 +122,26 @@ ENTRY_FIELDS = (
         "context", _text, description="Text that helps a search to find the entry. It is not part of the content."
     ),
     EntryField("metadata", _metadata, _named(fields.metadata), changeable=True),
-    EntryField("source", _source, description="The place of a passage in its document."),
+    EntryField("source", _source, description="The document of a passage, and the position of the passage in it."),
     EntryField(
         "source_type", _optional_text, fields.optional_name, description="The type of a record of the host application."
     ),
-    EntryField("source_id", _optional_text, fields.optional_name, description="The id of that record."),
+    EntryField(
+        "source_id", _optional_text, fields.optional_name, description="The id of the record of the host application."
+    ),
     EntryField("parent_id", _optional_text, fields.optional_name),
     EntryField("pair_id", _optional_text, fields.optional_name),
     EntryField("derived_from", _links),
     EntryField("role", _text, description="Role of the author of a message: user, assistant, system or tool."),
     EntryField("speaker", _text, _word, changeable=True, description="Name of the speaker of a message."),
     EntryField("raw", _optional_text, description="The original text of a message, if `content` differs from it."),
-    EntryField("category", _text, _word, changeable=True, description="Decides how salience decays."),
+    EntryField(
+        "category",
+        _text,
+        _word,
+        changeable=True,
+        description="Name of a category. Each category may have its own rate for the decay of salience.",
+    ),
     EntryField("occurred_at", fields.moment, fields.moment, changeable=True),
     EntryField("created_at", fields.moment),
     EntryField("updated_at", fields.moment),
@@ -141,7 +151,11 @@ ENTRY_FIELDS = (
     EntryField("read_count", _count, description="Number of times the entry was given to a model or marked as read."),
     EntryField("repeat_count", _count, description="Number of times the same content was stored again."),
     EntryField(
-        "salience", _salience, _salience, changeable=True, description="The stored value, 0 to 1, before decay."
+        "salience",
+        _salience,
+        _salience,
+        changeable=True,
+        description="Importance of the entry from 0 to 1, before any decay over time.",
     ),
     EntryField("archived_at", fields.moment),
     EntryField("archived_by", _optional_text, description="The summary that replaces this entry."),
@@ -235,5 +249,5 @@ def parse_entry(values: Any, *, namespace: str = DEFAULT_NAMESPACE) -> MemoryEnt
         parsed[name] = _PARSERS[name](name, value)
     for name in ("id", "content"):
         if name not in parsed:
-            raise InvalidInput(name, "is missing")
+            raise InvalidInput(name, "is missing; every entry needs this field")
     return MemoryEntry(**parsed)

@@ -26,17 +26,19 @@ def content(content: Any) -> str:
     if not content.strip():
         raise InvalidInput("content", "is empty; it must contain the text to remember")
     if len(content) > MAX_CONTENT:
-        raise InvalidInput("content", f"has {len(content)} characters, over {MAX_CONTENT}; upload it as a document")
+        raise InvalidInput(
+            "content", f"has {len(content)} characters, but the limit is {MAX_CONTENT}; upload the text as a document"
+        )
     return encodable("content", content)
 
 
 def text(field: str, value: Any, most: int | None = MAX_CONTENT) -> str:
-    """Return the value if it is a text of at most `most` code points, which may be empty. If `most` is None, any length
-    is allowed. Raises `InvalidInput` otherwise."""
+    """Return the value if it is a text of at most `most` code points. The text may be empty. If `most` is None, the
+    text may have any length. Raises `InvalidInput` if the value is not such a text."""
     if not isinstance(value, str):
         raise InvalidInput(field, f"must be a string, got {type(value).__name__}")
     if most is not None and len(value) > most:
-        raise InvalidInput(field, f"has {len(value)} characters, over {most}")
+        raise InvalidInput(field, f"has {len(value)} characters, but the limit is {most}; shorten the text")
     return encodable(field, value)
 
 
@@ -45,14 +47,16 @@ def encodable(field: str, text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        problem = "contains half of a surrogate pair, so it is not a valid text; decode the text correctly"
+        problem = (
+            "contains half of a surrogate pair, so the text is not valid; decode the text with the correct encoding"
+        )
         raise InvalidInput(field, problem) from None
     return text
 
 
 def kind(value: Any) -> str:
-    """Return the kind of an entry if callers may use this kind. The kinds of uploaded documents are reserved. Raises
-    `InvalidInput` otherwise."""
+    """Return the kind of an entry if callers may use this kind. Raises `InvalidInput` if the kind is not valid or is
+    reserved for uploaded documents."""
     if isinstance(value, str) and value in DOCUMENT_KINDS:
         problem = f"{value!r} is reserved for uploaded documents; use rag.upload, or choose another kind"
         raise InvalidInput("kind", problem)
@@ -92,7 +96,7 @@ def limit(field: str, value: Any) -> int:
     """Return the maximum number of search hits if it is a whole number from 1 to `MAX_LIMIT`. Raises `InvalidInput`
     otherwise."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
-        raise InvalidInput(field, f"must be a whole number in 1..{MAX_LIMIT}, got {value!r:.80}")
+        raise InvalidInput(field, f"must be a whole number from 1 to {MAX_LIMIT}, got {value!r:.80}")
     return value
 
 
@@ -105,21 +109,21 @@ def tier(value: Any) -> Tier:
 
 
 def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
-    """Return a copy of the value if it is a dict of JSON values. The number of keys and the depth of nesting are
-    limited. If the value is None, return an empty dict. Raises `InvalidInput` otherwise."""
+    """Return a copy of the value if it is a dict of JSON values, or an empty dict if the value is None. Raises
+    `InvalidInput` if the value is something else, has too many keys, or is nested too deep."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InvalidInput(field, "must be a mapping with strings as keys")
+        raise InvalidInput(field, "must be a dictionary (a JSON object) whose keys are strings")
     if len(value) > _MAX_KEYS:
-        raise InvalidInput(field, f"has {len(value)} keys, over {_MAX_KEYS}")
+        raise InvalidInput(field, f"has {len(value)} keys, but the limit is {_MAX_KEYS}; use fewer keys")
     try:
         text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False)
         text.encode("utf-8")
         # JSON allows numbers beyond a double and any nesting, but SQLite cannot store or compare them.
         _check_bounds(value, _MAX_DEPTH)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise InvalidInput(field, f"must be JSON values: {str(error)[:120]}") from None
+        raise InvalidInput(field, f"must contain only JSON values: {str(error)[:120]}") from None
     return dict(value)
 
 
@@ -133,34 +137,34 @@ def _check_bounds(value: Any, depth: int) -> None:
 
 
 def moment(field: str, value: Any) -> datetime | None:
-    """Return a time, converted to UTC. The value is None, a `datetime` or an ISO 8601 text. If the value is None,
-    return None. Raises `InvalidInput` if the value is not a time with a time zone."""
+    """Return a time, converted to UTC. The value is a `datetime` or an ISO 8601 text; None is returned as None. Raises
+    `InvalidInput` if the value is something else, or if the time has no time zone."""
     local = moment_in_zone(field, value)
     return local and local.astimezone(UTC)
 
 
 def moment_in_zone(field: str, value: Any) -> datetime | None:
-    """Return a time in its own time zone, because the calendar day depends on the zone. The value is None, a `datetime`
-    or an ISO 8601 text. If the value is None, return None. Raises `InvalidInput` if the value is not a time with a time
-    zone."""
+    """Return a time in its own time zone, because the calendar day depends on the zone. The value is a `datetime` or an
+    ISO 8601 text; None is returned as None. Raises `InvalidInput` if the value is something else, or if the time has no
+    time zone."""
     if value is None:
         return None
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            raise InvalidInput(field, f"must be ISO 8601 such as 2026-11-20T09:30:00+00:00, got {value!r}") from None
+            raise InvalidInput(field, f"must be ISO 8601, such as 2026-11-20T09:30:00+00:00, got {value!r}") from None
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidInput(field, "must have a time zone, such as 2026-11-20T09:30:00+00:00")
     try:
         value.astimezone(UTC)
     except (OverflowError, ValueError):
-        raise InvalidInput(field, f"is out of range: {value}") from None
+        raise InvalidInput(field, f"is out of range: {value}; give a date between the years 1 and 9999") from None
     return value
 
 
 def salience(value: Any, field: str = "salience") -> float:
     """Return the salience as a float if it is a number from 0 to 1. Raises `InvalidInput` otherwise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise InvalidInput(field, f"must be a number in 0..1, got {value!r:.80}")
+        raise InvalidInput(field, f"must be a number from 0 to 1, got {value!r:.80}")
     return float(value)

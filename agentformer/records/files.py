@@ -38,8 +38,8 @@ def read_file(path: Path) -> bytes:
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace the content of the file `path`, and sync the file. `mode` has the file permissions, from which the system
-    removes the bits of the umask. Raises `OSError`."""
+    """Replace the content of the file `path`, and sync the file to the disk. `mode` is the file's permission bits,
+    which the umask reduces. Raises `OSError`."""
     with atomic_writer(path, mode=mode) as file:
         file.write(data)
 
@@ -63,8 +63,8 @@ def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _temporary(path: Path) -> Path:
-    """Return the path of a temporary file or folder for `path`. The name contains the number of this process, so that a
-    later writer can recognize and delete the files of a crashed process."""
+    """Return the path of a temporary file or folder for `path`. The name contains the id of this process. After a
+    crash, a later process can therefore see that the creator no longer runs, and delete the file."""
     return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
 
 
@@ -77,7 +77,8 @@ def delete(path: Path) -> None:
 
 
 def remove_stale_temporaries(path: Path) -> None:
-    """Delete the temporary files and folders for `path` whose process has ended. Raises `OSError`."""
+    """Delete the temporary files and folders for `path` that were created by processes that no longer run. Raises
+    `OSError`."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.([0-9]+)\.[0-9]+")
     for temporary in path.parent.iterdir() if path.parent.is_dir() else ():
         if (match := pattern.fullmatch(temporary.name)) and not process_exists(int(match[1])):
@@ -85,7 +86,7 @@ def remove_stale_temporaries(path: Path) -> None:
 
 
 def process_exists(process: int) -> bool:
-    """Return whether a process with this process number is running."""
+    """Return whether a process with this process id is running."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -96,8 +97,8 @@ def process_exists(process: int) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that files that were renamed or removed in the folder stay renamed or removed after a crash.
-    Does nothing on a system that cannot sync folders."""
+    """Sync a folder to the disk. Files that were renamed or deleted in the folder then stay renamed or deleted after a
+    crash. Does nothing on a system that cannot sync folders."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -150,7 +151,9 @@ def new_folder(folder: Path, example: str) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         reason = error.strerror or error
-        raise StoreFull(f"{folder} cannot be written: {reason}; free space or choose another") from None
+        raise StoreFull(
+            f"{folder} cannot be written: {reason}; free some disk space or choose another folder"
+        ) from None
 
 
 class HashedFile:
@@ -169,7 +172,7 @@ class HashedFile:
 
     @property
     def digest(self) -> dict[str, Any]:
-        """Return the length in bytes and the SHA-256 of the data, as a manifest lists them."""
+        """Return a dict with the length in bytes and the SHA-256 of the written data, for the manifest."""
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
 

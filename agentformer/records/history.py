@@ -16,16 +16,17 @@ Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of 
 
 
 def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None, *, unique: bool) -> Histories:
-    """Check the former versions that are stored together with `entries`, and return them without empty histories.
-    `unique` is true if the caller stores no duplicates, which cannot be combined with a history. Raises
-    `InvalidInput`."""
+    """Check the former versions that will be stored with `entries`, and return them without empty histories. If
+    `unique` is true, a duplicate entry is not stored, so former versions are refused. Raises `InvalidInput`."""
     checked = {entry_id: versions for entry_id, versions in (histories or {}).items() if versions}
     if checked and unique:
-        raise InvalidInput("former", "cannot be combined with `unique`: an entry that is not stored has no history")
+        raise InvalidInput(
+            "former", "cannot be given together with `unique`, because a duplicate is not stored and has no history"
+        )
     current = {entry.id: entry.version for entry in entries}
     for entry_id, versions in checked.items():
         if entry_id not in current:
-            problem = f"contains versions of the entry {entry_id[:200]}, but this call does not store the entry itself"
+            problem = f"contains versions of the entry {entry_id[:200]}, but `entries` does not contain this entry"
             raise InvalidInput("former", problem)
         if problem := history_problem(entry_id, current[entry_id], versions):
             raise InvalidInput("former", problem)
@@ -42,7 +43,7 @@ def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]
         if version.id != entry_id:
             return f"a former version of {entry_id[:200]} has the id {version.id[:200]}"
         if not previous < version.version < current:
-            return f"the versions in the history of {entry_id[:200]} must rise and be lower than its version {current}"
+            return f"the former versions of entry {entry_id[:200]} must rise and be lower than {current}, its version"
         previous = version.version
     return ""
 
@@ -50,7 +51,7 @@ def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]
 def insert_histories(
     connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence[MemoryEntry], histories: Histories
 ) -> None:
-    """Store the former versions of entries that were just inserted. `nums` has the number of each entry of
+    """Store the former versions of entries that were just inserted. `nums` has the row number of each entry of
     `entries`."""
     for num, entry in zip(nums, entries, strict=True):
         for version in histories.get(entry.id, ()):
@@ -58,7 +59,7 @@ def insert_histories(
 
 
 def insert_version(connection: sqlite3.Connection, num: int, version: MemoryEntry) -> None:
-    """Store `version` as a former version of the entry with the number `num`."""
+    """Store `version` as a former version of the entry with the row number `num`."""
     state = json.dumps(entry_to_json(version), ensure_ascii=False)
     checksum = checksums.of_text(state, num, version.version)
     connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", [num, version.version, state, checksum])

@@ -178,12 +178,13 @@ def migrate(connection: sqlite3.Connection) -> None:
             if not version or "readonly" not in str(error):
                 raise
             raise StoreError(
-                f"this store is of a former version (schema {version}, needed {len(MIGRATIONS)}) and this process "
-                "cannot write to it; open the store once with write access"
+                f"an older version of agentformer wrote this store (schema {version}; this version needs schema "
+                f"{len(MIGRATIONS)}), and this process cannot write to the store; open the store once with write access"
             ) from error
     if version > len(MIGRATIONS):
         raise StoreError(
-            f"this store is of a newer version (schema {version}, known {len(MIGRATIONS)}); upgrade agentformer"
+            f"a newer version of agentformer wrote this store (schema {version}; this version knows only schema "
+            f"{len(MIGRATIONS)}); upgrade agentformer"
         )
 
 

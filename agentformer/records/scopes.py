@@ -39,10 +39,10 @@ def is_selective(scope: Scope) -> bool:
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
-    """Return an SQL condition on the table `entries`, and the parameters of this condition.
+    """Return an SQL condition on the table `entries`, and the list of its parameters.
 
-    SQLite assumes that a comparison with any column selects few rows. For a column that selects many rows this is
-    wrong, so the condition has a plus sign before the name of such a column, and SQLite does not use the index of this
+    SQLite assumes that a comparison with any column selects few rows. This is wrong for some columns, such as the kind.
+    In the condition, such a column has a plus sign before its name, which prevents SQLite from using an index of this
     column. For example, the entries of a session are found by the session and not by their kind.
     """
     selective, session = is_selective(scope), scope.session_id is not None
@@ -100,7 +100,7 @@ def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
 
 def effective_salience(entry: MemoryEntry, decay: Decay) -> float:
     """Return the salience of an entry after decay, from 0 to 1. The decay begins at `last_accessed`, or at `created_at`
-    if the entry was never used. If this time is in the future, there is no decay."""
+    if the entry was never used. If the decay begins in the future, the salience is not reduced."""
     used = entry.last_accessed or entry.created_at
     rate = decay.rates.get(entry.category, 1.0)
     if used is None or rate == 1.0:
@@ -110,16 +110,16 @@ def effective_salience(entry: MemoryEntry, decay: Decay) -> float:
 
 
 def decayed(salience: float, rate: float, micros: int) -> float:
-    """Return `salience` after a decay of `micros` microseconds. `rate` is the factor for one day. SQL statements also
-    call this function as `decayed`."""
+    """Return the salience that remains after `micros` microseconds. In each day, the salience is multiplied by `rate`.
+    SQL statements can call this function under the name `decayed`."""
     return float(salience * rate ** (max(0, micros) / _DAY))
 
 
 def searchable_numbers(
     connection: sqlite3.Connection, scope: Scope, among: Sequence[int] | None = None
 ) -> NDArray[np.int64]:
-    """Return the numbers of the entries that match the scope and that a search may return, in ascending order. If
-    `among` is given, only entries with numbers in `among` are returned."""
+    """Return the row numbers of the entries that match the scope and that a search may return, in ascending order. If
+    `among` is given, only row numbers in `among` are returned."""
     import numpy as np
 
     condition, values = where(scope)

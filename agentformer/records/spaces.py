@@ -45,8 +45,8 @@ def space_of(connection: sqlite3.Connection, number: int) -> EmbeddingSpace | No
 
 
 def claim_space(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
-    """Return the number of the active space, which must be equal to `space`. If the store has no active space, `space`
-    becomes the active space. Raises `SpaceMismatch` if the active space differs."""
+    """Return the number of the active embedding space of the store. If the store has no active space, `space` becomes
+    the active space. Raises `SpaceMismatch` if vectors of the active space and of `space` cannot be compared."""
     active = active_space(connection)
     if active:
         check_same_space(active[1], space)
@@ -65,31 +65,33 @@ def mismatch_message(stored: EmbeddingSpace, given: EmbeddingSpace, difference: 
     `stored` is the space of the store, and `given` is the space of the embedder."""
     if difference == "swapped" or (stored.spec == given.spec and stored.revision and given.revision):
         return (
-            f"another model is now installed under the name of {_name(stored)}: its files or its embedding of the "
-            f"probe text differ; restore the former model, or move the store: agentformer reembed --to {given.spec}"
+            f"another model is now installed under the name of {_name(stored)}: its files, or its vector for a fixed "
+            f"test text, differ from the former model; restore the former model, or move the store: "
+            f"agentformer reembed --to {given.spec}"
         )
     if stored.spec == given.spec:
         return (
-            f"{_name(stored)} is used with other options than for this store ({_changes(stored, given)}); "
-            f"restore those options, or move the store: agentformer reembed --to {given.spec}"
+            f"the options of the embedder {_name(stored)} differ from the options with which the vectors of this store "
+            f"were computed ({_changes(stored, given)}); restore these options, or move the store: "
+            f"agentformer reembed --to {given.spec}"
         )
     return (
-        f"this store's vectors are of {_name(stored)}, and the embedder is {_name(given)}; use the store's own "
-        f"embedder (--embedder {stored.spec}), or move the store: agentformer reembed --to {given.spec}"
+        f"the vectors of this store were computed with {_name(stored)}, but the embedder is {_name(given)}; use the "
+        f"embedder of the store (--embedder {stored.spec}), or move the store: agentformer reembed --to {given.spec}"
     )
 
 
 def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
-    """Start a move of the store to another embedding space, or continue an interrupted move to this space. Return the
-    number of the space. A new move lists every searchable entry as missing in the space. Raises `Conflict` if a move to
-    a different space has started."""
+    """Start a move of the store to another embedding space, or continue an interrupted move to the same space. Return
+    the number of the space. At the start of a new move, every searchable entry is listed as missing in the space.
+    Raises `Conflict` if a move to a different space is in progress."""
     building = building_space(connection)
     if building:
         if not building[1].difference(space):
             return building[0]
         abandon, other = "agentformer reembed --abandon", building[1]
         if other.spec == space.spec:
-            started = f"a move to another model of the name {_name(space)} has started"
+            started = f"a move to a different model with the name {_name(space)} has started"
             raise Conflict(f"{started}; abandon that move first: {abandon}")
         finish = f"finish it (agentformer reembed --to {other.spec}), or abandon it ({abandon})"
         raise Conflict(f"a move to {_name(other)} is under way; {finish}")
@@ -112,16 +114,16 @@ def add_to_move(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
 
 
 def missing_entries(connection: sqlite3.Connection, limit: int) -> list[int]:
-    """Return at most `limit` numbers of entries, in ascending order. These entries have no vectors yet in the building
-    space, the embedding space to which the store is moving. Entries that the embedding model refused are not
+    """Return at most `limit` row numbers of entries, in ascending order. These entries have no vectors yet in the
+    building space, the embedding space to which the store is moving. Entries that the embedding model refused are not
     included."""
     rows = connection.execute("SELECT entry FROM moving WHERE attempts = 0 ORDER BY entry LIMIT ?", [limit])
     return [row[0] for row in rows]
 
 
 def missing_count(connection: sqlite3.Connection) -> int:
-    """Return the number of entries that have no vectors in the building space, the embedding space to which the store
-    is moving. Entries that the embedding model refused are included."""
+    """Return how many entries have no vectors in the building space, the embedding space to which the store is moving.
+    Entries that the embedding model refused are included."""
     return int(connection.execute("SELECT count(*) FROM moving").fetchone()[0])
 
 
@@ -142,11 +144,12 @@ def retry_refused(connection: sqlite3.Connection) -> None:
 
 
 def check_building(connection: sqlite3.Connection, number: int) -> None:
-    """Raise `Conflict` if the embedding space with this number is no longer the building space, because the move was
-    abandoned or is complete."""
+    """Raise `Conflict` if the move of the store to the embedding space with this number is no longer in progress."""
     building = building_space(connection)
     if building is None or building[0] != number:
-        raise Conflict("another process has abandoned this move; start the move again if it is still wanted")
+        raise Conflict(
+            "this move was abandoned, or another process has completed it; to move the store, start the move again"
+        )
 
 
 def switch(connection: sqlite3.Connection, number: int) -> bool:
@@ -166,7 +169,7 @@ def switch(connection: sqlite3.Connection, number: int) -> bool:
     connection.execute("DELETE FROM moving")
     # a safeguard: an entry without vectors is queued, since a search by vectors could never find it
     connection.execute(
-        "INSERT OR IGNORE INTO pending SELECT num, 0, 'it has no vectors in this space', 0 FROM entries "
+        "INSERT OR IGNORE INTO pending SELECT num, 0, 'the entry has no vectors of this embedder', 0 FROM entries "
         f"WHERE {SEARCHED} AND trim(content) != '' "
         "AND NOT EXISTS (SELECT 1 FROM windows WHERE windows.entry = entries.num AND windows.space = ?)",
         [number],
@@ -201,8 +204,8 @@ def all_spaces(connection: sqlite3.Connection) -> list[SpaceState]:
 
 
 def prune_batch(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Delete a batch of vectors of the former embedding spaces, which are neither active nor building. The last batch
-    also deletes these spaces. Return the number of deleted vectors, and whether this was the last batch."""
+    """Delete a batch of vectors of the embedding spaces that are neither active nor the goal of a move. The last batch
+    also deletes these spaces. Return how many vectors were deleted, and whether this was the last batch."""
     inactive = "SELECT id FROM spaces WHERE active = 0 AND building = 0"
     rows = connection.execute(f"SELECT id FROM vectors WHERE space IN ({inactive}) LIMIT ?", [_PRUNE_BATCH]).fetchall()
     ids = [(row[0],) for row in rows]

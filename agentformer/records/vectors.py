@@ -41,8 +41,8 @@ class Rows(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """An entry that waits for its vectors: the number of the entry, the number of attempts to embed it, and the last
-    error."""
+    """An entry that waits for its vectors. `num` is the row number of the entry, `attempts` is the number of attempts
+    to embed the entry, and `last_error` is the last error."""
 
     num: int
     attempts: int
@@ -82,8 +82,8 @@ def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[byt
 
 
 def decode_vectors(ids: Sequence[int], blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> Matrix:
-    """Return stored vectors as a matrix with a unit vector in each row. Raises `StoreDamaged` if a vector differs from
-    the vector that was written."""
+    """Return stored vectors as a matrix with one vector in each row. Raises `StoreDamaged` if a vector differs from the
+    vector that was written."""
     import numpy as np
 
     data = _join_intact(blobs, sums, dimension)
@@ -95,8 +95,8 @@ def decode_vectors(ids: Sequence[int], blobs: Sequence[bytes], sums: Sequence[in
 
 
 def _join_intact(blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> bytes | None:
-    """Return the bytes of all vectors in one buffer, or None if a vector is damaged. The vectors are checked together,
-    because a rebuild of an index reads a million vectors."""
+    """Return the bytes of all vectors as one bytes object, or None if a vector is damaged. All vectors are checked in
+    one step, because this is much faster for a million vectors."""
     try:
         data = b"".join(blobs)
     except TypeError:  # a value of another type
@@ -128,8 +128,8 @@ def put_windows(
     cuts: Sequence[tuple[int, Sequence[Window]]],
     vectors: Mapping[bytes, int],
 ) -> None:
-    """Replace the windows (embedded passages) of entries in an embedding space. `cuts` has pairs of an entry's number
-    and its new windows. `vectors` maps the hash of a text to the id of the stored vector."""
+    """Replace the windows (embedded passages) of entries in an embedding space. Each item of `cuts` has the row number
+    of an entry and its new windows. `vectors` maps the hash of a text to the id of its stored vector."""
     former = _vectors_of(connection, [num for num, _ in cuts])
     if former:
         connection.executemany("DELETE FROM windows WHERE entry = ? AND space = ?", ((num, space) for num, _ in cuts))
@@ -199,15 +199,15 @@ def delete_unused_vectors(connection: sqlite3.Connection, vectors: Iterable[int]
 
 
 def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, refused: bool) -> list[Pending]:
-    """Return at most `limit` entries of the embedding queue whose number is greater than `after`. If `refused` is true,
-    the result includes the entries that the embedding model refused."""
+    """Return at most `limit` entries of the embedding queue, in order of their row numbers, beginning after the row
+    number `after`. Entries that the embedding model refused are included only if `refused` is true."""
     query = "SELECT entry, attempts, last_error FROM pending WHERE entry > ? AND refused <= ? ORDER BY entry LIMIT ?"
     return [Pending(*row) for row in connection.execute(query, [after, int(refused), limit])]
 
 
 def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: int) -> list[Waiting]:
-    """Return at most `limit` entries of the embedding queue that match the scope or have one of the ids, in order of
-    id."""
+    """Return at most `limit` entries of the embedding queue, in order of id. The entries match the scope, or have one
+    of the given ids."""
     if isinstance(what, Scope):
         condition, values = where(what)
     else:
@@ -222,8 +222,9 @@ def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str],
 
 
 def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *, refused: bool = True) -> int:
-    """Return the number of entries in the embedding queue, for the whole store or for a scope. If `refused` is true,
-    entries that the embedding model refused are included. For a scope they are always included."""
+    """Return how many entries are in the embedding queue, for the whole store or for a scope. For the whole store,
+    entries that the embedding model refused are included only if `refused` is true. For a scope, these entries are
+    always included."""
     if scope is None:
         rows = connection.execute("SELECT count(*) FROM pending WHERE refused <= ?", [int(refused)])
         return int(rows.fetchone()[0])
@@ -238,8 +239,8 @@ def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *,
 
 
 def has_pending(connection: sqlite3.Connection, *, refused: bool) -> bool:
-    """Return whether the embedding queue contains an entry. If `refused` is true, entries that the embedding model
-    refused also count."""
+    """Return whether the embedding queue contains an entry. Entries that the embedding model refused are considered
+    only if `refused` is true."""
     query = "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)"
     return bool(connection.execute(query, [int(refused)]).fetchone()[0])
 
@@ -250,6 +251,10 @@ def check_rows(rows: Matrix, expected: int) -> None:
     import numpy as np
 
     if rows.ndim != 2 or len(rows) != expected:
-        raise EmbedderError(f"the embedder returned vectors of shape {rows.shape} for {expected} texts")
+        raise EmbedderError(
+            f"the embedder returned vectors of shape {rows.shape} instead of one vector for each of {expected} texts"
+        )
     if len(rows) and not (np.isfinite(rows).all() and np.allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-3)):
-        raise EmbedderError("the embedder returned vectors that are not finite or not of unit length")
+        raise EmbedderError(
+            "the embedder returned a vector that is not finite or not of unit length; normalize its vectors"
+        )

@@ -29,7 +29,7 @@ def test_the_namespace_is_the_requested_one_the_only_one_or_the_default_one() ->
         one.namespace("b")
     with pytest.raises(Forbidden, match=r"only the namespaces a, default$"):
         two.namespace("b")
-    with pytest.raises(InvalidInput, match="namespace: is missing; this key may use a, b"):
+    with pytest.raises(InvalidInput, match="namespace: is missing; name one of the namespaces of this key: a, b"):
         Grant(frozenset(), ("a", "b")).namespace()
 
 

@@ -100,7 +100,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a vector that is a list": (in_vectors(lambda lines: lines[0].update(vector=[1.0])), "is not a vector"),
     "a vector with more to it": (in_vectors(lambda lines: lines[0].update(more=1)), "is not a vector"),
     "a hash that is none": (in_vectors(lambda lines: lines[0].update(hash="ab")), "has the wrong length"),
-    "a hash twice": (in_vectors(lambda lines: lines.insert(0, lines[0])), "in the order of hashes"),
+    "a hash twice": (in_vectors(lambda lines: lines.insert(0, lines[0])), "is not greater than the hash"),
     "a vector too few": (in_vectors(lambda lines: lines.pop()), "the manifest says"),
     "a space that is none": (in_space(dimension="many"), "the description of a space"),
     "a space of no dimensions": (in_space(dimension=0), "dimension"),

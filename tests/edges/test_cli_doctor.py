@@ -306,7 +306,10 @@ def test_the_log_of_another_store_is_told_and_no_repair_is_offered(folder: Path,
     for options in ((), ("--repair",)):
         done = run("doctor", *options)
         assert done.exit_code == 3 and "does not belong to memory.sqlite3" in done.stdout, done.output
-        assert "move memory.sqlite3-wal and memory.sqlite3-shm away" in done.stdout and "--repair" not in done.stdout
+        assert (
+            "move memory.sqlite3-wal and memory.sqlite3-shm to another folder" in done.stdout
+            and "--repair" not in done.stdout
+        )
         assert {name: (folder / "i" / name).read_bytes() for name in before} == before
     for left in ("-wal", "-shm"):
         (folder / "i" / f"memory.sqlite3{left}").unlink(missing_ok=True)

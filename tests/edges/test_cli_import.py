@@ -123,7 +123,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "entry: must be a JSON object",
     ),
     "half a character": (lambda out: rewritten(out, '"title": "', '"title": "\\ud800'), "line 1"),
-    "one id twice": (lambda out: twice(out), "twice"),
+    "one id twice": (lambda out: twice(out), "two entries have the id"),
     "a version beyond the records": (
         lambda out: rewritten(out, '"version": 1', f'"version": {2**63}'),
         "line 1: the version",
@@ -134,7 +134,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a page of nought": (lambda out: changed(out, {"kind": "chunk"}, source={**SOURCE, "page": 0}), "the page"),
     "a fact without text": (lambda out: changed(out, FACT, content=" "), "content: is empty"),
-    "a fact that is too long": (lambda out: changed(out, FACT, content="x" * (MAX_CONTENT + 1)), "characters, over"),
+    "a fact that is too long": (
+        lambda out: changed(out, FACT, content="x" * (MAX_CONTENT + 1)),
+        "but the limit is",
+    ),
     "a chunk without its source": (lambda out: changed(out, FACT, kind="chunk"), "a chunk needs a source"),
     "a chunk of no document": (
         lambda out: changed(out, FACT, kind="chunk", source=SOURCE),
@@ -173,7 +176,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a manifest that is linked": (lambda out: linked(out / "manifest.json"), "not a plain file"),
     "entries that are linked": (lambda out: linked(out / "entries" / "default.jsonl"), "not a plain file"),
     "an original that is linked": (lambda out: linked(next(out.rglob("*.bin"))), "not a plain file"),
-    "a folder that is linked": (lambda out: linked(out / "entries"), "not in a plain folder"),
+    "a folder that is linked": (lambda out: linked(out / "entries"), "is a link or not a folder"),
     "a manifest that is a pipe": (lambda out: piped(out / "manifest.json"), "not a plain file"),
     "entries that are a pipe": (lambda out: piped(out / "entries" / "default.jsonl"), "not a plain file"),
     "an endless manifest": (lambda out: os.truncate(out / "manifest.json", (64 << 20) + 1), "has more than"),
@@ -217,4 +220,4 @@ def test_a_core_block_that_is_there_under_another_id_stops_everything(
     changed(tmp_path / "out", FACT, tier="core", kind="block", title="persona")
     assert copy("core", "append", "persona", "You help.").exit_code == 0
     done = copy("import", str(tmp_path / "out"))
-    assert (done.exit_code, "a core block 'persona' exists" in done.stderr) == (2, True)
+    assert (done.exit_code, "a core block 'persona' already exists" in done.stderr) == (2, True)

@@ -90,7 +90,7 @@ def test_an_empty_list_says_whether_the_server_is_open(run: Invoke, store: KeySt
         ("keys add", ("office", "--namespace", "*"), "omit --namespace"),
         ("keys add", ("",), "name"),
         ("keys add", (), "NAME"),
-        ("keys revoke", ("00000000",), "no key 00000000"),
+        ("keys revoke", ("00000000",), "no key with the id 00000000"),
     ],
 )
 def test_a_wrong_argument_makes_and_takes_nothing(

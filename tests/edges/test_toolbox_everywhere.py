@@ -256,7 +256,7 @@ def test_a_tool_that_is_switched_off_is_refused(call: Opened) -> None:
 def test_a_caller_without_the_right_to_write_changes_nothing(call: Opened) -> None:
     for name in sorted(set(NAMES) - set(READING)):
         assert call.correction(name, "reader", content="x") == (
-            "this key has no right to write; the rights are chosen when the key is made"
+            "this key does not have the right to write; use a key that has this right"
         )
 
 

@@ -150,7 +150,7 @@ def test_a_full_disk_raises_store_full_and_stores_nothing(database: Database) ->
         records.insert(connection, [entry("a")])
     with database.reading() as connection:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
-    with pytest.raises(StoreFull, match="free space"), database.writing() as connection:
+    with pytest.raises(StoreFull, match="free some disk space"), database.writing() as connection:
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
         records.insert(connection, [entry("x" * 10_000) for _ in range(20)])
     assert contents(database) == ["a"]

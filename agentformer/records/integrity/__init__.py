@@ -17,8 +17,8 @@ REPAIR_ADVICE = "`agentformer doctor --repair` repairs it"
 
 @dataclass
 class Findings:
-    """The results of a check while the check is running. A field has the same meaning as the field of the same name in
-    `Check`."""
+    """The results of a check while it is running. A field that `Check` also has, has the same meaning in both
+    classes."""
 
     name: str
     asked: str

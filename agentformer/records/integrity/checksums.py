@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ADVICE = (
-    "it is not used in any answer; `agentformer doctor --repair` repairs what it can and moves the rest to a "
-    "quarantine file; a backup has the original"
+    "damaged data are not used in answers; run `agentformer doctor --repair`, which moves data that cannot be "
+    "repaired to a quarantine file, or restore a backup"
 )
 DIFFERS = "its checksum differs"
 _MAX_NAME = 200  # code points of an id in an error message

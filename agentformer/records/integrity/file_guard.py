@@ -18,13 +18,13 @@ from agentformer.errors import StoreDamaged, StoreError, StoreFull
 
 MOVED = "was removed, replaced or moved while it was open; move it back, or open the memory again"
 _WAL_MOVED = (
-    "was removed or replaced while it was open; its content is in the records now, nothing else was written; "
-    "open the memory again"
+    "was removed or replaced while it was open; the changes in this file were saved, but the last change was not; "
+    "open the memory again, and repeat the last change"
 )
 _CHANGED = "is open for reading only and was changed in the meantime; open the memory again"
 _UNFINISHED = (
-    "contains changes that are not in the database file yet, and this folder cannot be written; "
-    "copy the whole folder to a writable place, and open the copy"
+    "contains changes that are not in the database file yet, and this process cannot write to the folder; "
+    "copy the whole folder to a place where this process can write, and open the copy"
 )
 _DAMAGE_WORDS = (
     *("malformed", "not a database", "disk image", "corrupt", "unsupported file format", "could not decode"),
@@ -50,8 +50,8 @@ class GuardedConnection(sqlite3.Connection):
     _state: tuple[int, int] | None = None  # size and time of a file that SQLite treats as immutable
 
     def bind(self, path: Path, *, immutable: bool = False) -> None:
-        """Record that this connection has opened the file at `path`. `immutable` means that SQLite does not expect
-        changes of the file, so its size and time are recorded too."""
+        """Record that this connection has opened the file at `path`. `immutable` means that SQLite expects no changes
+        of the file; in this case, the size and the time of the file are recorded too."""
         status = path.stat()
         self.path, self.identity = path, (status.st_dev, status.st_ino)
         self._state = (status.st_size, status.st_mtime_ns) if immutable else None
@@ -110,12 +110,12 @@ def check_regular_file(path: Path) -> None:
     except OSError as error:
         raise StoreError(f"{path} cannot be used: {error.strerror or error}") from error
     if not stat.S_ISREG(status.st_mode):
-        raise StoreError(f"{path} is not a regular file; move it away, or choose another folder")
+        raise StoreError(f"{path} is not a regular file; move it to another place, or choose another folder")
 
 
 def open_read_only(path: Path, busy_seconds: float) -> GuardedConnection:
-    """Connect to a database file that this process cannot write. With a write-ahead log, SQLite also reads the changes
-    of the process that writes the log. Without a log, SQLite expects that the file does not change. Raises `StoreError`
+    """Connect to a database file that this process cannot write. If the file has a write-ahead log, SQLite also reads
+    the changes in the log. If there is no log, SQLite treats the file as a file that never changes. Raises `StoreError`
     if the log cannot be read."""
     wal = wal_path(path)
     if wal.exists():
@@ -176,8 +176,8 @@ def _open(path: Path, busy_seconds: float, tables: Collection[str]) -> GuardedCo
         names = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if names and not names.issuperset(tables):
             raise StoreError(
-                f"{path} is a database of another application, and was not touched; move it away, or choose another "
-                "folder"
+                f"{path} is a database of another application, and was not changed; move this file away, or choose "
+                "another folder"
             )
         if connection.read_only:
             return connection
@@ -246,14 +246,16 @@ def translate_errors(path: Path, advice: str) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:  # for the error message about a damaged schema
-        raise StoreDamaged(f"{path} is damaged (a name in it is not UTF-8); {advice}") from error
+        raise StoreDamaged(f"{path} is damaged (the name of a table or column is not UTF-8); {advice}") from error
     except sqlite3.DatabaseError as error:
         text = str(error).lower()
         if is_damage(error):
             reason = str(error).partition(" with text ")[0]  # the text may contain private data
             raise StoreDamaged(f"{path} is damaged ({reason}); {advice}") from error
         if any(word in text for word in FULL_WORDS):
-            raise StoreFull(f"{path} cannot be written ({error}); free space or check permissions") from error
+            raise StoreFull(
+                f"{path} cannot be written ({error}); free some disk space or check the permissions"
+            ) from error
         raise StoreError(f"{path}: {error}") from error
 
 

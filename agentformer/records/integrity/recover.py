@@ -36,7 +36,7 @@ from agentformer.records.vectors import window_damage
 if sys.platform != "win32":
     import fcntl
 
-LOST = "restore them from a backup"
+LOST = "restore the lost rows from a backup"
 _GROUP = 2_000  # rows written in one transaction
 # The position of SQLite's locks in a file (https://www.sqlite.org/c3ref/io_methods.html). Each process that has a
 # database with a write-ahead log open holds a lock there.
@@ -60,7 +60,7 @@ class Recovered(NamedTuple):
         """Return the result of the recovery as a text for users."""
         text = f"{self.entries} entries copied to a new file"
         text += f", {self.set_aside} rows moved to {self.aside.name}" if self.set_aside else ""
-        text += f"; some of {', '.join(self.unreadable)} could not be read" if self.unreadable else ""
+        text += f"; some rows could not be read: {', '.join(self.unreadable)}" if self.unreadable else ""
         return f"{text}; the damaged file is kept as {self.kept_as.name}"
 
 
@@ -78,10 +78,10 @@ def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
 
 
 class _Replacement:
-    """The replacement of a damaged file by a new file, while no other process has the damaged file open. If this
-    process is killed, the folder contains either the damaged file with its write-ahead log, or the complete new file.
-    The old log may then still exist beside the new file. The new file contains the header of the old log, so that a
-    later start recognizes the old log."""
+    """Replaces a damaged file by a new file, while no other process has the damaged file open. If this process is
+    killed, the folder contains either the damaged file with its write-ahead log, or the complete new file. The new file
+    records the header of the old log, so that a later process recognizes and deletes an old log that is still in the
+    folder."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file = path, file
@@ -125,8 +125,8 @@ class _Replacement:
             sync_folder(self._path.parent)
 
     def _take_copy(self) -> None:
-        """Copy the damaged file and its write-ahead log. The damaged file is read through the handle that is already
-        open, because closing a second handle would release the lock on the file."""
+        """Copy the damaged file and its write-ahead log. The damaged file is read through the open file handle, because
+        opening and closing the file again would release the lock on it."""
         _delete(self._copy)
         self._file.seek(0)
         self._write(self._file, self._copy)
@@ -163,14 +163,14 @@ class _Replacement:
             except PermissionError as error:
                 file.close()
                 raise StoreError(
-                    f"{self._path} belongs to another user or group, but the new file would not; "
-                    "run this command as the owner of the file"
+                    f"{self._path} belongs to another user or group, and this process cannot give the new file the "
+                    "same owner; run this command as the owner of the file"
                 ) from error
         return file
 
 
 class _Copier:
-    """A copy of the readable rows of a damaged file, made one table after another."""
+    """Copies the readable rows of a damaged file into a new file, one table after another."""
 
     def __init__(self, source: Path, target: Path, quarantine: Quarantine, name: str, wal_header: str) -> None:
         """Prepare a copy from `source` to `target`. `name` is the name of the damaged file, for messages. `wal_header`
@@ -291,7 +291,7 @@ class _Copier:
             with suppress(StoreDamaged):
                 from_state(row, entry["id"])
                 return True
-        self._quarantine.add("history", dict(row), "it, or its entry, is damaged")
+        self._quarantine.add("history", dict(row), "this former version or its entry is damaged")
         return False
 
     def _accept_vector(self, row: Row) -> bool:
@@ -306,8 +306,8 @@ class _Copier:
 
 
 def _sequences(source: sqlite3.Connection) -> dict[str, int]:
-    """Return the highest row number that each table has ever used, by table name. The new file continues after these
-    numbers, so that no number is used twice."""
+    """Return a dict with the highest row number that each table has ever used, by table name. The new database
+    continues after these row numbers, so that no row number is used twice."""
     try:
         return {row["name"]: row["seq"] for row in source.execute("SELECT name, seq FROM sqlite_sequence")}
     except sqlite3.DatabaseError:
@@ -316,15 +316,15 @@ def _sequences(source: sqlite3.Connection) -> dict[str, int]:
 
 @contextmanager
 def _exclusive(path: Path) -> Iterator[BinaryIO]:
-    """Open and lock a database file, and yield the file. Raises `StoreError` if another process has the file open.
-    SQLite's locks show this even if SQLite cannot read the file."""
+    """Open and lock a database file, and yield the file. Raises `StoreError` if another process has the file open. The
+    function checks the locks of SQLite directly, because SQLite may not be able to read the damaged file."""
     with path.open("r+b") as file:
         if sys.platform != "win32":
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKS, _LOCKS_AT)
             except OSError as error:
                 raise StoreError(
-                    f"{path} is open in another process: end servers and other programs that use this memory, and "
+                    f"{path} is open in another process: stop the servers and other programs that use this memory, and "
                     "run `agentformer doctor --repair` again"
                 ) from error
         yield file

@@ -53,8 +53,8 @@ class Quarantine:
                 os.fsync(file.fileno())
         except OSError as error:
             raise StoreFull(
-                f"{self.path} cannot be written ({error.strerror or error}), so nothing is removed from the records; "
-                "free space or check permissions"
+                f"{self.path} cannot be written ({error.strerror or error}), so the damaged rows were not removed; "
+                "free some disk space or check the permissions"
             ) from error
         if new:
             sync_folder(self.path.parent)
@@ -84,8 +84,8 @@ def rebuild_sqlite_indexes(database: Database) -> bool:
 
 
 def dangling_references(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Delete rows that refer to missing rows of other tables. Former versions of missing entries are first copied to
-    the quarantine file."""
+    """Delete rows that refer to missing rows of other tables. Rows of the history are copied to the quarantine file
+    before they are deleted."""
     for table in sorted(set(REFERRING_TABLES) & set(findings.keys)):
         column, other, key = ("space", "spaces", "id") if table == "vectors" else ("entry", "entries", "num")
         condition = f"{column} NOT IN (SELECT {key} FROM {other})"
@@ -101,9 +101,9 @@ def dangling_references(database: Database, findings: Findings, quarantine: Quar
 
 
 def metadata(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Move damaged metadata values, and damaged descriptions of embedding spaces, to the quarantine file. The vectors
-    of a space are deleted together with its description. A damaged value may have been a request to erase deleted text
-    from the index files, so a new request of this type is recorded."""
+    """Move damaged metadata values, and damaged descriptions of embedding spaces, to the quarantine file. If the
+    description of a space is damaged, the vectors of this space are deleted. A damaged metadata value may have been a
+    request to erase deleted text from the index files, so such a request is recorded again."""
     for damaged in findings.keys:
         with database.writing() as connection, lenient_text(connection):
             column, key = ("key", damaged.key) if damaged.table == "meta" else ("id", damaged.num)
@@ -115,7 +115,9 @@ def metadata(database: Database, findings: Findings, quarantine: Quarantine) -> 
             connection.execute(f"DELETE FROM {damaged.table} WHERE {column} = ?", [key])
             if damaged.table == "meta":
                 meta.request_secure_delete(connection)
-        findings.mark_repaired(1, f"moved to {quarantine.path.name}; texts of a deleted space are embedded again")
+        findings.mark_repaired(
+            1, f"moved to {quarantine.path.name}; the texts of a deleted embedding space are embedded again"
+        )
 
 
 def entries(database: Database, findings: Findings, quarantine: Quarantine) -> None:
@@ -155,8 +157,8 @@ def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quaranti
 
 
 def _content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str | None:
-    """Return the text at the place of the chunk in its page, or None if this text does not match the checksum of the
-    chunk."""
+    """Return the text of a damaged chunk, read from the page to which the chunk belongs. Return None if the text on the
+    page does not match the checksum of the chunk."""
     if row["kind"] != "chunk" or row["checksum"] is None:
         return None
     pages = connection.execute(
@@ -171,7 +173,8 @@ def _content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str 
 
 
 def _clear_superseded(connection: sqlite3.Connection, num: int) -> None:
-    """Make an entry current again whose successor was damaged and removed. `num` is the number of the entry."""
+    """Make the entry with the row number `num` current again, because the entry that superseded it was damaged and
+    removed."""
     with lenient_text(connection):
         row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
     if is_intact(row):
@@ -213,8 +216,8 @@ def history(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def links(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Correct the archived state of the originals of summaries. The originals of a live summary are archived; all other
-    originals are made live again."""
+    """Correct which originals of summaries are archived. The originals of a current summary are archived, and all other
+    originals are made current again."""
     for num in findings.keys:
         with database.writing() as connection:
             summary = "SELECT created_at FROM entries AS s WHERE s.id = entries.archived_by AND s.archived_at IS NULL"
@@ -249,7 +252,7 @@ def leases(database: Database, findings: Findings, quarantine: Quarantine) -> No
     """End the leases that last too long because they were taken when the clock was wrong."""
     with database.writing() as connection:
         connection.executemany("DELETE FROM leases WHERE name = ?", ((name,) for name in findings.keys))
-    findings.mark_repaired(findings.found, "ended")
+    findings.mark_repaired(findings.found, "the lease was ended")
 
 
 def delete_unused_vectors(database: Database) -> int:

@@ -47,9 +47,9 @@ class DamagedRow(NamedTuple):
 
 
 def database(connection: sqlite3.Connection) -> Findings:
-    """Run SQLite's own check of the database file. The key of a finding is "index" for a damaged index, "pages" for
-    other damage, "unread" if another error stopped the check, and the name of a table if rows of this table refer to
-    missing rows."""
+    """Run SQLite's own check of the database file, and check that rows do not refer to missing rows. The key of a
+    finding is "index" for a damaged index, "pages" for other damage of the file, and "unread" if another error stopped
+    the check. For a row that refers to a missing row, the key is the name of its table."""
     findings = Findings("database", "the database file passes SQLite's integrity check")
     try:
         findings.looked_at = int(connection.execute("PRAGMA page_count").fetchone()[0])
@@ -73,7 +73,7 @@ def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list
         if _BROKEN_JSON not in str(error):
             raise
         findings.incomplete = True
-        findings.note("the indexes of the entries were not checked, since the metadata of an entry are damaged")
+        findings.note("the indexes of the entries were not checked, because the metadata of an entry are damaged")
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'entries'")
         rows = [row for table in tables.fetchall() for row in connection.execute(f"PRAGMA integrity_check({table[0]})")]
     return [str(row[0]) for row in rows if row[0] != "ok"]
@@ -109,8 +109,8 @@ def _check_rows(
 
 
 def links(connection: sqlite3.Connection) -> Findings:
-    """Check that the originals of each live summary are archived, and that every entry that was archived for a summary
-    has this summary. The keys of the findings are the numbers of the wrong entries."""
+    """Check that an entry is archived if it was archived for a summary, and that the summary exists and is current. The
+    keys of the findings are the row numbers of entries without such a summary."""
     findings = Findings("links", "the originals of each live summary are archived")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE archived_by IS NOT NULL")
@@ -128,14 +128,16 @@ def links(connection: sqlite3.Connection) -> Findings:
 
 
 def changes(connection: sqlite3.Connection) -> Findings:
-    """Check that the change feed, which indexes read, lists every entry. The keys of the findings are the numbers of
-    missing entries. The key 0 means that the newest change has no token."""
+    """Check that the change feed, which indexes read, lists every entry. The keys of the findings are the row numbers
+    of the missing entries. The key 0 means that the newest change and the newest token do not belong together."""
     findings = Findings("changes", "each entry is in the change feed, and the newest change has a token")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "changes")
         query = "SELECT num, id FROM entries WHERE NOT EXISTS (SELECT 1 FROM changes WHERE changes.entry = entries.num)"
         rows = connection.execute(query)
-        findings.add_all((f"entry {row[1]} is not in the change feed, so no index has it", row[0]) for row in rows)
+        findings.add_all(
+            (f"entry {row[1]} is not in the change feed, so searches may not find the entry", row[0]) for row in rows
+        )
         last_change, last_token = connection.execute(
             "SELECT coalesce((SELECT max(seq) FROM changes), 0), coalesce((SELECT max(seq) FROM points), 0)"
         ).fetchone()
@@ -145,9 +147,10 @@ def changes(connection: sqlite3.Connection) -> Findings:
 
 
 def leases(connection: sqlite3.Connection) -> Findings:
-    """Check that no lease ends later than its duration from now, which happens if a clock was wrong. The keys of the
-    findings are the names of leases."""
-    findings = Findings("leases", "no lease lasts longer than it was given for")
+    """Check that the remaining time of each lease is not longer than the duration for which the lease was taken. A
+    lease that fails this check was taken by a process with a wrong clock. The keys of the findings are the names of
+    leases."""
+    findings = Findings("leases", "no lease lasts longer than the time for which it was taken")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "leases")
         moment = time.time_ns() // 1_000
@@ -158,12 +161,12 @@ def leases(connection: sqlite3.Connection) -> Findings:
 
 
 def damaged_entries(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
-    """Yield the damaged entries in order of their numbers."""
+    """Yield the damaged entries in order of their row numbers."""
     return _damaged_rows(connection, _check_entry, "entries", "num")
 
 
 def damaged_history(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
-    """Yield the damaged former versions of entries, in order of the numbers of these entries."""
+    """Yield the damaged former versions of entries, in order of the row numbers of these entries."""
 
     def check(row: sqlite3.Row) -> None:
         with suppress(sqlite3.DatabaseError):  # `damaged_entries` reports an unreadable entry

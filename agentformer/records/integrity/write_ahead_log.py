@@ -46,9 +46,8 @@ def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
 
 
 def wal_left_by_repair(path: Path) -> str:
-    """Return the header of the write-ahead log beside a database, if the log belongs to the damaged file that an
-    interrupted recovery has replaced. The database already has the content of this log. Return "" if the log does not
-    belong to such a file."""
+    """Return the header of the write-ahead log beside a database, if the log belongs to the damaged file that the
+    database has replaced in an interrupted recovery. Return "" for any other log, and if there is no log."""
     try:
         header = wal_header(wal_path(path))
         if not header or not path.stat().st_size:
@@ -82,18 +81,18 @@ def check_wal(path: Path, original: Path | None = None) -> None:
     wal = wal_path(path)
     if header:
         raise StoreDamaged(
-            f"a repair was interrupted: {wal} belongs to the file that {path.name} has replaced, and its content is in "
-            f"{path.name} already; nothing was changed; run `agentformer doctor --repair` again"
+            f"a repair was interrupted: {wal} belongs to the damaged file that was replaced, and {path.name} already "
+            f"has the content of this log; nothing was changed; run `agentformer doctor --repair` again"
         )
     raise StoreError(
-        f"{wal} does not belong to {path.name} beside it; nothing was changed; if you restored a copy of {path.name}, "
-        f"move {wal.name} and {path.name}-shm away: they belong to another database"
+        f"{wal} does not belong to {path.name} in the same folder; nothing was changed; if you restored a copy of "
+        f"{path.name}, move {wal.name} and {path.name}-shm to another folder: they belong to another database"
     )
 
 
 def _is_still_there(last: _LastWrite | None, path: Path) -> bool:
-    """Return whether the log belongs to the file: the last write of the file alone, which is `last`, must be unchanged
-    when the file is read together with the log."""
+    """Return whether the write-ahead log belongs to the file. `last` is the last write in the file without the log.
+    This write must still exist when the file is read together with the log."""
     try:
         return last is None or _last_write(path, "", last[1]) in (last, None)
     except sqlite3.DatabaseError as error:
@@ -103,8 +102,9 @@ def _is_still_there(last: _LastWrite | None, path: Path) -> bool:
 
 
 def _last_write(path: Path, options: str, seq: int | None = None) -> _LastWrite | None:
-    """Return the id of the store, with the number and the token of the newest write. If `seq` is given, return the
-    write with this number instead. Return None for a store without writes."""
+    """Return the last write of a database as a tuple: the id of the store, the number of the change, and the token of
+    the change. If `seq` is given, return the write with this change number instead. Return None if the database has no
+    writes."""
     with closing(_connect(path, options)) as connection:
         store = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
         newest = connection.execute("SELECT seq, token FROM points ORDER BY seq DESC LIMIT 1").fetchone()
