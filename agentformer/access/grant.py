@@ -41,9 +41,10 @@ class Grant:
         return not self.namespaces or namespace in self.namespaces
 
     def namespace(self, requested: str | None = None) -> str:
-        """Return the namespace for a request. If the request names no namespace, return the only namespace of the
-        caller, or the default namespace. Raises `Forbidden` if the caller may not use the requested namespace, whether
-        or not this namespace exists. Raises `InvalidInput` if the request must name a namespace."""
+        """Return the namespace that a request uses. If the request names no namespace, this is the only namespace of
+        the caller, or the default namespace. Raises `Forbidden` if the caller may not use the requested namespace; the
+        message does not show whether this namespace exists. Raises `InvalidInput` if the caller has several namespaces
+        and must name one of them."""
         if requested is None:
             if len(self.namespaces) == 1:
                 return self.namespaces[0]

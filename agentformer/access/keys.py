@@ -66,9 +66,8 @@ class KeyStore:
 
     @property
     def ever_made(self) -> bool:
-        """Whether a key was ever made, which means that every request needs a key. The value stays True after the last
-        key is revoked. If the file of the keys is deleted, the value stays True in a process that has read the file
-        before."""
+        """Whether a key was ever made. If so, every request needs a key, even after the last key is revoked. If the
+        file of the keys is deleted, the value stays True in a process that has read the file before."""
         return self._keys() is not None
 
     def all(self) -> Keys:
@@ -122,8 +121,9 @@ class KeyStore:
         return key
 
     def grant_of(self, secret: str) -> Grant:
-        """Return the rights of the key with this secret text. Raises `Unauthenticated` if the key is not valid or has
-        expired. All keys are compared in constant time, so that the response time gives no information about a key."""
+        """Return the rights of the key with this secret text. Raises `Unauthenticated` if there is no such key, or if
+        the key has expired. The comparison takes the same time for every text, so that an attacker cannot learn
+        anything about the keys from the response time."""
         digest = _digest(secret)
         # Compares with all keys in constant time. So the time does not show which ids exist.
         matching = [key for key in self.all() if hmac.compare_digest(key.digest, digest)]
@@ -147,8 +147,8 @@ class KeyStore:
             keys[:] = [replace(other, last_used_on=today) if other.id == key.id else other for other in keys]
 
     def _keys(self) -> Keys | None:
-        """Return the keys in the file, or None if the file has never existed. The file is read at each call. Its
-        modification time is not precise enough to show that another process has just revoked a key."""
+        """Return the keys in the file, or None if the file has never existed. The file is read at each call, because
+        its modification time is not precise enough to detect a change that another process has just made."""
         try:
             data = read_file(self._path)
         except FileNotFoundError:
@@ -162,8 +162,8 @@ class KeyStore:
 
     @contextmanager
     def _changing(self, *, timeout: float = _LOCK_SECONDS) -> Iterator[list[Key]]:
-        """Yield a list of the keys that the caller can change. The list is stored at the end of the context. Raises
-        `Busy` if another process holds the lock, and `StoreFull` if the file cannot be written."""
+        """Yield a list of all keys, which the caller may change. At the end of the context, the changed list is stored.
+        Raises `Busy` if another process holds the lock, and `StoreFull` if the file cannot be written."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock.acquire(timeout=timeout):
@@ -211,9 +211,8 @@ def _json(key: Key) -> dict[str, Any]:
 
 
 def _key(values: dict[str, Any]) -> Key:
-    """Return the key for the JSON values that `_json` returned. Raises `ValueError`, `TypeError` or `KeyError` for any
-    other values. The check is strict, because a wrong value could give a key more rights, such as access to all
-    namespaces."""
+    """Return the key for a dict of JSON values that `_json` returned. Raises `ValueError`, `TypeError` or `KeyError`
+    for any other values, because a wrong value could give a key more rights."""
     rights = tuple(right for right in RIGHTS if right in _texts(values["rights"]))
     if not rights or len(rights) != len(values["rights"]) or not _SHA256.fullmatch(values["sha256"]):
         raise ValueError("rights or digest")

@@ -50,12 +50,13 @@ class Ingestor(Protocol):
     def ingest(
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
     ) -> Mapping[str, Any]:
-        """Ingest a file, and return the outcome as JSON values with a `status`. A second call with the same bytes
-        changes nothing. If `progress` raises an exception, the call stops without storing any part of the file. Raises
-        `StoreError` if the caller must try again later."""
+        """Ingest a file, and return the outcome as a dict of JSON values with the key `status`. A second call with the
+        same bytes changes nothing. If `progress` raises an exception, the call stops and stores nothing of the file.
+        Raises `StoreError` if the caller must try again later."""
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:
-        """Return the outcome, as JSON values, of a file that cannot be ingested. `reason` is a text for users."""
+        """Return the outcome of a file that cannot be ingested, as a dict of JSON values. `reason` is a text for
+        users."""
 
 
 class Jobs:
@@ -143,8 +144,8 @@ class Jobs:
         self._store.close()
 
     def _clean_up(self) -> None:
-        """Delete jobs that ended long ago. Also delete files of a job that has ended, and files of a job that a dead
-        process did not add to the queue."""
+        """Delete jobs that ended long ago. Also delete files that no job needs, such as the files of a job that has
+        ended."""
         self._store.delete_older(self._retention)
         for job_id in self._files.ids():
             self._files.remove_unneeded(job_id, self._store.active)
@@ -211,8 +212,8 @@ class _Worker:
         return pause
 
     def _run_job(self, job_id: str, lock: FileLock) -> None:
-        """Work on a job until the job ends or this process stops. At the end, release the lock of the job. If the job
-        has ended, also delete its files."""
+        """Work on a job until the job ends or this process stops, and then release the lock of the job. Also delete the
+        job's files if the job has ended."""
         ended = True
         try:
             job = self._store.start(job_id)
@@ -287,8 +288,8 @@ class _JobFiles:
         self._folder = folder
 
     def put(self, job_id: str, files: Sequence[BinaryIO], password: str | None) -> FileLock:
-        """Write the files of a new job, and sync them. Return the lock of the job, which the caller must release.
-        Raises `StoreFull` if the files cannot be written; all files of the job are deleted in this case."""
+        """Write the uploaded files and the password of a new job, and sync them. Return the lock of the job, which the
+        caller must release. If the files cannot be written, delete all files of the job and raise `StoreFull`."""
         folder = self._folder / job_id
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -346,9 +347,9 @@ class _JobFiles:
         return sorted(path.name for path in self._folder.iterdir() if path.is_dir()) if self._folder.is_dir() else []
 
     def remove_unneeded(self, job_id: str, active: Callable[[], Collection[str]]) -> None:
-        """Delete the files of a job, unless the job is active or a process is still creating the job. The function
-        `active` returns the ids of the active jobs. It is called while this process holds the lock of the job, because
-        a process that is creating the job also holds this lock."""
+        """Delete the files of a job, unless the job is active or a process is still creating it. A process that creates
+        a job holds the lock of the job, so this method calls `active`, which returns the ids of the active jobs, while
+        it holds the same lock."""
         with self._guard():
             if lock := self.lock(job_id):
                 needed = job_id in active()

@@ -54,8 +54,8 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Job:
     """The state of an upload job. `documents` has the outcome of each finished file, in the order of `task.names`. A
-    window is a passage of text that is embedded; `windows` is the number of windows in the files that were read until
-    now."""
+    window is a text passage that is embedded. `windows` is the number of windows that are known until now, because a
+    file is cut into windows only when it is read."""
 
     id: str
     task: Task
@@ -87,8 +87,8 @@ class Job:
         }
 
     def progress(self) -> dict[str, int]:
-        """Return the number of finished files, the number of all files, the number of embedded text passages (windows),
-        and the number of all text passages that are known until now."""
+        """Return a dict with the number of finished files, the number of all files, the number of embedded text
+        passages (windows), and the number of text passages that are known until now."""
         return {
             "files_done": len(self.documents),
             "files": len(self.task.names),
@@ -216,14 +216,14 @@ class JobStore:
 
     def start(self, job_id: str) -> Job | None:
         """Mark a job as running, and return the job. Return None if the job has already ended. The caller must hold the
-        lock of the job."""
+        lock in the job's folder."""
         with self.writing() as connection:
             _set(connection, job_id, state="running", reason="")
             row = connection.execute(f"SELECT * FROM jobs WHERE id = ? AND {_IS_ACTIVE}", [job_id]).fetchone()
             return _job(row) if row else None
 
     def count_attempt(self, job_id: str) -> int:
-        """Increase the number of attempts to ingest the next file of a job, and return this number."""
+        """Increase the number of attempts to ingest the next file of a job. Return the increased number."""
         with self.writing() as connection:
             connection.execute(f"UPDATE jobs SET attempts = attempts + 1 WHERE id = ? AND {_IS_ACTIVE}", [job_id])
             row = connection.execute("SELECT attempts FROM jobs WHERE id = ?", [job_id]).fetchone()
@@ -231,33 +231,33 @@ class JobStore:
 
     def add_outcome(self, job: Job, document: Mapping[str, Any], windows: int) -> Job:
         """Store the outcome of the next file of a job, and return the changed job. `windows` is the number of text
-        passages in all files until now, and all of them count as embedded."""
+        passages in all files that are finished, including this file."""
         documents = _json([*job.documents, document])
         with self.writing() as connection:
             _set(connection, job.id, documents=documents, attempts=0, windows_done=windows, windows=windows)
             return _get(connection, job.id)
 
     def set_progress(self, job_id: str, done: int, windows: int) -> Job:
-        """Store the number of embedded text passages of a job and the number of all its known passages, and return the
-        changed job."""
+        """Store how many text passages of a job are embedded (`done`) and how many are known until now (`windows`).
+        Return the changed job."""
         with self.writing() as connection:
             _set(connection, job_id, windows_done=done, windows=windows)
             return _get(connection, job_id)
 
     def requeue(self, job_id: str, reason: str = "") -> None:
-        """Put a running job back into the queue, and set its number of attempts to 0. `reason` says why the job
+        """Put a running job back into the queue, and start to count attempts from 0 again. `reason` says why the job
         waits."""
         with self.writing() as connection:
             _set(connection, job_id, state="queued", attempts=0, reason=reason)
 
     def end(self, job_id: str, state: Literal["done", "failed", "cancelled"], reason: str = "") -> None:
-        """Set the final state of a job, and the reason for this state."""
+        """Set the final state of a job. `reason` says why the job has this state."""
         with self.writing() as connection:
             _set(connection, job_id, state=state, reason=reason)
 
     def cancel(self, job_id: str) -> Job:
-        """Record that a caller wants to cancel a job, and return the job. Raises `NotFound`, and `Conflict` if the job
-        has already ended."""
+        """Mark a job for cancellation, and return the job. The process that works on the job ends it later. Raises
+        `NotFound`, and `Conflict` if the job has already ended."""
         if not self._exists:
             raise _not_found(job_id)
         with self.writing() as connection:
@@ -276,7 +276,7 @@ class JobStore:
 
 
 def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
-    """Set columns of a job. A job that has ended is not changed."""
+    """Set the given columns of a job, unless the job has ended."""
     columns = ", ".join(f"{name} = ?" for name in (*values, "updated_at"))
     connection.execute(
         f"UPDATE jobs SET {columns} WHERE id = ? AND {_IS_ACTIVE}", [*values.values(), to_micros(now()), job_id]

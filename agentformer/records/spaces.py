@@ -128,8 +128,8 @@ def missing_count(connection: sqlite3.Connection) -> int:
 
 
 def mark_moved(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """Record that these entries now have vectors in the building space, which is the embedding space that a move is
-    filling."""
+    """Remove entries from the list of entries that have no vectors yet in the building space, the embedding space to
+    which the store is moving."""
     connection.executemany("DELETE FROM moving WHERE entry = ?", ((num,) for num in nums))
 
 
@@ -153,10 +153,10 @@ def check_building(connection: sqlite3.Connection, number: int) -> None:
 
 
 def switch(connection: sqlite3.Connection, number: int) -> bool:
-    """Complete a move: make the building space the active space, which searches use. Return False if an entry still has
-    no vectors in the building space; entries that the model refused do not count. The new embedding queue has only the
-    refused entries, because the former queue waited for the former model. Raises `Conflict` if the move was
-    abandoned."""
+    """Complete a move to another embedding space. This space becomes the active space, which searches use. Return False
+    if an entry still has no vectors in this space, except entries that the model refused. The embedding queue then has
+    only the refused entries, because its former entries waited for the former model. Raises `Conflict` if the move is
+    no longer in progress."""
     check_building(connection, number)
     if missing_entries(connection, 1):
         return False

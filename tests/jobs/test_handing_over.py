@@ -161,7 +161,7 @@ def test_a_job_with_deleted_files_fails_and_others_go_on(tmp_path: Path, ingesto
     jobs.start()
     try:
         assert until(jobs, missing).state == "failed"
-        assert "send them again" in jobs.get(missing).reason
+        assert "upload the files again" in jobs.get(missing).reason
         assert until(jobs, other).state == "done"
     finally:
         jobs.close()

@@ -275,7 +275,7 @@ def test_jobs_of_a_newer_version_are_refused(tmp_path: Path, ingestor: Recording
     with closing(sqlite3.connect(tmp_path / "i" / "jobs.sqlite")) as connection:
         connection.execute("CREATE TABLE jobs (id TEXT)")
         connection.execute("PRAGMA user_version = 2")
-    with pytest.raises(StoreError, match="have version 2, but this release knows only 1"):
+    with pytest.raises(StoreError, match="version 2 of the file; this release knows only 1"):
         jobs.get("x")
     jobs.close()
 
