@@ -109,7 +109,8 @@ class Analyzers:
         return (self.detector,) if self.detector else ()
 
     def of(self, language: str) -> tuple[Splitter, ...]:
-        """Return the splitters for texts in this language."""
+        """Return the splitters of compound words, or of text without spaces, that are used for texts in this
+        language."""
         splitter = {"fi": self.finnish, "ja": self.japanese}.get(language)
         return (splitter,) if splitter else ()
 

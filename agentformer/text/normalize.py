@@ -227,8 +227,8 @@ def vocabulary(texts: Sequence[str]) -> Counter[str]:
 
 
 def looks_english(texts: Sequence[str]) -> bool:
-    """Return whether the text is English. In English, many compound words have a hyphen, while German and the Nordic
-    languages write them as one word."""
+    """Return whether the texts are in English. The hyphens at line ends are joined differently in English, because many
+    English compound words have a hyphen, while German and the Nordic languages write them as one word."""
     sample = " ".join(text[:2000] for text in texts[:40])
     return len(_ENGLISH_WORDS.findall(sample)) > _ENGLISH_SHARE * max(1, len(sample.split()))
 

@@ -100,8 +100,8 @@ def strip_template_tokens(text: str) -> str:
 
 
 class MarkerRestorer:
-    """Restores the original brackets in the answer of a model, because the model copies escaped text from its prompt. A
-    sign such as `‹` is not replaced if one of the stored texts contains this sign."""
+    """Restores the original brackets in the answer of a model, which may repeat escaped text of its prompt. A sign such
+    as `‹` is not replaced if one of the stored texts contains this sign."""
 
     def __init__(self, stored: Iterable[str]) -> None:
         signs = {sign for text in stored for sign in "‹›⟦⟧" if sign in text}

@@ -249,7 +249,7 @@ def test_forget_tells_where_a_repair_has_kept_something(folder: Path, run: Invok
     (aside,) = (folder / "i").glob("damaged-*.jsonl")
     assert "rye bread" in aside.read_text(encoding="utf-8")
     done = run("forget", "--user", "aino", "--namespace", "ours")
-    assert done.exit_code == 0 and f"files of an earlier repair may still contain it: {aside.name};" in done.stderr
+    assert done.exit_code == 0 and f"may still contain the deleted entries: {aside.name};" in done.stderr
     assert json.loads(run("forget", "--user", "aino", "--namespace", "ours", "--json").stdout) == {"forgotten": 0}
 
 

@@ -27,7 +27,7 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.records.entry_json import entry_to_json
 from agentformer.types import UNSEARCHED_KINDS, Scope
 
-_NEW_VERSION = "ingest a new version of it with: agentformer ingest FILE"
+_NEW_VERSION = "ingest a new version of the document with: agentformer ingest FILE"
 _QUARANTINE = ("damaged-*.jsonl", "memory.sqlite3.damaged-*")  # files that `doctor --repair` writes
 _CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
 
@@ -56,7 +56,9 @@ def update(entry_id: str, expected_version: int | None, namespace: str, as_json:
     options = {name: given.pop(name) for name in _CHANGED}
     changes = {name: value for name, value in options.items() if value is not None}
     if not changes:
-        raise InvalidInput("--content", f"or another option is required: {', '.join(f'--{name}' for name in _CHANGED)}")
+        raise InvalidInput(
+            "--content", f"give at least one of the options {', '.join(f'--{name}' for name in _CHANGED)}"
+        )
     if "metadata" in changes:
         changes["metadata"] = object_of(changes["metadata"])
     if "content" in changes:

@@ -99,7 +99,9 @@ def _read_questions(path: Path, documents: Mapping[str, int], longest: int) -> l
                 errors.append(f"line {number}: {error}")
     if errors:
         more = f"; and {len(errors) - _REPORTED} more" if len(errors) > _REPORTED else ""
-        raise InvalidInput("FILE", f"no question was asked: {'; '.join(errors[:_REPORTED])}{more}")
+        raise InvalidInput(
+            "FILE", f"no question was asked, because some lines are not valid: {'; '.join(errors[:_REPORTED])}{more}"
+        )
     if not questions:
         example = """{"question": "...", "answer": "..."}"""
         raise InvalidInput("FILE", f"{path} contains no questions; write lines such as {example}")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agentformer.memory.audit import AuditReport
 
 _SHOWN = 100  # at most this many waiting entries are shown; the first ones show the problem
-_RESUME = "finished work is kept: agentformer reembed --to {to} continues"
+_RESUME = "finished work is kept; to continue, run: agentformer reembed --to {to}"
 
 
 @main.command(

@@ -120,7 +120,7 @@ def mcp(
         serve(settings, caller, started=lambda url: say(f"serving MCP on {url}", err=True))
         return
     if sys.stdin is None or sys.stdout is None:
-        fail("standard input or output is closed, and MCP needs both; open them, or use --http", 3)
+        fail("MCP needs standard input and output, but one of these is closed; open it, or use --http", 3)
     if sys.stdin.isatty():
         say("waiting for an MCP client on standard input; press Ctrl-D to end, or use --help", err=True)
     serve(load_settings(options), caller)

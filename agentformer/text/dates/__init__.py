@@ -1,1 +1,1 @@
-"""Dates, periods and time expressions in texts and queries."""
+"""Finds dates, periods and time expressions in texts and queries."""

@@ -36,8 +36,8 @@ def strip_accents(text: str) -> str:
 
 
 def _table(kind: str) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
-    """Return the names of months or weekdays (`kind`) with their numbers; January and Monday are 1. The first mapping
-    has whole words, and the second mapping has beginnings of words."""
+    """Return two mappings from the names of months or weekdays (`kind`) to their numbers; January and Monday are 1. The
+    first mapping has whole words, and the second mapping has beginnings of words."""
     whole: dict[str, set[int]] = {}
     beginnings: dict[str, set[int]] = {}
     for row in (items for of_kind, items in _LINES if of_kind == kind):

@@ -54,8 +54,8 @@ class _Token(NamedTuple):
 
 
 class _Line:
-    """A text and its tokens. `plain` is the text without case and accents. `borders` and `articles` are the words of
-    the possible languages that may precede a date, such as "before" and "the"."""
+    """A text and its tokens. `plain` is the text without case and accents. `borders` and `articles` are the words that
+    may precede a date in the possible languages of the text, such as "before" and "the"."""
 
     def __init__(self, text: str, plain: str, tokens: Sequence[_Token], languages: Sequence[Words]) -> None:
         self.text = text
@@ -230,8 +230,8 @@ def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past
 
 
 def _possible(words: Words, text_words: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
-    """Return the phrases of which all fixed words occur in the text, by their first word. Most texts have no such
-    phrase."""
+    """Return a mapping from a word to the phrases that begin with this word. The mapping has only phrases of which all
+    fixed words occur in the text. Most texts have no such phrase."""
     slots = {
         "{unit}": not words.units.keys().isdisjoint(text_words),
         "{month}": not words.months.keys().isdisjoint(text_words),

@@ -138,8 +138,8 @@ def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> Day
 
 
 def _distance(days: DaySpan, on: date) -> int:
-    """Return a number that ranks dates by their distance from the day `on`. If a past date and a future date are
-    equally far, the past date is smaller, because texts mention past dates more often."""
+    """Return a number that is smaller for days that are nearer to the day `on`. If past days and future days are
+    equally near, the past days get the smaller number, because texts mention the past more often."""
     return max((days[0] - on).days * 2 + 1, (on - days[1]).days * 2, 0)
 
 
@@ -201,8 +201,8 @@ def _monday(day: date) -> date:
 
 
 def _weekday(weekday: int, number: int, on: date) -> DaySpan:
-    """Return the next such weekday after the day `on` if `number` is positive, otherwise the last such weekday before
-    this day. The result is the same day twice."""
+    """Return the next day after `on` that is this weekday, if `number` is positive. Otherwise return the last day
+    before `on` that is this weekday. The result is the same day twice, as first and last day."""
     ahead = (weekday - on.isoweekday()) % 7 or 7
     day = on + timedelta(days=ahead if number > 0 else ahead - 7 if ahead < 7 else -7)
     return day, day
