@@ -32,7 +32,7 @@ EXIT_CODES = {
     0: "success",
     1: "the work is not complete, or a check found a problem: for example, a file has no usable text, an answer is "
     "incomplete, a task does not fit, or entries still wait for an embedder",
-    2: "an argument is invalid, or it conflicts with the stored data",
+    2: "an argument is invalid, or the command conflicts with the stored data",
     3: "the memory, a model or the output cannot be used",
     130: "interrupted by Ctrl-C; finished work is kept",
     141: "the program that reads the output closed the pipe, as `head` does",
@@ -90,7 +90,7 @@ _EVERYWHERE = ("as_json", "embedder", "index_dir", "upload_dir")
 category = click.option(
     "--category",
     metavar="WORD",
-    help="The category, which selects the decay rate: decisions, summaries, context, or a word that you choose.",
+    help="The category, which decides how fast the importance decays: decisions, summaries, context, or another word.",
 )
 without_tools = click.option(
     "--without", multiple=True, metavar="TOOL", help="Disable this tool. The option can be repeated."

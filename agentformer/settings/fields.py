@@ -49,7 +49,7 @@ class Settings:
     # Memory. The first route that matches an entry selects its backend: "SELECTOR=TARGET; ...". A selector is a
     # comma-separated list of tiers, `kind:NAME` and `namespace:NAME`; a target is `hierarchical` or a backend.
     routes: tuple[Route, ...] = (Route("hierarchical", tiers=("core", "working")),)
-    hierarchical_backend: str = ""  # backend of the tiers of the hierarchical memory; "": `backend`
+    hierarchical_backend: str = ""  # backend of the tiers of the hierarchical memory; "": same as `backend`
     core_block_tokens: int = 500  # limit of one core block; four blocks are half of a small model's context
     working_messages: int = 10  # messages of a session: five of the user and five of the assistant
     context_tokens: int = 4000  # default of `build_context`
@@ -73,7 +73,7 @@ class Settings:
     runtime: str = "auto"
     cache_dir: Path = Path("~/.cache/agentformer")  # models exported for OpenVINO; XDG_CACHE_HOME moves this folder
     device: str = ""  # device of torch; "": torch chooses
-    batch_tokens: int = 2048  # per forward pass; more exceed the caches of a processor (for a GPU: 16,000 or more)
+    batch_tokens: int = 2048  # of one forward pass; more tokens exceed the cache of a CPU (GPU: 16,000 or more)
     embed_base_url: str = ""  # address of an embedder over HTTP; "": the default address of the provider
     embed_api_key: str = field(default="", repr=False)
     embed_timeout: float = 60.0  # seconds for one batch; long, because a server on a CPU is slow
@@ -94,7 +94,7 @@ class Settings:
     top_k: int = 3
     fanout: int = 100  # candidates from each of the two searches, by vectors and by words, before fusion
     rrf_k: int = 60  # Cormack et al. 2009; large enough that one first rank alone does not decide
-    fusion: str = "adaptive"  # adaptive: the weight of the vectors depends on language and query; rrf: it is constant
+    fusion: str = "adaptive"  # adaptive: the weight of the vectors depends on language and query; rrf: constant
     dense_weight: float = 1.0  # weight of the vectors, before `fusion` adapts it; the words have 1.0; 0: words only
     reranker: str = ""  # `sbert:NAME_OR_FOLDER`, a cross-encoder that reorders the best hits; "": none
     rerank_hits: int = 30  # hits per search that the reranker reads; each hit needs one run of the model
@@ -120,7 +120,7 @@ class Settings:
     temperature: float = 0.3
     answer_tokens: int = 512
 
-    # Confidence, 0..1. Below it, the answer quotes nothing and reports that nothing was found. 0: always quote.
+    # Least confidence, 0..1. Below it, the answer quotes nothing and reports that nothing was found. 0: always quote.
     abstain: float = 0.1  # the highest value (in steps of .05) at which no development set loses over 2% of its answers
 
     # These variables of the providers have no prefix. A model that is not from OpenAI is requested from the first of

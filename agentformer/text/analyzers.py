@@ -128,7 +128,7 @@ _FASTTEXT_MODEL = "lid.176.ftz"
 _DETECTED_SAMPLE = 400  # code points; longer texts are known to `detect_language`
 
 _LONGEST_WORD = 64  # code points that are analysed
-_READINGS = 8  # of one Finnish word: "alusta" has five
+_READINGS = 8  # at most this many readings of a Finnish word; "alusta" has five
 _SHORTEST_PART = 3  # code points
 _CACHED_WORDS = 65_536
 _PART = re.compile(r"\+[^+()]*\(([^()+]+)\)")  # "+lain(laki)+vasta(vasta)+isu(+inen)": endings begin with a plus

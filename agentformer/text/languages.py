@@ -34,7 +34,7 @@ _PRIOR_BONUS = 2.0  # votes: a chunk differs from its document's language only o
 # Sufficient (votes, lead over the second): about one word of this language alone, or less without a rival.
 _ENOUGH = ((1.0, 1.1), (0.5, 2.0))
 _REPEATS = 3  # most votes of one repeated word
-_NAME_WEIGHT = 0.3  # of a capitalised word
+_NAME_WEIGHT = 0.3  # weight of a capitalised word, which is usually a name
 _ENDING_VOTE = 0.35  # an ending is weaker evidence than a word
 _CACHED_WORDS = 16_384
 _CACHED_LENGTH = 40  # letters; a text without spaces is one word of thousands of letters

@@ -45,7 +45,9 @@ _USABLE = ("ready", "pending")
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
 @click.option(
-    "--metadata", metavar="JSON", help="A JSON object that is stored with each document. Queries can filter by it."
+    "--metadata",
+    metavar="JSON",
+    help="A JSON object that is stored with each document. Searches can filter by its fields.",
 )
 @click.option("--password", metavar="TEXT", help="Password of the encrypted files.")
 @common

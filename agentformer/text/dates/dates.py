@@ -113,7 +113,7 @@ def _days(*readings: tuple[int, int, int]) -> tuple[Day, ...]:
 
 
 def _numeric(text: str, loose: bool) -> Iterator[Mention]:
-    marked = _MARKED.search(text) is not None  # a quick test that mostly fails
+    marked = _MARKED.search(text) is not None  # a quick test: most texts have no such date
     for match in _YEAR_FIRST.finditer(text) if marked else ():
         year, month, day = int(match[1]), int(match[3]), int(match[4])
         yield from _mention(match, _days((year, month, day), (year, day, month)), sure=match[2] != ".")
@@ -156,7 +156,7 @@ def _days_of_week(plain: str) -> Iterator[Mention]:
 
 def _named(text: str, plain: str) -> Iterator[Mention]:
     """Yield the dates that contain the name of a month. `plain` is `text` without accents."""
-    if named := {word: months(word) for word in {*_WORD.findall(plain)} if months(word)}:  # mostly empty
+    if named := {word: months(word) for word in {*_WORD.findall(plain)} if months(word)}:  # most texts have none
         for match in _WORD.finditer(plain):
             if match[0] in named:
                 yield from _around(text, plain, match, sorted(named[match[0]]))

@@ -23,16 +23,16 @@ from agentformer.text.languages import FUNCTION_WORDS
 
 MAX_TEXT = 20_000  # code points of a text that are read
 _ALIKE = frozenset({"da", "no", "sv"})  # easily confused in short texts
-_YEARS = range(1000, 3000)  # of a date
+_YEARS = range(1000, 3000)  # plausible years of a date
 _ABSOLUTE = frozenset({"in-year", "before", "after"})  # kinds of phrases that need no reference day
 _TOKEN = re.compile(r"(?P<word>[^\W\d_]++|(?<![\w.,:/-])\d{1,4}+(?!\w|[.,:/-]\d))|\d++")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _DIGIT = re.compile(r"\d")
 _FOUR_DIGITS = re.compile(r"\d{4}")
 _CJK = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
-_MOST_TERMS = 32  # of one text; a text with more days is a list of dates
-_MOST_DAYS = 7  # of a range with a term per day
-_MOST_MONTHS = 3  # of a range with a term per month
+_MOST_TERMS = 32  # at most this many terms of a text; a text with more days is a list of dates
+_MOST_DAYS = 7  # a range of at most this many days has a term for each day
+_MOST_MONTHS = 3  # a range of at most this many months has a term for each month
 _MOST_BETWEEN = 3
 _BETWEEN = frozenset(" \t\r\n\u00a0\u202f")
 # Figures that are part of a longer token, such as "v1.2.2023" or "1.2.2023.4".

@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from agentformer.text.dates.calendar import strip_accents
 
-UNITS = ("day", "week", "weekend", "month", "year")  # by number from 1
+UNITS = ("day", "week", "weekend", "month", "year")  # the number of a unit is its position, from 1
 SLOTS = ("{n}", "{unit}", "{weekday}", "{month}", "{year}")
 UNSPACED = "ja"  # the language that is matched by characters
 ONE_DAY = timedelta(days=1)
 
 DaySpan = tuple[date, date]  # first and last day
 
-_PLAIN_YEARS = range(1900, 2100)  # of a number after "in"
+_PLAIN_YEARS = range(1900, 2100)  # plausible years after "in"
 _ELEMENT = re.compile(r"\{\w+\}|[^\s{}]+")
 _LINE = re.compile(r"(\w+) ([\w-]+) (-?\d+): (.+)")
 
