@@ -29,7 +29,7 @@ def test_update_refuses_a_stale_version(run: Invoke, shown: Shown) -> None:
     kept = shown("remember", TEA)
     assert "version 2" in run("update", kept["id"], "--content", COFFEE).stdout
     stale = run("update", kept["id"], "--content", "Aino prefers cocoa.", "--expected-version", "1")
-    assert (stale.exit_code, "at version 2, not 1" in stale.stderr) == (2, True)
+    assert (stale.exit_code, "version 2, not 1" in stale.stderr) == (2, True)
     assert shown("history", kept["id"])["current"]["content"] == COFFEE
 
 
