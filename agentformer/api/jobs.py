@@ -21,8 +21,8 @@ from agentformer.jobs.store import Job as UploadJob
 
 JOB = "/api/jobs/{job_id}"
 _ACCEPT = {"Accept": f"With `{EVENT_STREAM}`, the response is a stream of events `progress`, and `done` at the end."}
-_POLL_SECONDS = 0.5  # between looks at a job that is followed: another process may run it
-_SILENT_POLLS = 6  # without a change, before a comment is sent
+_POLL_SECONDS = 0.5  # between two reads of the state of a followed job, which another process may run
+_SILENT_POLLS = 6  # reads without a change, after which a comment is sent
 _INTERRUPTED = "A server error interrupted this stream. The job continues. Send the request again."
 
 router = Router("jobs")

@@ -27,7 +27,7 @@ Returns = type[BaseModel] | Sequence[Any] | None  # a model, several models and 
 Result = TypeVar("Result")
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"})
-_WAIT_SECONDS = 1.0  # for a free thread, and only while threads become free
+_WAIT_SECONDS = 1.0  # to wait for a free thread, but only while threads become free
 _RETRY_AFTER = 2
 
 
@@ -42,7 +42,7 @@ class Service:
     followers: threading.BoundedSemaphore  # limits the clients that follow a job
     readiness: Callable[[], Mapping[str, str]]  # returns the state of each part
     document: Callable[[], dict[str, Any]]  # returns the OpenAPI document of all endpoints
-    prefix: str  # of the paths in a host application
+    prefix: str  # the prefix of all paths in a host application
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,12 +58,14 @@ class Operation:
     view: View  # its docstring is the text of the endpoint
     query: type[BaseModel] | None
     body: type[BaseModel] | None
-    form: type[BaseModel] | None  # fields of multipart/form-data besides the files
+    form: type[BaseModel] | None  # the fields of multipart/form-data that are not files
     headers: Mapping[str, Header] = field(default_factory=dict)  # optional headers of the request
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # path parameter -> its allowed values
     errors: Collection[int] = ()  # statuses of problems besides those that follow from the other fields
     tool: str | None = None  # the tool that does the same: a key without it is refused here too
-    uses_model: bool | Callable[[Any], bool] = False  # may wait for a model: always, or for some bodies
+    uses_model: bool | Callable[[Any], bool] = (
+        False  # True if a request may wait for a model; or a function of the body that returns this
+    )
     around: Callable[[Service], AbstractContextManager[Any]] = nullcontext  # entered before the body is read
 
 

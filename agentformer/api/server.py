@@ -22,8 +22,8 @@ from agentformer.types import Query, Scope
 log = logging.getLogger("agentformer")
 
 _OK = "ok"
-_BUSY = "busy"  # such as an index that is being updated after an upload; requests wait and are answered
-_CHECK_SECONDS = 0.4  # for one part: two parts are checked, and monitors give up after a second
+_BUSY = "busy"  # for example, while an index is updated after an upload; requests wait and are answered
+_CHECK_SECONDS = 0.4  # for one part; the check of two parts must take less than a second, after which monitors give up
 _NO_ENTRY = "-"  # the id of no entry
 _FAILURE = EmbedderUnavailable.__name__  # a text that is too long is not a failure of the embedder
 _UNREADABLE = "unreadable; see the log of the server"
@@ -65,7 +65,7 @@ class State(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     cleaner: dict[str, Any]
-    spaces: list[Any] = Field(description="The embedding spaces.")
+    spaces: list[Any] = Field(description="The embedding spaces. A space is the set of vectors of one embedding model.")
     providers: dict[str, Any] = Field(description="The calls, tokens and errors of each provider.")
 
 

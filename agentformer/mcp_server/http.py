@@ -37,7 +37,9 @@ _FINISH_SECONDS = 20  # for running calls after a signal: less than most supervi
 _EXIT_SECONDS = 25.0  # seconds after which the server no longer waits for a call that cannot be stopped
 _MAX_MESSAGE = 64 * 1024 * 1024  # bytes in memory; enough for a file of 48 MB in base64
 _MAX_LARGE_BODIES = 4  # messages of the largest size that are in memory at the same time
-_SMALL = 64 * 1024  # bytes of a message that is always accepted; the limit of connections bounds these
+_SMALL = (
+    64 * 1024
+)  # bytes of a message that is always accepted; the limit of connections limits the number of such messages
 _BACKLOG = 128  # connections that wait to be accepted
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
 _MAX_CONNECTIONS = 512  # at once; most machines allow 1,024 file descriptors

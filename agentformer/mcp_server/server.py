@@ -150,7 +150,7 @@ class MemoryServer:
             except (InvalidInput, NotFound, AccessError) as error:
                 raise MCPError(types.INVALID_PARAMS, str(error)) from None
             except StoreError as error:  # its message may name folders of this machine
-                log.error("%s failed: %s", context.method, error)
+                log.error("the request %s failed: %s", context.method, error)
                 raise MCPError(types.INTERNAL_ERROR, _UNAVAILABLE) from None
             except AgentFormerError as error:
                 raise MCPError(types.INTERNAL_ERROR, str(error)) from None

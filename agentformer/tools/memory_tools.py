@@ -21,9 +21,9 @@ _MESSAGE = "message"
 _RESERVED_KINDS = DOCUMENT_KINDS | {_MESSAGE}  # only conversations and uploads create entries of these kinds
 
 Namespace = Annotated[str | None, Field(description="A namespace other than the default. Omit unless told.")]
-Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The id of a memory, as searches show it.")]
+Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The id of a memory, from a search result.")]
 Limit = Annotated[int, Field(ge=1, le=50, description="The maximum number of results.")]
-Query = Annotated[str, Field(min_length=1, max_length=8_000, description="What to look for, in plain words.")]
+Query = Annotated[str, Field(min_length=1, max_length=8_000, description="The words or the question to search for.")]
 Explain = Annotated[bool, Field(description="Also explain the rank of each result. Omit unless asked.")]
 Salience = Annotated[float, Field(ge=0, le=1, description="The importance, 0 to 1.")]
 Metadata = Annotated[dict[str, Any] | None, Field(description="Further facts, as a JSON object.")]

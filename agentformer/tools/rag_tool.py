@@ -335,7 +335,7 @@ def _check_size(size: int, limit: int) -> None:
 def _read_path(path: Path, limit: int) -> bytes:
     try:
         if path.is_dir():
-            raise InvalidInput("file", f"{path} is a folder; give its files (`agentformer ingest` takes folders)")
+            raise InvalidInput("file", f"{path} is a folder; give a file (`agentformer ingest` accepts folders)")
         if path.exists() and not path.is_file():
             raise InvalidInput("file", f"{path} is a device or a pipe; give a regular file")
         with path.open("rb") as file:
@@ -344,7 +344,7 @@ def _read_path(path: Path, limit: int) -> bytes:
     except FileNotFoundError:
         raise InvalidInput("file", f"{path} does not exist; check the path") from None
     except PermissionError:
-        raise InvalidInput("file", f"{path} cannot be read: permission denied") from None
+        raise InvalidInput("file", f"{path} cannot be read: permission denied; allow this process to read it") from None
     except InvalidInput:
         raise
     except (OSError, ValueError) as error:

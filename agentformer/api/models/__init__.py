@@ -16,7 +16,7 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=NOT_BLANK
 Namespace = Annotated[
     Name | None,
     Field(
-        description="The namespace. The default is `default`, or for a key with one namespace, this namespace.",
+        description="The namespace. The default is the only namespace of the key, or else the namespace `default`.",
         examples=["default"],
     ),
 ]

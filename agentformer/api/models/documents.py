@@ -109,7 +109,9 @@ class Chunk(ResponseModel):
     end: int
     content: str
     title: str
-    context: str = Field(description="The title of the document and the headings above the passage. It is indexed too.")
+    context: str = Field(
+        description="The title of the document and the headings above the passage. They are indexed too."
+    )
     metadata: dict[str, Any]
 
 
@@ -161,7 +163,7 @@ class Vote(ResponseModel):
 
     name: str = Field(description="The list: `words`, `vectors`, `document`, `mentions`, `period` or `reranker`.")
     rank: int = Field(ge=1, description="The rank of the hit in this list.")
-    weight: float = Field(ge=0, description="The weight of the list. If there is a list `reranker`, it decides alone.")
+    weight: float = Field(ge=0, description="The weight of the list. A list `reranker` decides alone.")
 
 
 class Scores(ResponseModel):
@@ -208,5 +210,5 @@ class Answer(ResponseModel):
     hits: list[Hit]
     timings: dict[str, float] = Field(description="Times in milliseconds.")
     warnings: list[str]
-    complete: bool = Field(description="False if the model was interrupted or its answer was cut off.")
+    complete: bool = Field(description="False if the model was interrupted, or if the answer was cut off.")
     confidence: float | None = Field(description="The estimated probability, 0 to 1, that the hits contain the answer.")

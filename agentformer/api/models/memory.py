@@ -150,7 +150,7 @@ class CleaningReport(ResponseModel):
     archived: int
     busy: list[str] = Field(description="The sessions that another caller is summarizing now.")
     conflicts: int = Field(description="The number of groups of messages for which no summary could be stored.")
-    outcomes: dict[str, int] = Field(description="The number of summaries for each method that made them.")
+    outcomes: dict[str, int] = Field(description="The number of summaries for each method of summarizing.")
 
 
 class Waiting(ResponseModel):
@@ -211,7 +211,7 @@ class AuditReport(ResponseModel):
     namespace: str
     entries: int
     duplicates: list[Duplicates] = Field(description="Groups of entries that are equal in every detail.")
-    near_duplicates: list[Duplicates] = Field(description="Groups of similar entries, for a person to compare.")
+    near_duplicates: list[Duplicates] = Field(description="Groups of similar entries, which a person should compare.")
     unread: Unread
     contradictions: list[Contradiction]
     oversized: list[Oversized]

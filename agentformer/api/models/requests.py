@@ -19,7 +19,7 @@ _MOST_NAMES = 100  # in a condition of a search
 _MOST_TOKENS = 10_000_000
 
 # No maxLength: generators of test data would make texts of this length.
-Content = Annotated[Text, Field(description=f"At most {MAX_CONTENT} characters.")]
+Content = Annotated[Text, Field(description=f"The text, with at most {MAX_CONTENT} characters.")]
 Word = Annotated[str, Field(max_length=MAX_NAME)]
 Kind = Annotated[Name, Field(json_schema_extra={"not": {"enum": sorted(UNSEARCHED_KINDS)}})]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -110,7 +110,7 @@ class NewMemory(_NewEntry):
     title: str = ""
     category: Word = Field(
         default="",
-        description="The category decides how fast the salience decays: `decisions`, `summaries` or `context`.",
+        description="The category decides how fast the salience decreases: `decisions`, `summaries` or `context`.",
     )
     salience: Share = Field(default=1.0, description="The importance, from 0 to 1.")
 
@@ -141,7 +141,9 @@ class MemoryChange(RequestModel):
     category: Word = Field(default_factory=str)
     salience: Share = Field(default_factory=float)
     speaker: Word = Field(default_factory=str)
-    metadata: Metadata | None = Field(default_factory=dict, description="Replaces all metadata of the entry.")
+    metadata: Metadata | None = Field(
+        default_factory=dict, description="The new metadata, which replace all metadata of the entry."
+    )
     occurred_at: Moment | None = Field(default_factory=str, description=_OCCURRED)
     project: Name | None = Field(default_factory=str)
 
@@ -150,7 +152,7 @@ class MemorySearch(MemoryPlace):
     """The text of a search, and filters for the results."""
 
     text: Text = Field(
-        description="A question or words. The setting `max_question_chars` limits the length.",
+        description="A question, or words to search for. The setting `max_question_chars` limits the length.",
         examples=["What does Aino drink?"],
     )
     limit: Annotated[int, Field(ge=1, le=_MOST_HITS)] = 10
@@ -176,7 +178,7 @@ class MemorySearch(MemoryPlace):
 class ContextRequest(MemoryPlace):
     """The task and the conversation for which a context is built."""
 
-    task: str = Field(default="", description="The task of the model.")
+    task: str = Field(default="", description="The task for the language model.")
     conversation: Annotated[list[Any], WithJsonSchema(_CONVERSATION)] = Field(default_factory=list)
     max_tokens: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] | None = Field(
         default=None,
@@ -195,7 +197,7 @@ class CleaningRequest(NamespaceBody):
 class RestoreRequest(RequestModel):
     """A summary whose original messages are restored, or a superseded (replaced) entry to restore."""
 
-    summary_id: Name = Field(description="The id of a summary, or the id of an entry that was superseded.")
+    summary_id: Name = Field(description="The id of a summary, or the id of an entry that a newer entry superseded.")
 
 
 class BlockAddition(BlockOwner):
@@ -210,7 +212,7 @@ class BlockReplacement(BlockOwner):
     old: Annotated[str, Field(min_length=1)] = Field(
         description="The exact text to replace. It must occur exactly once in the block."
     )
-    new: str = Field(description="The new text. If it is empty, the old text is deleted.")
+    new: str = Field(description="The new text. An empty text deletes the old text.")
 
 
 class NamespaceQuery(ParameterModel):
