@@ -61,7 +61,7 @@ class Grant:
     def require_all_namespaces(self) -> None:
         """Raise `Forbidden` if the caller may use only some namespaces."""
         if self.namespaces:
-            raise Forbidden("this request concerns all namespaces, but this key is limited to some namespaces")
+            raise Forbidden("this request needs a key for all namespaces, but this key may use only some namespaces")
 
     def require_visible(self, entry: MemoryEntry) -> MemoryEntry:
         """Return the entry if the caller may use the namespace of the entry. Otherwise raise `NotFound` with the same

@@ -56,7 +56,7 @@ def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str =
     if scheme or keys.ever_made:
         raise Unauthenticated("a key is required; send the key in the header Authorization: Bearer KEY")
     if any(headers.get(name) is not None for name in _PROXY_HEADERS):
-        raise Unauthenticated(f"a request through a proxy needs a key, because its sender is unknown; {_MAKE_KEY}")
+        raise Unauthenticated(f"a request through a proxy needs a key, because the real sender is unknown; {_MAKE_KEY}")
     if not (is_local(peer) and is_local(host_of(host).name)):
         raise Unauthenticated(f"requests from other machines need a key, and no key exists yet; {_MAKE_KEY}")
     return EVERYTHING

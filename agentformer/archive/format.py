@@ -166,7 +166,7 @@ def read_entry_line(line: bytes) -> EntryLine:
     """Parse a line of an entries file. Raises `ValueError` or `KeyError` if the line is not valid."""
     values = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
     if not isinstance(values, dict):
-        raise ValueError("is not a JSON object")
+        raise ValueError("the line is not a JSON object")
     if values.keys() == {"former"}:
         return EntryLine(_checked_entry(values["former"]), is_former=True)
     states = values.pop("history", [])
@@ -285,7 +285,7 @@ def _read_vector_line(line: bytes, dimension: int) -> tuple[bytes, Vector]:
     values = json.loads(line.decode("utf-8"))
     known = isinstance(values, dict) and values.keys() == {"hash", "vector"}
     if not known or not all(isinstance(value, str) for value in values.values()):
-        raise ValueError("is not a vector")
+        raise ValueError("the line is not a vector")
     key = bytes.fromhex(values["hash"])
     data = base64.b64decode(values["vector"], validate=True)
     if len(key) != HASH_BYTES or len(data) != 4 * dimension:

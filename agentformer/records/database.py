@@ -114,7 +114,9 @@ class Database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreFull(f"the folder {path.parent} cannot be created: {error.strerror or error}") from error
+            raise StoreFull(
+                f"the folder {path.parent} cannot be created: {error.strerror or error}; choose another"
+            ) from error
         check_regular_file(path)
         self._connect_first()
 

@@ -129,7 +129,7 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
 
 def _check_bounds(value: Any, depth: int) -> None:
     if depth == 0:
-        raise ValueError(f"nested more than {_MAX_DEPTH} levels deep")
+        raise ValueError(f"the value is nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, int):
         float(value)
     for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ():

@@ -43,7 +43,7 @@ def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]
         if version.id != entry_id:
             return f"a former version of {entry_id[:200]} has the id {version.id[:200]}"
         if not previous < version.version < current:
-            return f"the former versions of entry {entry_id[:200]} must rise and be lower than {current}, its version"
+            return f"the version numbers in the history of {entry_id[:200]} must rise and be lower than {current}"
         previous = version.version
     return ""
 

@@ -150,7 +150,7 @@ DAMAGES = {
         sql("UPDATE entries SET archived_by = 'nobody' WHERE archived_by IS NOT NULL"), "links", "is missing"
     ),
     "an original that is not hidden": Damage(
-        sql("UPDATE entries SET archived_at = NULL WHERE archived_by IS NOT NULL"), "links", "but the entry is live"
+        sql("UPDATE entries SET archived_at = NULL WHERE archived_by IS NOT NULL"), "links", "is not archived"
     ),
     "an entry that no index learns of": Damage(
         sql(f"DELETE FROM changes WHERE entry = {FACT}"), "changes", "not in the change feed"

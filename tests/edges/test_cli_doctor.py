@@ -272,7 +272,7 @@ def test_a_memory_that_cannot_be_opened_is_saved_as_far_as_it_can_be_read(
     change(folder, "UPDATE meta SET value = 'x' WHERE key = 'store_id'")
     assert run("doctor").exit_code == 3
     done = run("doctor", "--repair")
-    assert done.exit_code == 0 and "6 entries copied to a new file" in done.stdout, done.output
+    assert done.exit_code == 0 and "6 entries were copied to a new file" in done.stdout, done.output
     assert run("doctor").stdout.splitlines()[-1] == "no problems found"
     assert KEYS in run("search", "who keeps the keys").stdout
     assert len(list((folder / "i").glob("memory.sqlite3.damaged-*"))) == 1

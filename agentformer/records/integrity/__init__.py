@@ -12,7 +12,7 @@ from agentformer.errors import AgentFormerError
 from agentformer.types import Check
 
 MAX_REPORTED = 20  # number of findings of one check that are reported as text
-REPAIR_ADVICE = "`agentformer doctor --repair` repairs it"
+REPAIR_ADVICE = "run `agentformer doctor --repair` to repair it"
 
 
 @dataclass

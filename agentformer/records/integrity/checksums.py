@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ADVICE = (
-    "damaged data are not used in answers; run `agentformer doctor --repair`, which moves data that cannot be "
-    "repaired to a quarantine file, or restore a backup"
+    "damaged data are not used in answers; restore a backup, or run `agentformer doctor --repair`, which moves data "
+    "that cannot be repaired to a quarantine file"
 )
 DIFFERS = "its checksum differs"
 _MAX_NAME = 200  # code points of an id in an error message

@@ -58,8 +58,8 @@ class Recovered(NamedTuple):
 
     def summary(self) -> str:
         """Return the result of the recovery as a text for users."""
-        text = f"{self.entries} entries copied to a new file"
-        text += f", {self.set_aside} rows moved to {self.aside.name}" if self.set_aside else ""
+        text = f"{self.entries} entries were copied to a new file"
+        text += f", {self.set_aside} rows were moved to {self.aside.name}" if self.set_aside else ""
         text += f"; some rows could not be read: {', '.join(self.unreadable)}" if self.unreadable else ""
         return f"{text}; the damaged file is kept as {self.kept_as.name}"
 

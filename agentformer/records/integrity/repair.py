@@ -228,7 +228,7 @@ def links(database: Database, findings: Findings, quarantine: Quarantine) -> Non
             )
             connection.execute("UPDATE entries SET archived_at = NULL WHERE num = ? AND archived_by IS NULL", [num])
             change_feed.append(connection, [num])
-    how = "entries without a live summary were made live, the others were archived"
+    how = "entries without a current summary were made current again, and the other entries were archived"
     findings.mark_repaired(len(findings.keys), how)
 
 

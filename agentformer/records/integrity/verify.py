@@ -111,7 +111,7 @@ def _check_rows(
 def links(connection: sqlite3.Connection) -> Findings:
     """Check that an entry is archived if it was archived for a summary, and that the summary exists and is current. The
     keys of the findings are the row numbers of entries without such a summary."""
-    findings = Findings("links", "the originals of each live summary are archived")
+    findings = Findings("links", "the originals of each current summary are archived")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE archived_by IS NOT NULL")
         rows = connection.execute(
@@ -120,7 +120,7 @@ def links(connection: sqlite3.Connection) -> Findings:
             "WHERE e.archived_by IS NOT NULL AND (s.num IS NULL OR s.archived_at IS NOT NULL OR e.archived_at IS NULL)"
         )
         for num, entry, summary, archived, summary_num, _ in rows:
-            problem = "the summary is archived" if archived else "the entry is live"
+            problem = "the summary is archived" if archived else "the entry is not archived"
             if summary_num is None:
                 problem = "the summary is missing"
             findings.add(f"entry {entry} was archived for the summary {summary}, but {problem}", num)
@@ -215,7 +215,7 @@ def readable_rows(connection: sqlite3.Connection, table: str, *key: str) -> Iter
         for row in rows:
             place = [row[name] for name in key]
             if not all(isinstance(part, int) for part in place) or place < start:
-                problem = problem or "rows out of order"
+                problem = problem or "the rows are out of order"
                 break
             start = [*place[:-1], place[-1] + 1]
             yield row
