@@ -266,8 +266,8 @@ def with_options(command: Command, *options: Callable[[Command], Command]) -> Co
 
 
 def explicit_namespace(namespace: str) -> str | None:
-    """Return the namespace if the user gave it, as an option or in the environment. Return None if it is only the
-    default."""
+    """Return the namespace if the user gave it, as an option or in the environment. Return None if the namespace is
+    only the default."""
     source = click.get_current_context().get_parameter_source("namespace")
     return None if source is ParameterSource.DEFAULT else namespace
 

@@ -38,8 +38,8 @@ class Terms:
     """The terms of a text or a query, for the three fields of the word index. A term is repeated as often as its word,
     because the ranking (BM25) counts terms. A term contains no white space.
 
-    `stems`: stems and codes, which are the strongest evidence of a match. `surface`: the casefolded words. For a word
-    with diacritics, these are also the word without diacritics, the word with two letters for a vowel ("muenchen"), and
+    `stems`: stems and codes, which are the strongest evidence of a match. `surface`: the casefolded words. A word with
+    diacritics has more forms here: the word without diacritics, the word with two letters for a vowel ("muenchen"), and
     its stem without diacritics, so that "jyvaskylassa" finds "Jyväskylä". `parts`: stems of the words inside an
     identifier, single ideographs, pairs of characters with hiragana, and, in languages with compound words, pieces of
     stems without diacritics. A text has all pieces of a stem, and a query has every second piece.
@@ -57,7 +57,7 @@ class Terms:
 
 def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str:
     """Return the language of the text, or "" if it is unknown. If `detect_language` finds no language and there is no
-    `prior`, the optional detector of `analyzers` is used if it is certain enough."""
+    `prior`, the optional detector of `analyzers` decides, if this detector is certain enough."""
     detected = detect_language(text, prior)
     if detected or prior or analyzers.detector is None:
         return detected
@@ -138,7 +138,7 @@ class QueryTerms:
         return terms
 
     def as_text(self, language: str) -> Terms:
-        """Return the terms of a stored text in `language` that consists of the words of this query."""
+        """Return the terms that the words of this query would have in a stored text in `language`."""
         if (terms := self._derived.get(key := (language,))) is None:
             terms = self._derived[key] = _terms(self.tokens, language)
         return terms

@@ -81,7 +81,7 @@ def _items(kind: str) -> dict[str, list[str]]:
 
 
 def word_list(kind: str) -> dict[str, frozenset[str]]:
-    """Return the folded words of this kind for each language. `function_words.txt` lists the kinds."""
+    """Return the words of this kind for each language, in lower case. `function_words.txt` lists the kinds."""
     return {language: frozenset(map(_folded, items)) for language, items in _items(kind).items()}
 
 

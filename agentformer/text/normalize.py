@@ -116,8 +116,9 @@ def _attach_spaced(match: re.Match[str]) -> str:
 
 
 def _place_stray(lines: list[str], number: int) -> None:
-    """Join an accent that touches no letter with the capital letter to which it belongs. This is the only fitting
-    capital of the line or, if the line has only accents, of the line after or before it."""
+    """Join an accent that touches no letter with a capital letter of its line. If the line has only accents, join it
+    with a capital letter of the line after or before. Nothing is changed unless exactly one capital letter of the line
+    fits the accent."""
     match = _STRAY.search(lines[number])
     if match is None:
         return

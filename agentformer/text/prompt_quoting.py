@@ -144,15 +144,16 @@ def _whole(quoted: re.Match[str]) -> str:
 
 
 def _coded(match: re.Match[str]) -> str:
-    """Return the match as escape codes of JSON. If the match is a token, only its two brackets become escape codes."""
+    """Return the matched characters as escape codes of JSON. If the match is a token, only its two brackets become
+    escape codes."""
     if match.re is not _SQUARE or match["token"] is None:
         return _codes(match[0])
     return f"{_codes('[')}{match['token']}{_codes(']')}"
 
 
 def _coded_tag(tag: re.Match[str]) -> str:
-    """Return the match with its bracket as an escape code of JSON. If the bracket is already written as an escape code,
-    which begins with a backslash, the character after the backslash is escaped."""
+    """Return the matched start of a tag with its bracket as an escape code of JSON. If the bracket is already written
+    as an escape code, which begins with a backslash, the character after the backslash is escaped."""
     if not _is_frame(tag["name"]):
         return tag[0]
     at = 1 if tag[0][0] == "\\" else 0

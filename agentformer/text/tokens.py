@@ -14,8 +14,8 @@ _PIECE = re.compile(r"\w{1,3}|[^\w\s]")
 
 
 def estimated_spans(text: str) -> list[Span]:
-    """Return the spans of estimated tokens: one to three letters or digits, or one other character. The true tokens of
-    a text are rarely more than these spans."""
+    """Return the spans of estimated tokens: one to three letters or digits, or one other character. A text rarely has
+    more true tokens than estimated tokens."""
     return [Span(match.start(), match.end()) for match in _PIECE.finditer(text)]
 
 

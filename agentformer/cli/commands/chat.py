@@ -79,9 +79,9 @@ def chat(
 
     With MESSAGE, the command prints the answer to this message and ends. If MESSAGE is `-`, the message is all of
     standard input. Without MESSAGE, the command starts a conversation on the terminal. If standard input is not a
-    terminal, each of its lines is a message. The tools and memories that the model uses are shown on standard error.
-    With --json, the command prints a JSON object for each turn. With --user, the model gets only the messages of this
-    user in the session, and the answers to these messages. With --namespace, tools use only this namespace.
+    terminal, each line of standard input is a message. The tools and memories that the model uses are shown on standard
+    error. With --json, the command prints a JSON object for each turn. With --user, the model gets only the messages of
+    this user in the session, and the answers to these messages. With --namespace, tools use only this namespace.
 
     After the model has read stored text, a tool that changes or deletes data runs only in two cases: --allow names the
     tool, or the user at the terminal allows the call. The command requires a language model; for example, set

@@ -26,8 +26,8 @@ from agentformer.types import MemoryEntry, Scope
 def core() -> None:
     """Show and edit the core blocks, which are in every context.
 
-    Core blocks are short texts with a name, such as `persona`. A block is shared by all agents and users, or it belongs
-    to an --agent or a --user.
+    Core blocks are short texts with a name, such as `persona`. A context is the text that a model gets for a task. A
+    block is shared by all agents and users, or it belongs to an --agent or a --user.
     """
 
 

@@ -34,7 +34,7 @@ def status(namespace: str, as_json: bool, **options: Any) -> None:
     """Show what is stored, and the state of each part of the memory.
 
     Documents are counted in one namespace, and everything else is counted in the whole memory. Calls of embedders and
-    language models are counted only in the current process.
+    language models are counted only in this process.
     """
     with connect(**options) as af:
         state = af.status()
@@ -126,11 +126,11 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
     Without --repair, nothing is changed. With --repair, data that can be computed from the records is rebuilt, and a
     damaged document is ingested again from its file. Other damaged records are moved into a file `damaged-DATE.jsonl`
     in the folder of the database. If the database file is not completely readable, a new file with the readable records
-    replaces it, and the damaged file is kept as `memory.sqlite3.damaged-DATE`. Before the database file is replaced,
-    all other processes must close the memory.
+    replaces the database file, and the damaged file is kept as `memory.sqlite3.damaged-DATE`. Before the database file
+    is replaced, all other processes must close the memory.
 
-    The exit code is 0 if no problem is left. It is 1 if problems are left, or if data was lost. It is 2 if there is no
-    memory, and 3 if the memory cannot be opened.
+    The exit code is 0 if no problem is left. It is 1 if problems are left, or if the repair lost data. It is 2 if there
+    is no memory, and 3 if the memory cannot be opened.
     """
     require_memory(load_settings(options))
     checks, code = _run_checks(options, repair=repair)
@@ -146,8 +146,8 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
 
 
 def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[Sequence[Check], int]:
-    """Verify the memory, and repair it with `repair`. Return the checks and an exit code, which is 3 if the memory
-    cannot be opened and 0 otherwise."""
+    """Verify the memory, and also repair it if `repair` is true. Return the checks and an exit code, which is 3 if the
+    memory cannot be opened and 0 otherwise."""
     with watching(lambda: "repairing" if repair else "verifying"):
         try:
             af = connect(**options, embed_retry_seconds=0)

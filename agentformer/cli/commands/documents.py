@@ -57,8 +57,8 @@ def ingest(
     """Ingest documents: files, and folders with all their files.
 
     The name of a file in a folder includes its path in this folder, such as 2024/rules.pdf. If a document with this
-    name exists, the file replaces the document. If the content of both is the same, nothing is changed. Unreadable
-    pages are reported and not indexed. The exit code is 1 if a file cannot be read or has no usable text.
+    name exists, the file replaces the document. If the file and the document have the same content, nothing is changed.
+    Unreadable pages are reported and not indexed. The exit code is 1 if a file cannot be read or has no usable text.
     """
     given = {
         "namespace": fields.name("--namespace", namespace),
@@ -190,15 +190,15 @@ def _print_end(answer: Answer) -> None:
 
 
 def _print_mode(answer: Answer) -> None:
-    """Print the mode of an answer that is incomplete and has no citations, so that the reader sees where the answer
-    ends."""
+    """Print how an answer was made (its mode) if the answer is incomplete and has no citations, so that the reader sees
+    the end of the answer."""
     if not (answer.complete or answer.citations):
         say(f"\n({answer.mode})")
 
 
 def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
-    """Yield the files to ingest, sorted by name. `path` is a file, or a folder of which all visible files are yielded.
-    Each file comes with the given folder, or with None for a single file.
+    """Yield the files to ingest, sorted by name, each together with the folder that the user gave. `path` is this
+    folder, or a single file; for a single file, the folder is None. Hidden files are skipped.
 
     Links to folders are skipped, because such links may form a cycle. If a folder cannot be read, the folder itself is
     yielded, so that the command reports the error when it ingests the folder.
@@ -216,9 +216,9 @@ def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | 
 
 
 def _name(file: Path, root: Path | None, files: Sequence[tuple[Path, Path | None]]) -> str:
-    """Return the name of the document that a file becomes. For a file in the folder `root`, this is its path in the
-    folder. For a single file, it is the file name or, if another file of this call has the same file name, the whole
-    path."""
+    """Return the name under which a file is stored as a document. For a file in the folder `root`, this is the path of
+    the file in the folder. For a single file, it is the file name or, if another file of this call has the same file
+    name, the whole path."""
     if root is not None:
         return file.relative_to(root).as_posix()
     unique = sum(other.name == file.name for other, _ in files) == 1

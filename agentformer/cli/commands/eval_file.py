@@ -177,8 +177,8 @@ def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k:
 
 
 def _is_correct(hit: Hit, question: Question) -> bool:
-    """Return whether the hit is a correct passage: it is from the given document, and it contains the given answer. If
-    the question gives no document or no answer, this condition is not checked."""
+    """Return whether the hit is a correct passage. It must be from the document of the question, and it must contain
+    the answer of the question. If the question has no document or no answer, the missing one is not checked."""
     source = hit.entry.source
     if question.unanswerable or (question.document is not None and (not source or source.name != question.document)):
         return False

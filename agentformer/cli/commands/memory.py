@@ -304,10 +304,10 @@ def _print_hits(
 
 
 def explain_ranks(hits: Sequence[Hit]) -> list[str]:
-    """Return a text for each hit. It has the ranks of the hit in the ranked lists, such as `1st by words (weight 1),
-    4th by meaning (weight 0.45)`.
+    """Return a text for each hit with the rank of the hit in each ranked list, such as `1st by words (weight 1), 4th by
+    meaning (weight 0.45)`.
 
-    If a list has other hits but not this hit, the text says so.
+    If the list of the words, of the vectors or of the reranker has other hits but not this hit, the text says so.
     """
     lists = {vote.name for hit in hits for vote in hit.votes}
     ranks = []

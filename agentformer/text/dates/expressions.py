@@ -1,5 +1,5 @@
 """Find the date ranges that a text names: "7 May 2023", "toukokuussa 2023", "two weeks ago", "先週". The word index
-contains terms for these days, which are the same for every notation and language.
+contains terms for these days. The terms do not depend on the notation or the language of the text.
 
 Relative expressions such as "two weeks ago" are computed from a given day. A wrong date is worse than a missing date.
 So ambiguous numbers, names that are also months, and words such as "soon" or "recently" give no range. A week begins on
@@ -54,8 +54,8 @@ class _Token(NamedTuple):
 
 
 class _Line:
-    """A text and its tokens. `plain` is the text without case and accents. `borders` and `articles` are the words that
-    may precede a date in the possible languages of the text, such as "before" and "the"."""
+    """A text and its tokens. `plain` is the text without case and accents. `borders` are words such as "before", and
+    `articles` are words such as "the", in the possible languages of the text."""
 
     def __init__(self, text: str, plain: str, tokens: Sequence[_Token], languages: Sequence[Words]) -> None:
         self.text = text
@@ -150,8 +150,8 @@ def find_date_ranges(
 def _with_phrases(
     text: str, on: date | None, language: str, past: bool, years: bool, dates: list[DateRange]
 ) -> list[DateRange]:
-    """Return `dates` with the ranges of the time expressions that consist of words. Such an expression can refer to one
-    of the dates, as in "two weeks before 7 May"."""
+    """Return `dates`, and also the ranges of the time expressions that consist of words, such as "last week". An
+    expression can refer to one of the dates, as in "two weeks before 7 May"."""
     plain = time_words.fold(text)
     text_words = {*_LETTERS.findall(plain)}
     for names in _candidate_languages(language, text_words):
@@ -173,8 +173,8 @@ def _with_phrases(
 
 
 def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
-    """Return the ranges in the order of the text. If the texts of several ranges overlap, keep the longest text with
-    all its meanings."""
+    """Return the ranges in the order of the text. If parts of the text that name ranges overlap, only the ranges of the
+    longest part are returned."""
     result: list[DateRange] = []
     for days in sorted(dict.fromkeys(ranges), key=lambda days: (days.start, -days.end)):
         while result and days.start < result[-1].end and days.end - days.start > result[-1].end - result[-1].start:
@@ -186,7 +186,7 @@ def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
 
 def _candidate_languages(language: str, text_words: set[str]) -> Iterator[list[str]]:
     """Yield lists of languages in which time expressions are searched, the most probable list first. If the text has a
-    function word of `language`, only this language (with similar languages) is searched."""
+    function word of `language`, only this language and very similar languages are searched."""
     languages = [name for name in time_words.phrase_tables() if name != time_words.UNSPACED]
     own = [name for name in languages if name == language or (language in _ALIKE and name in _ALIKE)]
     if own:
@@ -298,8 +298,8 @@ _SLOT: Mapping[str, Callable[[str, Words], int]] = {
 
 
 def _extended(line: _Line, matches: Sequence[_PhraseMatch], dates: Sequence[DateRange]) -> list[DateRange]:
-    """Return the dates, and the ranges of phrases that refer to the date after them, such as "two weeks before 7 May
-    2023". Dates that only limit a period are marked as borders."""
+    """Return the dates, and the ranges of phrases that refer to the date after the phrase, such as "two weeks before 7
+    May 2023". A date that only limits a period, as in "since 2023", is returned with `border=True`."""
     if not dates:
         return []
     before_date: dict[int, tuple[_PhraseMatch, int]] = {}

@@ -71,7 +71,7 @@ class Words:
 
 @lru_cache(maxsize=1)
 def phrase_tables() -> Mapping[str, Words]:
-    """Return the time words of each language, by its code. All words are folded by `fold`."""
+    """Return a mapping from the code of each language to its time words. All words are folded by `fold`."""
     by_language: dict[str, Words] = {}
     for line in Path(__file__).with_name("time_words.txt").read_text("utf-8").splitlines():
         if not line or line.startswith("#"):
@@ -126,9 +126,9 @@ def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
 
 @lru_cache(maxsize=1024)
 def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> DaySpan | None:
-    """Return the first and the last day of the date without a year that is nearest to the day `on`. With `past`, return
-    the last such date that has begun on this day. If `day` is 0, the date is a whole month. Return None if `on` is
-    None."""
+    """Return the first and the last day of the occurrence of a date without a year that is nearest to the day `on`.
+    With `past`, return the last occurrence that has begun on or before this day. If `day` is 0, the date is a whole
+    month. Return None if `on` is None."""
     if on is None:
         return None
     spans = [days for year in range(on.year - 8, on.year + 9) if (days := calendar_days(year, month, day))]
@@ -172,7 +172,8 @@ def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -
 
 def _unit(unit: str, number: int, on: date, until: date | None = None) -> DaySpan:
     """Return the first and the last day of the unit (such as "week") that is `number` units after the unit of the day
-    `on`. With `until`, return the days from `number` units after `on` to `until`."""
+    `on`. A negative `number` means units before. With `until`, return the days from `number` units after `on` to
+    `until`."""
     if unit == "day":
         first = last = on + timedelta(days=number)
     elif unit == "week":
