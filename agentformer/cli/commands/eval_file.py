@@ -177,8 +177,9 @@ def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k:
 
 
 def _is_correct(hit: Hit, question: Question) -> bool:
-    """Return whether the hit is a correct passage. It must be from the document of the question, and it must contain
-    the answer of the question. If the question has no document or no answer, the missing one is not checked."""
+    """Return whether the hit is a correct passage. It must be from the document that the question names, and it must
+    contain the answer that the question gives. If the question does not name a document or give an answer, this
+    condition is skipped."""
     source = hit.entry.source
     if question.unanswerable or (question.document is not None and (not source or source.name != question.document)):
         return False
