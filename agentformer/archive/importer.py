@@ -126,8 +126,9 @@ def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence
 
 
 def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `InvalidInput` if a core block to import is longer than the limit, and `Conflict` if the memory already has
-    a core block with the same name."""
+    """Check the core blocks to import. A core block is a named text that is included in every context for a model. Raises
+    `InvalidInput` if a block is longer than the limit, and `Conflict` if the memory already has a block with the same
+    name."""
     new = set(missing)
     taken: dict[str, dict[tuple[str, ...] | None, str]] = {}  # by namespace and block
     for entry, _ in archive.read(number for number in archive.blocks if number in new):

@@ -314,8 +314,9 @@ class _Relations:
 
 
 def block_key(entry: MemoryEntry) -> tuple[str, ...] | None:
-    """Return a tuple with the owner and the name of a current core block. Two current core blocks must not have the
-    same tuple. Return None for any other entry."""
+    """Return a tuple with the owner and the name of a core block, a named text that is always part of an agent's
+    prompt. Two current core blocks must not have the same tuple. Return None for any other entry, and for a block that
+    is archived or superseded."""
     if entry.tier != "core" or not entry.title or entry.archived_at is not None or entry.superseded_by is not None:
         return None
     return "block", entry.namespace, repr(entry.agent_id), repr(entry.user_id), entry.title

@@ -58,7 +58,7 @@ _INSTANCES: weakref.WeakSet[Database] = weakref.WeakSet()
 
 class RecordsSnapshot:
     """A `MemorySnapshot` that reads through a connection with an open read transaction. Writers do not wait for the
-    snapshot, but SQLite keeps the pages that the snapshot needs in the write-ahead log."""
+    snapshot, but the write-ahead log cannot be emptied while the snapshot is open."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -115,7 +115,7 @@ class Database:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreFull(
-                f"the folder {path.parent} cannot be created: {error.strerror or error}; choose another"
+                f"the folder {path.parent} cannot be created: {error.strerror or error}; choose another folder"
             ) from error
         check_regular_file(path)
         self._connect_first()

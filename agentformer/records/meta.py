@@ -35,8 +35,8 @@ def check_value(row: sqlite3.Row) -> str:
 
 
 def request_secure_delete(connection: sqlite3.Connection) -> None:
-    """Record a request to erase deleted text from the index files, because these files may still contain the text that
-    this transaction removes. The request is not lost in a crash after the commit."""
+    """Record a request to erase deleted text from the index files, because these files may still contain text that this
+    transaction removes. The request is stored with the transaction, so it is not lost in a crash."""
     set_value(connection, _SECURE_DELETE, new_id())
 
 
@@ -52,8 +52,8 @@ def finish_secure_delete(connection: sqlite3.Connection, token: str) -> None:
 
 
 def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: float) -> bool:
-    """Take the lease `name` for a number of seconds, or extend it if `holder` already has the lease. Return False if
-    another holder has the lease."""
+    """Take the lease `name`, an exclusive right for a number of seconds. If `holder` already has the lease, extend it.
+    Return False if another holder has the lease."""
     moment = to_micros(now()) or 0
     row = connection.execute("SELECT * FROM leases WHERE name = ?", [name]).fetchone()
     # a lease that has more time left than it was given is not valid, because the clock was set back
@@ -65,5 +65,5 @@ def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: 
 
 
 def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> None:
-    """End the lease `name` if `holder` has the lease."""
+    """End the lease `name`, an exclusive right, if `holder` has this lease. Otherwise do nothing."""
     connection.execute("DELETE FROM leases WHERE name = ? AND holder = ?", [name, holder])

@@ -31,8 +31,9 @@ SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KI
 
 
 def is_selective(scope: Scope) -> bool:
-    """Return whether the scope matches only a few entries, because it names a record of the host application, a parent,
-    a document, or an indexed metadata value. The index for such a scope is not sorted by id."""
+    """Return whether the scope names a record of the host application, a parent, a document or an indexed metadata
+    value, and therefore matches only a few entries. SQLite finds such entries with an index that is not in order of
+    id."""
     indexed = any(key in INDEXED and isinstance(value, str) for key, value in scope.metadata.items())
     record = scope.source_type is not None and scope.source_id is not None
     return indexed or record or scope.parent_id is not None or scope.document_id is not None
@@ -76,8 +77,8 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
 
 
 def in_groups(values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield the values in groups that fit into one SQL statement. Each group is a pair: the question marks for `IN
-    (...)`, and the values."""
+    """Yield the values in groups that are small enough for one SQL statement. Each item is a pair: a text of question
+    marks, such as `?,?`, and the values for these question marks."""
     for start in range(0, len(values), _MAX_VARIABLES):
         group = values[start : start + _MAX_VARIABLES]
         yield ",".join("?" * len(group)), group

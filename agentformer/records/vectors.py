@@ -50,7 +50,7 @@ class Pending(NamedTuple):
 
 
 def text_hash(text: str) -> bytes:
-    """Return the SHA-256 of a text. The vector of the text is stored under this hash."""
+    """Return the SHA-256 of a text, under which the vector of the text is stored."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 

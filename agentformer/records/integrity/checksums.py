@@ -1,12 +1,12 @@
-"""Checksums of stored rows. They are needed because SQLite returns a damaged text without an error.
+"""Checksums of stored rows. SQLite returns a damaged text without an error, so each row needs a checksum.
 
-CRC-32 detects all damage within 32 consecutive bits, and misses one of four billion other cases. Vectors have a
-different checksum, which NumPy computes faster, because a rebuild reads a million vectors. This checksum detects at
-least as much damage.
+The checksum is a CRC-32, which detects all damage within 32 consecutive bits and misses one of four billion other
+cases. Vectors have a different checksum, which detects at least as much damage. NumPy computes this checksum faster,
+which matters because a rebuild of an index reads a million vectors.
 
 A checksum is stored in its row. NULL marks a row that an older version of the software wrote; the content of such a row
-cannot be verified. The functions must always return the same checksum for the same values, because stored checksums are
-compared with their results.
+cannot be verified. The functions must always return the same checksum for the same values, because the results are
+compared with stored checksums.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def of_vectors(data: bytes | bytearray | memoryview, count: int) -> list[int]:
 
 @lru_cache(maxsize=8)
 def _weights(length: int) -> NDArray[np.int64]:
-    """Return `length` pseudo-random odd numbers (splitmix64). With these weights, a sum shows every change of a single
-    word, and almost every change of several words."""
+    """Return `length` pseudo-random odd numbers (splitmix64). A sum that uses these numbers as weights detects every
+    change of a single word, and almost every change of several words."""
     import numpy as np
 
     z = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -74,6 +74,6 @@ def damage_error(what: str, reason: str = DIFFERS) -> StoreDamaged:
 
 
 def entry_name(stored: object) -> str:
-    """Return a name for an entry in messages. The name does not contain the stored id if this id is damaged."""
+    """Return a name for an entry, for use in messages. If the stored id is damaged, the name does not contain it."""
     sane = isinstance(stored, str) and stored.isprintable() and 0 < len(stored) <= _MAX_NAME
     return f"entry {stored}" if sane else "an entry"

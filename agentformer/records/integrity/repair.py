@@ -121,8 +121,8 @@ def metadata(database: Database, findings: Findings, quarantine: Quarantine) -> 
 
 
 def entries(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Restore the text of a damaged chunk from its page. Move every other damaged entry, together with its history, to
-    the quarantine file."""
+    """Restore the text of a damaged chunk (a passage of a document) from its page. Move every other damaged entry,
+    together with its history, to the quarantine file."""
     restored = 0
     for damaged in findings.keys:
         if damaged.is_range:
