@@ -126,7 +126,7 @@ def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence
 
 
 def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[int]) -> None:
-    """Check the core blocks to import. A core block is a named text that is included in every context for a model. Raises
+    """Check the core blocks to import, which are named texts that are included in every context for a model. Raises
     `InvalidInput` if a block is longer than the limit, and `Conflict` if the memory already has a block with the same
     name."""
     new = set(missing)
