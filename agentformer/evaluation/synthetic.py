@@ -14,7 +14,6 @@ import hashlib
 import heapq
 import math
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from agentformer.memory.backends import all_entries
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.text.sentences import sentence_spans
+from agentformer.text.unicode_forms import normalized
 from agentformer.types import ChatMessage, Hit, LanguageModel, MemoryBackend, MemoryEntry, Scope
 
 _LEAST, _MOST = 4, 8  # words of a question
@@ -118,7 +118,7 @@ def _telling(sentence: str, language: str) -> dict[str, str]:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(unicodedata.normalize("NFC", text))
+    return _WORD.findall(normalized("NFC", text))
 
 
 def _term(word: str, language: str) -> str:
@@ -328,7 +328,7 @@ def usable(text: str, passage: str, language: str) -> bool:
 def _plain(text: str) -> list[str]:
     """Return the words of a text in lower case. If the script has no spaces between words, return single characters
     instead."""
-    return _UNIT.findall(unicodedata.normalize("NFKC", text).casefold())
+    return _UNIT.findall(normalized("NFKC", text).casefold())
 
 
 def _question(source: Source, text: str, sentence: str) -> Question:

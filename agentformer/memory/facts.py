@@ -15,6 +15,7 @@ from agentformer.text.analysis import query_terms
 from agentformer.text.dates.dates import Day, Mention, find_dates, is_given
 from agentformer.text.languages import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS, detect_language
 from agentformer.text.sentences import sentence_spans
+from agentformer.text.unicode_forms import normalized
 from agentformer.types import MemoryEntry
 
 MAX_NUMBER_LENGTH = 40  # code points; a longer run of digits is not read as a number
@@ -91,14 +92,14 @@ def ascii_digits(text: str) -> str:
 def number_values(text: str) -> frozenset[str]:
     """Return the values of all numbers in the text, including the numbers in dates. Each value has one spelling:
     "1,234.50" and "1 234,5" give "1234.5", and "5 pm" gives "17"."""
-    text = unicodedata.normalize("NFKC", text)
+    text = normalized("NFKC", text)
     return frozenset(value for number in find_numbers(text) for value in _values(text, number))
 
 
 def facts_of(text: str, language: str) -> Facts:
     """Return the facts of `text`. `language` is the code of the language of the text, such as "en", or "" if the
     language is unknown."""
-    text = unicodedata.normalize("NFKC", text)
+    text = normalized("NFKC", text)
     dates = find_dates(text)
     text = _masked(text, dates)
     label = _LABEL.match(text)

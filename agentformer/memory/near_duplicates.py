@@ -6,7 +6,6 @@ compared by their runs of characters (shingles), so no tokenizer for words is ne
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from agentformer.memory.facts import Facts, facts_of, number_values
 from agentformer.text.languages import detect_language
+from agentformer.text.unicode_forms import normalized
 
 MIN_SIMILARITY = 0.8  # least Jaccard index of the shingles of two similar texts
 # Characters. With 3, all long texts of one language are similar. With 5, a typo makes short texts different.
@@ -153,7 +153,7 @@ class _Comparison:
 def normalize(text: str) -> str:
     """Return the text in lower case and in the Unicode form NFKC, without punctuation, and with one space between
     words."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
+    folded = normalized("NFKC", text).casefold()
     return _IGNORED.sub(" ", folded).strip() or " ".join(folded.split())
 
 

@@ -9,7 +9,6 @@ without spaces. A match of a surface form has a lower weight.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -18,6 +17,7 @@ from typing import Any
 from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
 from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, stem
 from agentformer.text.tokenizer import Lexeme, lexemes
+from agentformer.text.unicode_forms import normalized
 
 # Languages with compound words or stacked endings: pieces of stems find "kone" in "pesukone".
 COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})
@@ -217,8 +217,8 @@ def _fold(word: str) -> str:
     """Return the word without diacritics and strokes: "jyvaskyla" for "jyväskylä", and "sore" for "søre"."""
     if word.isascii():
         return word
-    bare = "".join(mark for mark in unicodedata.normalize("NFD", word) if not "\u0300" <= mark <= "\u036f")
-    return unicodedata.normalize("NFC", bare.translate(_STROKES))
+    bare = "".join(mark for mark in normalized("NFD", word) if not "\u0300" <= mark <= "\u036f")
+    return normalized("NFC", bare.translate(_STROKES))
 
 
 def _term(word: str, language: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import threading
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -18,6 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 import Stemmer
+
+from agentformer.text.unicode_forms import normalized
 
 # ISO 639-1 code -> Snowball algorithm, for every language with a list of function words.
 STEMMERS: Mapping[str, str] = MappingProxyType({
@@ -62,7 +63,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[¿¡]|[\u0900-\u097f]+")
 
 
 def _folded(text: str) -> str:
-    return unicodedata.normalize("NFKC", text.casefold())
+    return normalized("NFKC", text.casefold())
 
 
 @lru_cache(maxsize=1)
@@ -191,7 +192,7 @@ def detect_language(text: str, prior: str = "") -> str:
     `prior` is preferred, so that a chunk of names and numbers gets the same language as its neighbours. Only the start
     of a long text is read.
     """
-    sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
+    sample = normalized("NFKC", text[:_SAMPLE])
     script = _script(sample)
     if not script:
         return prior
@@ -227,7 +228,7 @@ def likelier_of_alike(text: str) -> str:
     `detect_language` may return no language for such a text, because the three languages are similar. Use this function
     where a wrong choice does little harm.
     """
-    sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
+    sample = normalized("NFKC", text[:_SAMPLE])
     if _script(sample) != "latin":
         return ""
     votes = _votes(sample, _LATIN)

@@ -13,11 +13,11 @@ of a capital letter may be at the end of the line ("Oversikt ¨"). An accent tha
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from agentformer.text.unicode_forms import normalized
 from agentformer.types import Span
 
 Style = Literal["", "before", "after"]
@@ -81,7 +81,7 @@ def repair_accents(text: str, style: str = "") -> str:
 
 
 def _compose(accent: str, letter: str) -> str:
-    return unicodedata.normalize("NFC", _DOTLESS.get(letter, letter) + _ACCENTS[accent][0])
+    return normalized("NFC", _DOTLESS.get(letter, letter) + _ACCENTS[accent][0])
 
 
 def _fits(accent: str, letter: str) -> bool:
@@ -194,9 +194,9 @@ def _compatible(text: str) -> str:
     if text.isascii():
         return text
     parts = _COMPATIBLE.split(text)  # excluded characters are at odd indexes
-    parts[::2] = (unicodedata.normalize("NFKC", part) for part in parts[::2])
+    parts[::2] = (normalized("NFKC", part) for part in parts[::2])
     # A combining mark after an excluded character would compose on the next pass otherwise.
-    return unicodedata.normalize("NFC", "".join(parts))
+    return normalized("NFC", "".join(parts))
 
 
 def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> list[str]:
@@ -284,4 +284,4 @@ def clean_plain(text: str) -> str:
     logs."""
     text = _LINE_ENDS.sub("\n", text).replace("\u2029", "\n\n")
     text = _DROPPED.sub("", text.replace("\u00ad", "").replace("\u00a0", " "))
-    return unicodedata.normalize("NFC", text).strip("\n")
+    return normalized("NFC", text).strip("\n")

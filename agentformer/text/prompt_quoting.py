@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import struct
-import unicodedata
 from collections.abc import Iterable
+
+from agentformer.text.unicode_forms import normalized
 
 # Tags that frame data or roles, in our prompts and in others'.
 _FRAMES = {
@@ -122,7 +123,7 @@ def wrap_in_tag(tag: str, text: str) -> str:
 def _is_frame(name: str) -> bool:
     """Return whether `name` looks like the name of a tag that surrounds data in a prompt. Letters of other scripts
     count as the Latin letters that look the same."""
-    plain = unicodedata.normalize("NFKC", name).casefold().translate(_LIKE_LATIN)
+    plain = normalized("NFKC", name).casefold().translate(_LIKE_LATIN)
     return "".join(ch for ch in plain if ch.isalpha() or ch == "-").strip("-") in _FRAMES
 
 

@@ -17,6 +17,8 @@ from operator import mul
 from pathlib import Path
 from typing import Literal
 
+from agentformer.text.unicode_forms import normalized
+
 Verdict = Literal["good", "doubtful", "garbled", "empty"]
 
 GARBLED_BELOW = 0.5
@@ -161,7 +163,7 @@ def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
     folded: Counter[str] = Counter()
     for char, n in counts.items():
         if char.isalpha() and char < "\u1f00":
-            base = unicodedata.normalize("NFD", char.lower().translate(_UNFOLDED))[:1]
+            base = normalized("NFD", char.lower().translate(_UNFOLDED))[:1]
             if base.isascii():
                 folded[base] += n
     total = folded.total()

@@ -7,12 +7,12 @@ The same rules split texts and queries in every language.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from agentformer.text.languages import word_list
+from agentformer.text.unicode_forms import normalized
 
 MAX_TERM = 64  # code points: a SHA-256 in hexadecimal stays whole, a megabyte without spaces does not
 
@@ -53,7 +53,7 @@ _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff\ufe0e\
 _INVISIBLE |= dict.fromkeys((*range(0x591, 0x5BE), *range(0x64B, 0x653)))
 _PLAIN = re.compile(rf"(?:[^\W\d_]|[{_MARKS}])++")  # possessive: letters of India are in both classes
 _NUMBER = re.compile(r"\d+(?:[.,:-]\d+)*")
-_RUNS = re.compile(rf"(?:[^\W\d_]|[{_MARKS}])++|\d+")
+_RUNS = re.compile(rf"[^\W\d_](?:[^\W\d_]|[{_MARKS}])*+|\d+")  # the marks of a digit or of "_" are no word
 _MARKS_BETWEEN = re.compile(r"[-.,'@:&+#\u2010\u2011]+")
 _JOINTS = re.compile(r"[-.,'@:&+#_\u2010\u2011]+")
 _HYPHENATED = re.compile(rf"(?:[^\W\d_]|[{_MARKS}\-\u2010\u2011])++")
@@ -94,7 +94,7 @@ def lexemes(text: str) -> Iterator[Lexeme]:
     text."""
     text = text.translate(_INVISIBLE)
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", _VULGAR.sub(lambda match: _QUARTERS[match[0]], text))
+        text = normalized("NFKC", _VULGAR.sub(lambda match: _QUARTERS[match[0]], text))
         text = text.replace("\u2019", "'")
     empty = True
     for match in _TOKEN.finditer(text):
