@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from agentformer.errors import Conflict, StoreDamaged
 from agentformer.records import change_feed
@@ -35,6 +36,7 @@ _PLACE_FIELDS = (
     *("tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "source_type", "source_id"),
 )
 _DETAIL_FIELDS = ("title", "speaker", "category", "metadata", "occurred_at", "parent_id", "pair_id", "derived_from")
+_NORMALIZED = 10_000  # code points; for a run of combining marks, the time of normalization is quadratic
 _INSERT = f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)})"
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
 _SAME_START = (
@@ -121,9 +123,22 @@ def _other_neighbors(
 
 
 def _duplicate_of(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: Collection[int]) -> int | None:
-    rows = connection.execute(_SAME_START, [entry.namespace, entry.content, entry.content])
+    spellings = {entry.content, *(_normalized(form, entry.content) for form in ("NFC", "NFD"))}
+    rows = [row for text in spellings for row in connection.execute(_SAME_START, [entry.namespace, text, text])]
+    if len(spellings) > 1:
+        rows.sort(key=lambda row: row["id"])
     candidates = ((row["num"], from_row(row)) for row in rows if row["num"] not in ignoring)
     return next((num for num, stored in candidates if is_duplicate(entry, stored)), None)
+
+
+def comparable(content: str) -> str:
+    """Return the content in the Unicode form NFC, in which two spellings of the same text are equal. A longer text than
+    `_NORMALIZED` is returned unchanged."""
+    return _normalized("NFC", content)
+
+
+def _normalized(form: Literal["NFC", "NFD"], content: str) -> str:
+    return content if len(content) > _NORMALIZED or content.isascii() else unicodedata.normalize(form, content)
 
 
 def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
@@ -132,7 +147,9 @@ def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
     The result is False for messages and for parts of documents, and also if `stored` is archived or superseded."""
     if new.kind in REPEATABLE_KINDS or new.tier in ("episodic", "working"):
         return False
-    if stored.archived_at is not None or stored.superseded_by is not None or new.content != stored.content:
+    if stored.archived_at is not None or stored.superseded_by is not None:
+        return False
+    if new.content != stored.content and comparable(new.content) != comparable(stored.content):
         return False
     if any(getattr(new, name) != getattr(stored, name) for name in _PLACE_FIELDS):
         return False

@@ -4,6 +4,7 @@ entries."""
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,17 @@ class Duplicates(BackendCase):
         assert [entry.id for entry in stored] == [one.id, one.id, other.id]
         assert [(e.id, e.repeat_count) for e in backend.list(EVERYTHING)] == [(one.id, 1), (other.id, 0)]
         assert by_words(backend, "heron stork") == [one.id, other.id] == self.by_vectors(backend, "heron stork")
+
+    def test_two_spellings_of_a_text_are_one_fact(self, tmp_path: Path) -> None:
+        """With `unique`, a text in the Unicode form NFD equals the same text in the form NFC, in either order. The
+        entry keeps the spelling that was stored first."""
+        for first, second in (("NFC", "NFD"), ("NFD", "NFC")):
+            backend = self.start(tmp_path / first)
+            texts = [unicodedata.normalize(form, "Pesä on jyrkänteellä.") for form in (first, second)]
+            stored = [backend.store([_fact(content=text)], unique=True)[0] for text in texts]
+            both = backend.store([_fact(content=text) for text in texts], unique=True)
+            assert len({entry.id for entry in (*stored, *both)}) == 1
+            assert [(e.content, e.repeat_count) for e in backend.list(EVERYTHING)] == [(texts[0], 3)]
 
     def test_the_same_entry_can_be_stored_again(self, tmp_path: Path) -> None:
         """If an entry with the same id and the same content exists, `store` with `unique` raises no error. It raises

@@ -15,7 +15,7 @@ from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory.backends import is_live
 from agentformer.memory.backends.local_json.file_format import Record
 from agentformer.memory.backends.local_json.folder import Folder, write_error
-from agentformer.records.entries import is_duplicate
+from agentformer.records.entries import comparable, is_duplicate
 from agentformer.records.files import read_file, write_atomically
 from agentformer.records.history import history_problem
 from agentformer.records.integrity import Findings
@@ -43,10 +43,10 @@ def insert_unique(records: Records, entries: Sequence[MemoryEntry], ignored: Col
     by_content: dict[tuple[str, str], list[str]] = defaultdict(list)
     for record in records.values():
         if record.entry.id not in ignored:
-            by_content[record.entry.namespace, record.entry.content].append(record.entry.id)
+            by_content[record.entry.namespace, comparable(record.entry.content)].append(record.entry.id)
     stored = []
     for entry in entries:
-        candidates = by_content[entry.namespace, entry.content]
+        candidates = by_content[entry.namespace, comparable(entry.content)]
         oldest = min((i for i in candidates if is_duplicate(entry, records[i].entry)), default=None)
         if oldest is None:
             insert(records, entry)
