@@ -31,7 +31,7 @@ from agentformer.records.integrity.file_guard import (
 )
 from agentformer.records.integrity.write_ahead_log import check_wal
 from agentformer.records.schema import REQUIRED_TABLES, migrate
-from agentformer.records.scopes import decayed
+from agentformer.records.scopes import decayed, metadata_equals
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import decode_vectors
 from agentformer.types import MemoryEntry, Scope, StoredVector
@@ -294,6 +294,7 @@ class Database:
         connection.execute("PRAGMA cache_size = -32768")
         connection.execute("PRAGMA cell_size_check = ON")  # detects a damaged page when it is read
         connection.create_function("decayed", 3, decayed, deterministic=True)
+        connection.create_function("metadata_equals", 3, metadata_equals, deterministic=True)
         return connection
 
     def _translate_errors(self) -> AbstractContextManager[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from agentformer.errors import StoreError
+from agentformer.errors import StoreDamaged, StoreError
 from agentformer.records.integrity import checksums
 from agentformer.types import new_id
 
@@ -216,7 +216,11 @@ def _add_metadata_checksums(connection: sqlite3.Connection) -> None:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+    """Return the number of the schema. Raises `StoreDamaged` if the number is negative."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version < 0:
+        raise StoreDamaged(f"the database has the schema number {version}; restore the database from a backup")
+    return version
 
 
 def _statements(script: str) -> list[str]:

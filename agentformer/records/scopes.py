@@ -150,15 +150,33 @@ def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
 
 
 def _json_equal(value: Any) -> tuple[str, list[Any]]:
+    """Return an SQL condition that the value `m` of `json_each` equals `value`, and its parameters. SQLite compares
+    most values itself. `json_equal` compares the others: lists, objects, texts with a NUL, and numbers that SQLite
+    rounds."""
     if value is None:
         return "m.type = 'null'", []
     if isinstance(value, bool):  # SQLite reads JSON true as 1, which must not equal the number 1
         return "m.type = ?", ["true" if value else "false"]
-    if isinstance(value, (int, float)):
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            value = float(value)  # SQLite also reads such a number from JSON as a float
+    if isinstance(value, (int, float)) and -(2**63) <= value < 2**63:
         return "m.type IN ('integer', 'real') AND m.value = ?", [value]
-    if isinstance(value, str):
+    if isinstance(value, str) and "\0" not in value:
         return "m.type = 'text' AND m.value = ?", [value]
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return "CASE WHEN m.type IN ('object', 'array') THEN json(m.value) = json(?) ELSE 0 END", [text]
+    return "metadata_equals(metadata, m.key, ?)", [json.dumps(value)]
+
+
+def metadata_equals(metadata: str, key: str, value: str) -> bool:
+    """Return whether the metadata, a JSON object, has this value under this key. The value is JSON. SQL statements can
+    call this function."""
+    return json_equal(json.loads(metadata).get(key), json.loads(value))
+
+
+def json_equal(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal. Numbers are compared by value, and true is not equal to 1. The order of
+    values matters in lists and not in objects."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(json_equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(json_equal, one, other))
+    return bool(one == other)

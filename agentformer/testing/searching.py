@@ -197,6 +197,7 @@ _DAY = datetime(2024, 3, 1, tzinfo=UTC)
 _WORD = "quokka"  # a word of every entry, so that a search finds every entry of the scope
 _JSON: tuple[Any, ...] = (
     *(True, False, 1, 0, 1.5, -1, "1", "true", "", "ä'\"%\\", None),
+    *(2**64, 2**64 + 1, -(2**63) - 1, 1e300, "a\0b", "a\0c", [2**64 + 1]),
     *([], {}, [1], [True], ["1"], [1, 2], [2, 1], [[1], 2]),
     *({"a": 1}, {"a": True}, {"a": None}, {"a": {"b": [1, {"c": "ö"}]}}, {"b": 2, "a": 1}),
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import StoreError
+from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import entries, schema
@@ -82,3 +82,12 @@ def test_a_former_version_on_read_only_media_raises_store_error_with_advice(tmp_
     Database(path).close()
     with closing(open_read_only(path, 1.0)) as connection:
         schema.migrate(connection)
+
+
+def test_a_negative_schema_number_is_reported_as_damage(tmp_path: Path) -> None:
+    FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes).close()
+    connection = sqlite3.connect(tmp_path / DATABASE_FILE)
+    connection.execute("PRAGMA user_version = -1")
+    connection.close()
+    with pytest.raises(StoreDamaged, match="schema number -1; restore the database from a backup"):
+        FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)

@@ -23,7 +23,8 @@ characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 scalars = st.one_of(
     st.none(),
     st.booleans(),
-    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from([2**63, 2**64, 2**64 + 1, 2.0**64, -(2.0**63), "a\0b", "a\0"]),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(characters, max_size=8),
     st.sampled_from(["true", "1", "1.0", "null", "[]", '{"a":1}']),
@@ -87,6 +88,8 @@ def test_any_text_can_be_a_metadata_key(database: Database, key: str) -> None:
 def test_integers_too_large_for_sqlite_are_matched(database: Database) -> None:
     assert found(database, [2**70, 1], 2**70) == [2**70]
     assert found(database, [1], -(2**70)) == []
+    assert found(database, [2**64, 2**64 + 1, [2**64]], 2**64 + 1) == [2**64 + 1]
+    assert found(database, [2**64, 2**64 + 1], 2.0**64) == [2**64]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

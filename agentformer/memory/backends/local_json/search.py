@@ -9,11 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from agentformer.index.words.fields import BOOSTS
 from agentformer.memory.backends import is_live
-from agentformer.records.scopes import OWNERS, effective_salience
+from agentformer.records.scopes import OWNERS, effective_salience, json_equal
 from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import Decay, MemoryEntry, Scope
@@ -103,7 +102,8 @@ def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
             and (scope.document_id is None or (entry.source and entry.source.document_id) == scope.document_id)
             and _in_time(scope, entry.occurred_at)
             and all(
-                key in entry.metadata and _equal(entry.metadata[key], value) for key, value in scope.metadata.items()
+                key in entry.metadata and json_equal(entry.metadata[key], value)
+                for key, value in scope.metadata.items()
             )
             and (scope.min_salience <= 0 or effective_salience(entry, decay) >= scope.min_salience)
         )
@@ -115,15 +115,3 @@ def _in_time(scope: Scope, at: datetime | None) -> bool:
     return (scope.occurred_from is None or (at is not None and at >= scope.occurred_from)) and (
         scope.occurred_to is None or (at is not None and at < scope.occurred_to)
     )
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal. Numbers are compared by value, and true is not equal to 1. The order of
-    values matters in lists and not in objects."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return bool(one == other)
