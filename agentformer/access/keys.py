@@ -66,7 +66,7 @@ class KeyStore:
 
     @property
     def ever_made(self) -> bool:
-        """Whether a key was ever made. If so, every request needs a key, even after the last key is revoked. If the
+        """True if a key was ever made. If so, every request needs a key, even after the last key is revoked. If the
         file of the keys is deleted, the value stays True in a process that has read the file before."""
         return self._keys() is not None
 

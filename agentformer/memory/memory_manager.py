@@ -21,6 +21,7 @@ from agentformer.types import (
     DEFAULT_NAMESPACE,
     UNSEARCHED_KINDS,
     Decay,
+    Hit,
     Hits,
     MemoryBackend,
     MemoryEntry,
@@ -118,16 +119,7 @@ class MemoryManager:
             raise InvalidInput("items", f"must be a list of texts or mappings, got {type(items).__name__}")
         mappings = [{**common, **(item if isinstance(item, Mapping) else {"content": item})} for item in items]
         entries = [self.hierarchical.check_tier(validation.new_entry(values)) for values in mappings]
-        if not entries:
-            return []
-        try:
-            return list(self._backend.store(entries, replacing=validation.replaced(entries), unique=True))
-        except Conflict as error:
-            if blocks := [entry.title for entry in entries if entry.tier == "core" and entry.title]:
-                raise Conflict(
-                    f"one of the core blocks {blocks} already exists; edit this block with core.append or core.replace"
-                ) from None
-            raise error from None
+        return _store_unique(self._backend, entries) if entries else []
 
     def search(
         self,
@@ -165,13 +157,7 @@ class MemoryManager:
     def references(self, text: str, **options: Any) -> list[Reference]:
         """Search with the arguments of `search`, and return the records of the host application to which the hits
         belong. The record of the best hit comes first, and each record is returned once."""
-        references: dict[tuple[str, str], Reference] = {}
-        for hit in self.search(text, **options):
-            entry = hit.entry
-            if entry.source_type is not None and entry.source_id is not None:
-                record = (entry.source_type, entry.source_id)
-                references.setdefault(record, Reference(*record, entry.id, hit.score, entry.pair_id, entry.parent_id))
-        return [*references.values()]
+        return _references(self.search(text, **options))
 
     def get(self, entry_id: str) -> MemoryEntry:
         """Return the entry with this id, even if it is archived. Raises `NotFound`."""
@@ -181,10 +167,9 @@ class MemoryManager:
         return entry
 
     def list(self, *, limit: int = 100, after: str | None = None, **scope: Unpack[ScopeFields]) -> Entries:
-        """Return up to `limit` entries of the scope, in the order of their ids, which is the order in which they were
-        stored. `scope` contains the filters of `search`. With `after`, only entries with a greater id than `after` are
-        returned. If the scope is the tier `working` of a session, the last messages and notes of the session are
-        returned."""
+        """Return up to `limit` entries of the scope with an id greater than `after`, in the order in which they were
+        stored. `scope` contains the filters of `search`. If the scope is the tier `working` of a session, the last
+        messages and notes of the session are returned."""
         after = fields.text("after", after or "", fields.MAX_NAME)
         limit = fields.limit("limit", limit)
         wanted = self._scope(scope)
@@ -195,13 +180,11 @@ class MemoryManager:
         return [*self._backend.list(wanted, after=after, limit=limit)]
 
     def recent(self, limit: int = 10, **scope: Unpack[ScopeFields]) -> Entries:
-        """Return up to `limit` of the newest episodic entries, newest first. `scope` contains the filters of `search`.
-        Entries that a summary has replaced are included."""
+        """Return up to `limit` of the newest episodic entries, newest first, also those that a summary has replaced."""
         return self.hierarchical.recent(self._scope(scope), fields.limit("limit", limit))
 
     def relevant(self, query: str, limit: int = 10, **scope: Unpack[ScopeFields]) -> Hits:
-        """Search the episodic entries, and return up to `limit` hits, best first. `scope` contains the filters of
-        `search`. Entries that a summary has replaced are included."""
+        """Search the episodic entries, also those that a summary has replaced. See `search`."""
         fields.text("query", query)
         hits = self.hierarchical.relevant(query, self._scope(scope), fields.limit("limit", limit))
         self._usage.count((hit.entry.id for hit in hits), matches=1)
@@ -213,10 +196,9 @@ class MemoryManager:
         return [*self._backend.history(entry_id)]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Entries:
-        """Return all messages of a session with their original text, in order of time. Messages that a summary has
-        replaced are included."""
-        session_id, namespace = fields.name("session_id", session_id), fields.name("namespace", namespace)
-        return self.hierarchical.transcript(session_id, namespace=namespace)
+        """Return all messages of a session in order of time, with their original text, also if they are archived."""
+        namespace = fields.name("namespace", namespace)
+        return self.hierarchical.transcript(fields.name("session_id", session_id), namespace=namespace)
 
     def build_context(
         self, task: str, conversation: Any = (), max_tokens: int | None = None, **place: Unpack[Place]
@@ -257,8 +239,7 @@ class MemoryManager:
         `rag.remove` to remove documents.
         """
         if isinstance(what, Scope):
-            scope = dataclasses.replace(validation.checked(what), include_archived=True)
-            deleted, digests = _remove_scope(self._backend, scope)
+            deleted, digests = _remove_scope(self._backend, validation.checked(what))
             self._discard_originals(digests)
             return deleted
         _changeable(self._backend, what)
@@ -274,9 +255,8 @@ class MemoryManager:
         self._usage.flush()
 
     def clean(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:
-        """Replace old episodic entries by summaries, and return a report. Without arguments, all sessions are cleaned.
-        With `namespace`, only the sessions of this namespace are cleaned. With `session_id`, only the sessions with
-        this id are cleaned."""
+        """Replace old episodic entries by summaries, and return a report. With `namespace` or `session_id`, only the
+        sessions of this namespace or with this id are cleaned."""
         namespace = fields.optional_name("namespace", namespace)
         return self._cleaner.run(namespace=namespace, session_id=fields.optional_name("session_id", session_id))
 
@@ -297,15 +277,11 @@ class MemoryManager:
         blocks that are too large. With `user_id` or `project`, only the entries of this user or project are examined.
         The audit uses no language model and changes nothing."""
         self._usage.flush()
-        return self._parts.audit(
-            namespace=fields.name("namespace", namespace),
-            user_id=fields.optional_name("user_id", user_id),
-            project=fields.optional_name("project", project),
-        )
+        user_id, project = fields.optional_name("user_id", user_id), fields.optional_name("project", project)
+        return self._parts.audit(namespace=fields.name("namespace", namespace), user_id=user_id, project=project)
 
     def effective_salience(self, entry: MemoryEntry) -> float:
-        """Return the salience (importance) of an entry at this moment, 0..1. The stored salience decays with the time
-        since the entry was last used."""
+        """Return the salience (importance) of an entry after decay until now, 0..1."""
         return effective_salience(entry, self._decay)
 
     def reindex(self) -> int:
@@ -323,6 +299,27 @@ class MemoryManager:
 
     def _scope(self, values: Mapping[str, Any]) -> Scope:
         return validation.scope_from(values, self._decay)
+
+
+def _store_unique(backend: MemoryBackend, entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
+    try:
+        return list(backend.store(entries, replacing=validation.replaced(entries), unique=True))
+    except Conflict as error:
+        if blocks := [entry.title for entry in entries if entry.tier == "core" and entry.title]:
+            raise Conflict(
+                f"one of the core blocks {blocks} already exists; edit this block with core.append or core.replace"
+            ) from None
+        raise error from None
+
+
+def _references(hits: Iterable[Hit]) -> list[Reference]:
+    references: dict[tuple[str, str], Reference] = {}
+    for hit in hits:
+        entry = hit.entry
+        if entry.source_type is not None and entry.source_id is not None:
+            record = (entry.source_type, entry.source_id)
+            references.setdefault(record, Reference(*record, entry.id, hit.score, entry.pair_id, entry.parent_id))
+    return [*references.values()]
 
 
 def _entry(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
@@ -347,6 +344,7 @@ def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
 def _remove_scope(backend: MemoryBackend, scope: Scope) -> tuple[int, list[str]]:
     """Remove all entries in the scope, and all documents that have a part in the scope. Return the number of removed
     entries, and the SHA-256 digests of the uploaded files of the removed documents."""
+    scope = dataclasses.replace(scope, include_archived=True)
     parts = (entry for entry in all_entries(backend, scope) if entry.source or entry.kind == "document")
     documents = sorted({entry.source.document_id if entry.source else entry.id for entry in parts})
     digests = [str(entry.metadata["sha256"]) for entry in backend.get(documents)]

@@ -132,8 +132,7 @@ def _hash(files: list[Path], model: Path) -> str:
 
 
 def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], replace: bool) -> None:
-    """Make the export while this process holds a lock. Do nothing if another process made the export while this process
-    waited for the lock."""
+    """Make the export under a lock, unless another process made the export while this process waited for the lock."""
     export.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = _made_at(export)
     with FileLock(f"{export}.lock"):
@@ -185,9 +184,8 @@ def _made_at(export: Path) -> int:
 
 
 def _note_use(export: Path, source: list[str]) -> None:
-    """Store the current time as the time when the export was last loaded. Also delete the exports of the same model by
-    other package versions if they were not loaded for a week. An export that was loaded in this week may belong to
-    another Python environment, so it is not deleted."""
+    """Store the current time as the time of the last load. Delete exports of the same model by other package versions
+    that were not loaded for a week; until then, another Python environment may need them."""
     with suppress(OSError):
         os.utime(export / _SOURCE)
         for other in export.parent.glob(f"*/{_SOURCE}"):
@@ -207,8 +205,7 @@ def _refuse(export: Path, reason: str) -> None:
 
 
 def _read_json(file: Path, kind: type[T]) -> T:
-    """Return the JSON value in the file. If the file is missing or damaged, or the value is not of the type `kind`,
-    return an empty value of this type."""
+    """Return the JSON value in the file, or an empty value of the type `kind` if there is none of this type."""
     with suppress(OSError, ValueError):
         content = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(content, kind):
@@ -217,8 +214,7 @@ def _read_json(file: Path, kind: type[T]) -> T:
 
 
 def _write_json(file: Path, values: Any) -> None:
-    """Write the values to the file as JSON. A process that reads the file at the same time sees either the old content
-    or the complete new content."""
+    """Write the values as JSON. Concurrent readers see the old content or the complete new content."""
     handle, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
@@ -247,9 +243,7 @@ def export_in_process(model: Path, target: Path, precision: str) -> None:
     for package in _packages(precision):
         if importlib.util.find_spec(package) is None:
             extra = "sbert" if package == "sentence_transformers" else "fast"
-            raise OpenVinoUnavailable(
-                f"the export of the model needs {package}; install it: pip install 'agentformer[{extra}]'"
-            )
+            raise OpenVinoUnavailable(f"the export needs {package}; install it: pip install 'agentformer[{extra}]'")
     code = f"import sys; sys.path[:0] = {sys.path!r}; from agentformer.embedders.sbert.export import main; main()"
     command = [sys.executable, "-P", "-c", code, str(model), str(target), precision]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -269,8 +263,8 @@ def export_in_process(model: Path, target: Path, precision: str) -> None:
 
 
 def main() -> None:
-    """Make an export: this is the main function of the child process. The command line has the folder of the model, the
-    target folder and the precision."""
+    """Make an export in the child process. The arguments are the model's folder, the target folder and the
+    precision."""
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # it sends reports about the use of OpenVINO
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     model, target, precision = sys.argv[1:]
@@ -290,16 +284,14 @@ def _exit_with_parent() -> None:
 
 
 def _packages(precision: str) -> list[str]:
-    """Return the names of the packages that an export needs. They are imported in this order, so the package whose
-    import is fastest comes first."""
+    """Return the packages that an export needs. The package with the fastest import comes first."""
     return ["tokenizers", "openvino", *(["nncf"] if precision else []), "sentence_transformers"]
 
 
 @contextmanager
 def _blame_model() -> Iterator[None]:
-    """Convert an exception in the `with` block to `NotExportable`, which means that another attempt would fail too. An
-    exception that may not occur in another attempt is raised unchanged: too little memory, a file error or an import
-    error."""
+    """Convert an exception to `NotExportable`, because another attempt would fail too. Too little memory, a file error
+    or an import error may not occur again, so these are raised unchanged."""
     try:
         yield
     except (OpenVinoUnavailable, ImportError, OSError, MemoryError):
@@ -343,9 +335,7 @@ def export(folder: Path, target: Path, precision: str) -> None:
 
 def _check_rows(rows: Matrix, reference: Matrix, least: float, what: str) -> None:
     if (cosine := mean_cosine(rows, reference)) < least:
-        raise NotExportable(
-            f"{what} computes different vectors: the mean cosine is {cosine:.5f}, but at least {least} is required"
-        )
+        raise NotExportable(f"{what} computes other vectors: the mean cosine is {cosine:.5f}, and must be {least}")
 
 
 def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer:
@@ -363,8 +353,7 @@ def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer
 
 
 def _convert(model: SentenceTransformer) -> Any:
-    """Convert all parts of the model to one OpenVINO graph, whose input is the tokens and whose output is the
-    vector."""
+    """Convert all parts of the model to one OpenVINO graph, from tokens to the vector."""
     import openvino as ov
     import torch
 
@@ -394,8 +383,7 @@ def _convert(model: SentenceTransformer) -> Any:
 
 
 def _quantize(graph: Any, tokenizer: FastTokenizer, max_tokens: int) -> Any:
-    """Return a graph that multiplies matrices in the format int8. The graph first computes sample texts, and the range
-    of int8 is chosen from the numbers that occur."""
+    """Return a graph in the format int8. Its range is chosen from the numbers that occur for sample texts."""
     import nncf
 
     texts = files("agentformer.embedders.sbert").joinpath("calibration.txt").read_text(encoding="utf-8").splitlines()
@@ -405,8 +393,7 @@ def _quantize(graph: Any, tokenizer: FastTokenizer, max_tokens: int) -> Any:
 
 
 def _compute(graph: Any, tokenizer: FastTokenizer, texts: Sequence[str]) -> Matrix:
-    """Return the vectors that the graph computes for the texts. Each text is computed alone, because padding in a batch
-    would change the vectors slightly."""
+    """Return the vectors of the texts. Each text is computed alone: padding would change its vector slightly."""
     import openvino as ov
 
     compiled = ov.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

@@ -46,7 +46,7 @@ def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
 
 
 def _space_in_row(previous: Line, line: Line) -> str | None:
-    """Return the white space between two lines that stand in the same row, such as "n" and a raised "2". Return None if
+    """Return the white space between two lines in the same row, such as "n" and a raised "2". Return None if
     the lines stand in different rows."""
     height = max(previous.height, line.height)
     gap = line.x - previous.right

@@ -80,9 +80,8 @@ class Folder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreFull(
-                f"the folder {path} cannot be created: {error.strerror or error}; choose another folder"
-            ) from error
+            reason = error.strerror or error
+            raise StoreFull(f"the folder {path} cannot be created: {reason}; choose another folder") from error
         self._identity = _identity(path)
         self._thread_lock = threading.Lock()
         self._file_lock = FileLock(str(path / LOCK_FILE))
@@ -102,8 +101,7 @@ class Folder:
         return self.path.is_dir() and not os.access(self.path, os.W_OK)
 
     def read(self) -> Contents:
-        """Return the contents with all completed changes. A read-only folder is read without the lock, because taking
-        the lock writes to the folder."""
+        """Return the contents. A read-only folder is read without the lock, because locking writes to the folder."""
         if self.read_only:
             with self._thread_lock:
                 self._check_open()
@@ -114,8 +112,7 @@ class Folder:
     @contextlib.contextmanager
     def writing(self) -> Iterator[tuple[Contents, dict[str, Record]]]:
         """Run a transaction. Yield the contents, and a copy of all records by id, which the caller may change. If the
-        `with` block ends without an error, the changed records are written to disk. After an error, nothing is
-        changed."""
+        `with` block ends without an error, the changed records are written. After an error, nothing is changed."""
         with self.locked():
             contents = self._refresh()
             records = dict(contents.records)
@@ -124,16 +121,14 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the folder during the `with` block, so that no other thread or process uses the folder.
-        Raises `StoreError` if another process holds the lock for too long."""
+        """Hold the lock of the folder during the `with` block. Raises `StoreError` if this takes too long."""
         with self._thread_lock:
             self._check_open()
             try:
                 self._file_lock.acquire(timeout=_LOCK_SECONDS, poll_interval=_POLL_SECONDS)
             except Timeout:
-                raise StoreError(
-                    f"{self.path / LOCK_FILE} is held by another process for too long; try again, or end this process"
-                ) from None
+                lock = self.path / LOCK_FILE
+                raise StoreError(f"{lock} is held by another process for too long; try again, or end it") from None
             except OSError as error:
                 raise write_error(self.path, error) from error
             try:
@@ -155,8 +150,7 @@ class Folder:
         return self._load_changed(self._versions())
 
     def _read_without_lock(self) -> Contents:
-        """Return the contents of a read-only folder. The files are read again until no file changes during the read, so
-        that the result shows one moment. Raises `StoreError` after many attempts."""
+        """Read the files again until none of them changes during the read. Raises `StoreError` after many attempts."""
         for _ in range(_READ_ATTEMPTS):
             versions = self._versions()
             if (self.path / JOURNAL_FILE).exists():  # another process is writing
