@@ -103,8 +103,8 @@ def question_of(given: Question | Mapping[str, Any], number: int) -> Question:
 
 
 def names_of(hit: Hit) -> dict[Named, str]:
-    """Return kind -> name for the names of the entry in a hit. The kinds are entry (its id), record (its source id),
-    document and page."""
+    """Return the names of the entry in a hit, by kind: `entry` is the id of the entry, `record` is its source id, and
+    `document` and `page` are the names of the document and of the page that contain it."""
     entry, source = hit.entry, hit.entry.source
     names: dict[Named, str] = {"entry": entry.id}
     if entry.source_id:

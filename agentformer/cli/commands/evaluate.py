@@ -83,7 +83,9 @@ class _Options:
     metavar="MODES",
     help=f"Only for a DIR or --synthetic: compare these search modes [default: {','.join(MODES)}].",
 )
-@click.option("--half", type=click.Choice(["dev", "test"]), help="Only for a DIR: use only this half of the questions.")
+@click.option(
+    "--half", type=click.Choice(["dev", "test"]), help="The half of the questions to use. This option needs a DIR."
+)
 @click.option(
     "--sample",
     metavar="N",

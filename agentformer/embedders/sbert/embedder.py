@@ -218,10 +218,13 @@ class _Request:
 
 
 def _open_runtime(request: _Request) -> Runtime:
-    """Load the model on OpenVINO or on torch, and return it. Raise `EmbedderUnavailable` if the model cannot be loaded.
-    Raise `MissingExtra` if OpenVINO is required but not installed. If OpenVINO cannot run the model, or computes other
-    vectors, a warning is logged and torch is used. A model in int8 runs only on OpenVINO, so the same problem raises
-    `EmbedderUnavailable`."""
+    """Load the model on OpenVINO or on torch, and return it. If OpenVINO cannot run the model, or its vectors differ
+    from those of torch, log a warning and use torch. An int8 model cannot run on torch, so in these cases raise
+    `EmbedderUnavailable`.
+
+    Also raise `EmbedderUnavailable` if the model cannot be loaded, and `MissingExtra` if OpenVINO is required but not
+    installed.
+    """
     device, runtime = request.settings.device, request.settings.runtime
     if request.precision and runtime == "torch":
         raise EmbedderUnavailable(f"{request.name} in int8 needs the setting runtime=openvino or runtime=auto")

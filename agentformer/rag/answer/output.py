@@ -227,8 +227,8 @@ class _KnownAddresses:
 
 
 def _gap(match: re.Match[str], known: _KnownAddresses) -> str:
-    """Return the space that must be inserted after a known address, or "" if none is needed. A space is needed if a
-    page could read the text after the address as a part of the address."""
+    """Return the space to insert after an address, or "" if none is needed. Without the space, a web page that shows
+    the text could make the following characters a part of the link."""
     behind = _BEHIND.match(match.string, match.end())
     more = behind[0] if behind else ""
     if len(more) < _REACH and (not any(map(str.isalnum, _CITED.sub("", more))) or known.contains(match[0] + more)):

@@ -159,7 +159,9 @@ def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
     if entry.archived_by is not None:
         raise InvalidInput("archived_at", f"{entry.id} is replaced by a summary; restore {entry.archived_by} instead")
     if any(record.entry.archived_by == entry.id for record in records.values()):
-        raise InvalidInput("archived_at", f"{entry.id} is a summary of other entries; restore it instead")
+        raise InvalidInput(
+            "archived_at", f"{entry.id} is a summary of other entries and cannot be archived alone; restore the summary"
+        )
 
 
 def check_history(records: Mapping[str, Record]) -> Findings:
