@@ -260,6 +260,6 @@ def test_an_interrupted_check_repairs_nothing(tmp_path: Path) -> None:
         check = backend.verify(repair=True)[0]
         connection.set_progress_handler(None, 0)
         assert any(checking) and (check.name, check.found, check.mended) == ("database", 1, 0)
-        assert "interrupted" in check.findings[0] and "nothing is repaired" in check.findings[0]
+        assert "interrupted" in check.findings[0] and "nothing more is repaired" in check.findings[0]
         assert (tmp_path / DATABASE_FILE).stat().st_ino == before and not list(tmp_path.glob("*damaged*"))
         assert [each for each in backend.verify() if each.found] == []

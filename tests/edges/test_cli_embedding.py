@@ -85,7 +85,7 @@ def test_the_comparison_can_be_made_by_queries_of_ones_own(run: Run, tmp_path: P
         ((), "--to"),
         (("--to", "hashing:64", "--abandon"), "--to"),
         (("--to", "word2vec"), "known names are"),
-        (("--to", "hashing:big"), "hashing needs a number"),
+        (("--to", "hashing:big"), "the dimension must be a number, as in hashing:256"),
     ],
 )
 def test_bad_arguments_say_what_is_meant(run: Run, arguments: tuple[str, ...], said: str) -> None:
@@ -134,7 +134,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     time.sleep(0.1)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
-    assert child.returncode == 130 and "continues" in err, err
+    assert child.returncode == 130 and "to continue, run: agentformer reembed" in err, err
     with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u") as af:
         assert {s.state: s.waiting < 200 for s in af.backend.spaces()} == {"active": True, "building": True}
         moved = af.reembed("hashing:64")
@@ -183,5 +183,5 @@ def test_a_text_that_was_kept_without_a_vector_is_told_with_the_reason(
     monkeypatch.setenv("OLLAMA_BASE_URL", "http://127.0.0.1:1")
     kept = run("remember", "Aino prefers tea.", "--embedder", "ollama:x")
     assert kept.exit_code == 0
-    assert "stored without a vector" in kept.stderr and "127.0.0.1:1 refused the connection" in kept.stderr
+    assert "the entry has no vector yet" in kept.stderr and "127.0.0.1:1 refused the connection" in kept.stderr
     assert "note" not in run("remember", "The keys hang there.", "--embedder", "hashing", "--namespace", "b").stderr

@@ -84,7 +84,7 @@ def test_a_closed_output_is_told_in_one_line(where: tuple[str, ...], command: st
 def test_mcp_without_an_input_or_output_says_so(where: tuple[str, ...], closed: str) -> None:
     done = shell(f'af mcp "${{W[@]}}" {closed}', where)
     assert (done.returncode, "Traceback" in done.stderr) == (3, False)
-    assert done.stderr.startswith("error: standard input or output is closed")
+    assert done.stderr.startswith("error: MCP needs standard input and output, but one of these is closed")
 
 
 @pytest.mark.parametrize("server", ["auto", "gunicorn", "waitress"])

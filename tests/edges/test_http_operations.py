@@ -215,7 +215,7 @@ def test_an_operation_is_refused_to_a_key_without_its_tool(host: Mounted) -> Non
 
 def test_a_missing_right_is_reported_before_a_missing_tool(shared: Mounted) -> None:
     answer = shared.post("/api/memory", {"content": "x"}, grant("read", without=("memory_add",)))
-    assert "no right to write" in answer.json["detail"]
+    assert "does not have the right to write" in answer.json["detail"]
 
 
 def test_the_openapi_document_names_the_tool_of_each_operation(shared: Mounted) -> None:

@@ -125,7 +125,7 @@ def test_a_cache_that_cannot_be_written_is_told_and_not_used(model: Path, tmp_pa
 
 def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(OpenVinoUnavailable, match="no files of a model"):
+    with pytest.raises(OpenVinoUnavailable, match="contains no model files"):
         ExportCache(tmp_path / "cache").export(tmp_path / "empty", "", Maker())
 
 

@@ -107,7 +107,7 @@ def test_records_that_are_gone_are_not_begun_anew_beside_their_indexes(tmp_path:
     records.rename(tmp_path / "kept")
     if how == "emptied":
         records.touch()
-    with pytest.raises(StoreDamaged, match="restore it from a backup"):
+    with pytest.raises(StoreDamaged, match="restore the records from a backup"):
         opened(tmp_path)
     assert not records.exists() or not records.stat().st_size
     (tmp_path / "kept").replace(records)

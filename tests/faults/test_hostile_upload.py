@@ -31,7 +31,7 @@ SLOW = "took longer than 1 s"
 # of half a second is slow, too.
 REFUSED = {"docx-bomb_that_claims_little": "damaged", "pdf-slow_pages": SLOW}
 if os.environ.get("AGENTFORMER_HOSTILE"):
-    REFUSED |= {"pdf-flate_bomb": "damaged", "docx-bomb": "contains more than 200 MiB", "pdf-kids_loop": "damaged"}
+    REFUSED |= {"pdf-flate_bomb": "damaged", "docx-bomb": "has over 200 MiB of text", "pdf-kids_loop": "damaged"}
     REFUSED |= {"docx-deep_tables": SLOW, "txt-marks": SLOW}
 
 

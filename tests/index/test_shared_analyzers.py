@@ -116,7 +116,7 @@ def test_a_process_with_more_analyzers_updates_entries_and_one_with_fewer_does_n
     less = Process(tmp_path, "less")
     assert less.ask("search 明日") == WRITTEN
     assert less.ask("search tea") == "tea is hot"
-    assert "made with sudachi" in less.end()
+    assert "made with the analyzer sudachi" in less.end()
     assert files(tmp_path) == made
     with process(tmp_path, "more") as more:
         assert more.ask(f"search {ASKED}") == WRITTEN
@@ -196,7 +196,7 @@ def test_a_process_without_the_detector_finds_its_language_and_reports_no_damage
         backend = opened(tmp_path, PLAIN)
         assert [hit.entry.content for hit in backend.search(Query("kahvikupit", mode="lexical"))]
         checks: list[Any] = [check for check in backend.verify() if check.name == "words"]
-    assert "made with deciding" in caplog.text
+    assert "made with the analyzer deciding" in caplog.text
     assert [check.findings for check in checks] == [()] and checks[0].looked_at == 1
     backend.close()
 

@@ -75,7 +75,7 @@ def test_a_former_version_on_read_only_media_raises_store_error_with_advice(tmp_
         connection.execute("INSERT INTO meta VALUES ('store_id', 'former')")
         connection.commit()
     before = path.read_bytes()
-    message = r"of a former version .* open the store once with write access"
+    message = r"an older version of agentformer wrote this store .* open the store once with write access"
     with closing(open_read_only(path, 1.0)) as connection, pytest.raises(StoreError, match=message):
         schema.migrate(connection)
     assert path.read_bytes() == before

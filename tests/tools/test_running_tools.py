@@ -235,7 +235,7 @@ def test_an_uploaded_document_is_not_changed_as_a_memory(af: AgentFormer) -> Non
 
 
 def test_rights_and_switched_off_tools_are_checked_before_arguments(af: AgentFormer) -> None:
-    with pytest.raises(Forbidden, match="no right to write"):
+    with pytest.raises(Forbidden, match="does not have the right to write"):
         af.toolbox.call("memory_add", {}, Caller(grant=Grant(frozenset({"read"}))))
     with pytest.raises(Forbidden, match="switched off"):
         af.toolbox.call("rag_list", {}, Caller(grant=Grant(frozenset({"read"}), without=frozenset({"rag_list"}))))
@@ -243,7 +243,7 @@ def test_rights_and_switched_off_tools_are_checked_before_arguments(af: AgentFor
 
 def test_a_key_of_several_namespaces_is_asked_which_one(af: AgentFormer) -> None:
     caller = Caller(grant=Grant(frozenset({"read", "write"}), ("work", "home")))
-    with pytest.raises(InvalidInput, match="this key may use work, home"):
+    with pytest.raises(InvalidInput, match="name one of the namespaces of this key: work, home"):
         af.toolbox.call("memory_add", {"content": "x"}, caller)
     assert af.toolbox.call("memory_add", {"content": "x", "namespace": "home"}, caller)["memory"]["namespace"] == "home"
     only = Caller(grant=Grant(frozenset({"read"}), ("home",)))
@@ -263,7 +263,7 @@ def test_who_may_only_write_is_shown_nothing_that_was_there(af: AgentFormer) -> 
     assert "4711" not in str(told)
     assert told[0] == told[1]
     assert told[2]["memory"]["id"] == secret.id
-    with pytest.raises(Forbidden, match="no right to read"):  # or it could be guessed letter by letter
+    with pytest.raises(Forbidden, match="does not have the right to read"):  # or it could be guessed letter by letter
         af.toolbox.call("core_memory_replace", {"name": "persona", "old": "4", "new": "4"}, writer)
 
 
