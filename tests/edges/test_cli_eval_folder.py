@@ -98,7 +98,9 @@ def test_a_half_without_questions_is_refused_before_anything_is_stored(
         (Path(folder) / "queries.jsonl").write_text("\n".join(json.dumps(row) for row in queries))
         done = run("eval", folder, "--half", half)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert said in done.stderr and ("add ids of passages to their field `relevant`" in done.stderr) == (said != "--half: ")
+        assert said in done.stderr and ("add ids of passages to their field `relevant`" in done.stderr) == (
+            said != "--half: "
+        )
         assert ("another --seed" in done.stderr) == (said == "--half: ")
 
 
