@@ -173,7 +173,7 @@ def test_an_original_that_is_deleted_is_told_and_everything_else_goes_on(tmp_pat
     af = opened(tmp_path, backend)
     document = af.rag.upload(io.BytesIO(b"The keys hang in the blue cupboard."), name="keys.txt")
     shutil.rmtree(tmp_path / "u")
-    with pytest.raises(NotFound, match="is missing in .*; ingest the file again"):
+    with pytest.raises(NotFound, match=r"is missing in .*; ingest the file again"):
         af.rag.original(document.id)
     assert "blue cupboard" in af.rag.query("Where are the keys?").text
     again = af.rag.upload(io.BytesIO(b"Tea is served at four."), name="tea.txt")

@@ -62,5 +62,5 @@ def test_their_sessions_are_summarised_as_after_single_messages(af: AgentFormer)
 
 @pytest.mark.parametrize("messages", ["x", {"content": "x"}, 7, ["x"], [None]])
 def test_what_is_no_list_of_messages_is_refused(af: AgentFormer, messages: Any) -> None:
-    with pytest.raises(InvalidInput, match="messages: must (be|contain)"):
+    with pytest.raises(InvalidInput, match=r"messages: must (be|contain)"):
         af.memory.add_messages(messages)
