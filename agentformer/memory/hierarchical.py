@@ -73,7 +73,7 @@ class HierarchicalMemory:
         """Search the episodic entries in `scope`, and return up to `limit` hits, best first. Entries that a summary has
         replaced are included."""
         hits = self._backend.search(Query(query, _episodic(scope), limit + _EXTRA))
-        return Hits([hit for hit in hits if hit.entry.superseded_by is None][:limit], hits.warnings)
+        return hits.with_hits([hit for hit in hits if hit.entry.superseded_by is None][:limit])
 
     def _latest(self, scope: Scope, limit: int) -> list[MemoryEntry]:
         entries = self._backend.latest(scope, limit=limit + _EXTRA)

@@ -24,19 +24,22 @@ def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
         loss = _SALIENCE_WEIGHT * (1 - effective_salience(hit.entry, decay))
         return dataclasses.replace(hit, score=hit.score * (1 - loss)) if loss else hit
 
-    return Hits(sorted(map(weighed, hits), key=lambda hit: (-hit.score, hit.entry.id)), hits.warnings)
+    return hits.with_hits(sorted(map(weighed, hits), key=lambda hit: (-hit.score, hit.entry.id)))
 
 
 def above_noise(hits: Hits, floor: float) -> Hits:
-    """Return the hits that contain a term of the query, or that have a cosine similarity of at least `floor`."""
-    above = (hit for hit in hits if hit.lexical_rank is not None or (hit.dense_score or 0.0) >= floor)
-    return Hits(above, hits.warnings)
+    """Return the hits that contain a term of the query, or that have a cosine similarity of at least `floor`. If the
+    search could use only the words or only the vectors, return all hits, because it is unknown which hits contain a
+    term of the query."""
+    if hits.one_sided:
+        return hits
+    return hits.with_hits(hit for hit in hits if hit.lexical_rank is not None or (hit.dense_score or 0.0) >= floor)
 
 
 class Recall:
     """Searches a backend, and ranks the hits by score and salience (importance). Of facts that contradict each other,
-    the newest fact is ranked first. In a hybrid search, `noise_floor` is the lowest cosine of a hit that contains no
-    term of the query."""
+    the newest fact is ranked first. In a hybrid search by words and vectors, `noise_floor` is the lowest cosine of a
+    hit that contains no term of the query."""
 
     def __init__(self, backend: MemoryBackend, *, noise_floor: float) -> None:
         self._backend = backend
@@ -56,7 +59,7 @@ class Recall:
         elif query.mode == "hybrid":
             ranked = above_noise(ranked, self._noise_floor)
         best = latest_first([hit for hit in ranked if hit.score >= min_score], languages)[: query.limit]
-        return Hits(best, hits.warnings) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
+        return hits.with_hits(best) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 
     def _why_nothing(self, query: Query) -> tuple[str, ...]:
         """Return a warning with the reason why a search found nothing, or an empty tuple if the reason is unknown. The

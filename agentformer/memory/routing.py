@@ -137,10 +137,10 @@ class RoutedBackend(_Combined[MemoryBackend]):
         """Search every backend, and merge the hits by their rank in each backend."""
         lists = [backend.search(query) for backend in self._all]
         warnings = tuple(dict.fromkeys(warning for hits in lists for warning in hits.warnings))
+        one_sided = any(hits.one_sided for hits in lists)
         lists = [hits for hits in lists if hits]
-        if len(lists) < 2:
-            return Hits(lists[0] if lists else (), warnings)
-        return Hits(self._merged(lists, query), warnings)
+        best = self._merged(lists, query) if len(lists) > 1 else lists[0] if lists else ()
+        return Hits(best, warnings, one_sided=one_sided)
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         return self._owner(entry_id).update(entry_id, changes, expected_version)

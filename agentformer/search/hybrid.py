@@ -69,6 +69,7 @@ class _Candidates:
     vectors: VectorHits | None  # None without a vector search
     warnings: tuple[str, ...]
     complete: bool  # True if the vectors were searched in their current state
+    one_sided: bool  # True if a hybrid search could not use the words, or could not use the vectors
 
 
 class HybridSearch:
@@ -114,14 +115,15 @@ class HybridSearch:
         complete = query.mode != "lexical" and not warnings
         if words_error is not None:
             warnings = (_VECTORS_ALONE.format(words_error), *warnings)
-        candidates = _Candidates(words(), vectors, warnings, complete)
+        one_sided = query.mode == "hybrid" and (words_error is not None or vectors is None)
+        candidates = _Candidates(words(), vectors, warnings, complete, one_sided)
         try:
             return self._hits(request, candidates)
         except StoreDamaged as error:
             if vectors is None or query.mode == "dense" or words_error is not None:
                 raise
             warnings = (*warnings, _WORDS_ALONE.format(error))
-        return self._hits(request, replace(candidates, vectors=None, warnings=warnings))
+        return self._hits(request, replace(candidates, vectors=None, warnings=warnings, one_sided=True))
 
     def _request(self, query: Query, terms: QueryTerms, dates: QueryDates) -> _Request:
         with self._database.reading() as connection:
@@ -207,7 +209,8 @@ class HybridSearch:
                 if word is not None:
                     hit = replace(hit, lexical_score=words.scores[word], lexical_rank=word + 1)
                 hits.append(hit)
-        return Hits(sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit], warnings)
+        best = sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
+        return Hits(best, warnings, one_sided=candidates.one_sided)
 
     def _rank(
         self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits

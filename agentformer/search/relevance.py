@@ -72,14 +72,14 @@ def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = Non
     query. Each hit is judged by comparison with the other hits. Therefore pass about 30 hits, and apply a smaller limit
     to the result."""
     if not query.strip() or not hits:
-        return Hits((), hits.warnings)
+        return hits.with_hits(())
     matches = _matches(analyze_query(query.replace("_", " ")), hits, languages or EntryLanguages())
     owners = Counter(match.name for match in matches if match.name)
     most = max(_FEW_NAMED, len(matches) // _COMMON_NAME)
     named = {id(match) for match in matches if match.name and owners[match.name] <= most}
     judge = _Judge(matches, named)
     relevant = [m.hit for m in matches if id(m) in named or judge.is_near(m.hit) or judge.holds_enough(m)]
-    return Hits(relevant, hits.warnings)
+    return hits.with_hits(relevant)
 
 
 @dataclass(slots=True)

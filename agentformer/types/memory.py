@@ -207,11 +207,16 @@ class Hit:
 
 class Hits(list[Hit]):
     """The results of a search, best first. `warnings` contains sentences for users, for example that the embedder was
-    unavailable."""
+    unavailable. `one_sided` is True if a hybrid search could use only the words or only the vectors."""
 
-    def __init__(self, hits: Iterable[Hit] = (), warnings: tuple[str, ...] = ()) -> None:
+    def __init__(self, hits: Iterable[Hit] = (), warnings: tuple[str, ...] = (), *, one_sided: bool = False) -> None:
         super().__init__(hits)
         self.warnings = warnings
+        self.one_sided = one_sided
+
+    def with_hits(self, hits: Iterable[Hit]) -> Hits:
+        """Return other hits of the same search, with the same warnings and the same value of `one_sided`."""
+        return Hits(hits, self.warnings, one_sided=self.one_sided)
 
 
 @dataclass(frozen=True, slots=True)

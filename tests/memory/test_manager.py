@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.errors import Conflict, InvalidInput, NotFound, StoreFull
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.types import Decay, MemoryEntry, Scope, Use
@@ -511,6 +512,23 @@ def test_a_list_is_not_filled_with_what_nothing_speaks_for(tmp_path: Path) -> No
         assert len(af.memory.search("numbat", mode="dense")) == 3
     with connect(index_dir=tmp_path, embedder="hashing", noise_floor=-1) as af:
         assert len(af.memory.search("numbat")) == 3
+
+
+@pytest.mark.parametrize("routes", ["", "kind:note=local_json"])
+def test_no_noise_floor_without_the_word_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, routes: str) -> None:
+    """Without the word index, it is unknown which hits share a term with the query, so a low cosine drops no hit."""
+
+    def unavailable(*arguments: object) -> NoReturn:
+        raise StoreFull("the disk is full")
+
+    options = {"routes": routes} if routes else {}
+    with connect(index_dir=tmp_path, embedder="hashing", noise_floor=0.9, clean_every=0, **options) as af:
+        af.memory.store_many(["The numbat eats termites.", "Quarterly figures rose."])
+        assert len(af.memory.search("where does the numbat sleep")) == 1
+        monkeypatch.setattr("agentformer.index.words.index.WordIndex.view", unavailable)
+        hits = af.memory.search("where does the numbat sleep")
+        assert (len(hits), hits.one_sided, "word index" in hits.warnings[0]) == (2, True, True)
+        assert hits[0].entry.content == "The numbat eats termites."
 
 
 @pytest.mark.parametrize("kind", ["document", "page", "chunk"])

@@ -97,7 +97,7 @@ class ContextBuilder:
         if not query.strip():
             return []
         hits = self._backend.search(Query(query, scope, limit=_CANDIDATES))
-        hits = Hits((hit for hit in hits if hit.entry.superseded_by is None), hits.warnings)
+        hits = hits.with_hits(hit for hit in hits if hit.entry.superseded_by is None)
         relevant = {hit.entry.id: hit.entry for hit in relevant_hits(query, hits)}
         plan.leave_out((hit.entry.id for hit in hits if hit.entry.id not in relevant), _NOT_RELEVANT)
         plan.warn(hits.warnings)
