@@ -243,6 +243,11 @@ def of_backends(group: str, settings: Settings) -> Iterator[Any]:
     return (lookup(group, name)(settings.index_dir) for name in _backend_names(settings) if known(group, name))
 
 
+def any_without(group: str, settings: Settings) -> bool:
+    """Return whether the registry has no function in `group` for at least one of the configured backends."""
+    return any(known("backends", name) and not known(group, name) for name in _backend_names(settings))
+
+
 def _stored_space(settings: Settings) -> EmbeddingSpace | None:
     return next((space for space in of_backends("stored_spaces", settings) if space is not None), None)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from agentformer.builders import (
+    any_without,
     build_backend,
     build_cleaner,
     build_embedder,
@@ -322,8 +323,9 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
 
 
 def present(settings: Settings) -> bool:
-    """Return whether the index folder contains data of a configured backend."""
-    return any(of_backends("present", settings))
+    """Return whether the index folder contains data of a configured backend. The result is also true if the data of a
+    configured backend may be in another place, because the backend cannot report whether its data exists."""
+    return any(of_backends("present", settings)) or any_without("present", settings)
 
 
 def salvage(settings: Settings) -> list[Recovered]:

@@ -113,10 +113,13 @@ class KeyStore:
 
     def revoke(self, key_id: str) -> Key:
         """Delete a key, and return its description. The next request with this key is refused. Raises `NotFound`."""
+        unknown = NotFound(f"there is no key with the id {key_id[:80]}; list the keys with: agentformer keys list")
+        if all(key.id != key_id for key in self.all()):
+            raise unknown  # before the lock creates its file and its folder
         with self._changing() as keys:
             key = next((key for key in keys if key.id == key_id), None)
             if key is None:
-                raise NotFound(f"there is no key with the id {key_id[:80]}; list the keys with: agentformer keys list")
+                raise unknown
             keys.remove(key)
         return key
 

@@ -16,7 +16,7 @@ import click
 from agentformer.cli.output import fail, say
 from agentformer.errors import InvalidInput
 from agentformer.records.fields import MAX_CONTENT
-from agentformer.settings import Settings
+from agentformer.settings import Settings, load_settings
 from agentformer.types import Hits, Query, Scope
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _MAX_BYTES = 4 * MAX_CONTENT  # limit for standard input: the size of the longest content in UTF-8
 _NAMED = 20  # at most this many namespaces are named in a hint
 _SEARCHED = 30  # hits of the search that decides about a hint
+# A file with such a name can be a part of a damaged memory, for example if the database file is missing.
+_MEMORY_FILES = ("memory[.-]*", "rag_faiss_*", "words", "damaged-*")
 
 BLOCK_OWNERS = (("--namespace", "namespace"), ("--agent", "agent_id"), ("--user", "user_id"))
 
@@ -99,14 +101,26 @@ def confirm(target: str) -> None:
         fail(f"Confirmation required: pass --yes to delete {target}. Nothing was deleted.", 2)
 
 
+def open_existing(**options: Any) -> AgentFormer:
+    """Open the memory for a command that needs a memory with stored data. `options` are settings. Raises `InvalidInput`
+    if there is no memory."""
+    from agentformer.factory import AgentFormer
+
+    settings = load_settings(options)
+    require_memory(settings)
+    return AgentFormer(settings)
+
+
 def require_memory(settings: Settings) -> None:
-    """Raise `InvalidInput` if the index folder is missing or empty, so that a command with a wrong path does not create
-    a new memory there."""
+    """Raise `InvalidInput` if the index folder contains no file of a memory, so that a command with a wrong path does
+    not create a new memory there."""
     from agentformer.factory import present
 
-    if not present(settings) and not (settings.index_dir.is_dir() and any(settings.index_dir.iterdir())):
+    if not present(settings) and not any(any(settings.index_dir.glob(pattern)) for pattern in _MEMORY_FILES):
         raise InvalidInput(
-            "--index-dir", f"there is no memory in {settings.index_dir}; give the folder of an existing memory"
+            "--index-dir",
+            f"there is no memory in {settings.index_dir}; give the folder of an existing memory, or create a memory "
+            "with: agentformer ingest PATH, or agentformer remember TEXT",
         )
 
 

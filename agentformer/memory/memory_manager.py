@@ -141,10 +141,10 @@ class MemoryManager:
 
         `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
         no word of `text` and has a cosine below `Settings.noise_floor`, unless words or vectors are unavailable. With
-        `relevant_only`, all hits that are not relevant are dropped. Salience has a small influence on the ranking. If facts contradict each other, the newest
-        fact is ranked first. A relative date in `text`, such as "yesterday", is resolved at the moment `at` (datetime
-        with a time zone, or ISO 8601 text with a time zone; default: now). Raises `InvalidInput` with the name of the
-        wrong argument.
+        `relevant_only`, all hits that are not relevant are dropped. Salience has a small influence on the ranking. If
+        facts contradict each other, the newest fact is ranked first. A relative date in `text`, such as "yesterday", is
+        resolved at the moment `at` (datetime with a time zone, or ISO 8601 text with a time zone; default: now). Raises
+        `InvalidInput` with the name of the wrong argument.
         """
         fields.text("text", text)
         _check_ranking(min_score, mode)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import agentformer
 from agentformer.cli import main
 
 Invoke = Callable[..., Result]
@@ -32,6 +33,12 @@ def run(where: tuple[str, ...]) -> Invoke:
         return CliRunner(env=UNCLEANED).invoke(main, [*command.split(), *where, *arguments], input=said)
 
     return run
+
+
+@pytest.fixture
+def empty_memory(tmp_path: Path) -> None:
+    """A memory without entries, for commands that refuse to create a memory."""
+    agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing").close()
 
 
 @pytest.fixture

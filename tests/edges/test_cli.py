@@ -109,12 +109,13 @@ def test_one_bad_file_does_not_stop_the_others(run: Run, documents: Path) -> Non
     assert done.returncode == 1
 
 
+@pytest.mark.usefixtures("empty_memory")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (("ask", "  "), 2, "question: is empty"),
         (("remove", "no-such-id"), 2, "no document no-such-id"),
-        (("ask", "x", "--embedder", "word2vec"), 2, "known names are"),
+        (("remember", "x", "--embedder", "word2vec"), 2, "known names are"),
         (("ask", "x", "--top-k", "0"), 2, "top-k"),
         (("serve", "--host", "0.0.0.0"), 2, "agentformer keys add"),
         (("frobnicate",), 2, "No such command"),

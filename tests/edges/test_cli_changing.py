@@ -85,6 +85,7 @@ def test_a_wrong_change_is_told_and_changes_nothing(
     assert (after["versions"], after["current"]["content"]) == ([], TEA)
 
 
+@pytest.mark.usefixtures("empty_memory")
 def test_core_blocks_are_begun_edited_shown_and_removed(run: Invoke, shown: Shown) -> None:
     assert "core append NAME TEXT" in run("core show").stdout
     begun = shown("core append", "persona", "You help the harbour office.")

@@ -139,6 +139,7 @@ def test_with_a_namespace_tools_reach_no_other(run: Invoke, model: Model) -> Non
     assert "4711" not in json.dumps(model.asked[1]["messages"])
 
 
+@pytest.mark.usefixtures("empty_memory")
 @pytest.mark.parametrize("option", ["--session", "--user", "--agent", "--project", "--namespace"])
 def test_an_empty_name_is_refused_at_once(run: Invoke, shown: Shown, model: Model, option: str) -> None:
     done = run("chat", "Hello.", option, "")

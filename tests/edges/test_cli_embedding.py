@@ -101,6 +101,7 @@ def test_queries_that_are_no_text_are_refused(run: Run, tmp_path: Path) -> None:
     assert run("reembed", "--to", "hashing:64", "--queries", str(tmp_path / "queries")).exit_code == 2
 
 
+@pytest.mark.usefixtures("empty_memory")
 def test_an_empty_memory_has_no_spaces_and_nothing_to_give_up(run: Run) -> None:
     assert "no vectors yet" in run("spaces").output
     assert "there is no unfinished move" in run("reembed", "--abandon").output

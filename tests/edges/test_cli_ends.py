@@ -72,6 +72,7 @@ def test_closed_outputs_are_no_crash(filled: tuple[str, ...]) -> None:
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
+@pytest.mark.usefixtures("empty_memory")
 @pytest.mark.parametrize("command", ["status --json", "--help", "--version", "list --help"])
 def test_a_closed_output_is_told_in_one_line(where: tuple[str, ...], command: str) -> None:
     folders = "" if command.startswith("--") or "--help" in command else '"${W[@]}"'
@@ -99,6 +100,7 @@ def test_serving_without_a_server_names_the_extra(where: tuple[str, ...], server
     assert (done.returncode, "agentformer[server]" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
 
 
+@pytest.mark.usefixtures("empty_memory")
 @pytest.mark.parametrize("command", ["clean", "reindex", "search"])
 def test_ctrl_c_ends_a_command_without_a_trace(where: tuple[str, ...], command: str, tmp_path: Path) -> None:
     slow = (
@@ -160,6 +162,7 @@ def test_the_help_tells_every_exit_code(run: Invoke) -> None:
     assert "More:" not in done.stdout  # every command stands in a section
 
 
+@pytest.mark.usefixtures("empty_memory")
 def test_an_error_stays_in_words_with_json(shown: Callable[..., Any], run: Invoke) -> None:
     done = run("history", "no-such-id", "--json")
     assert (done.exit_code, done.stdout) == (2, "")

@@ -158,6 +158,7 @@ def test_questions_are_built_from_the_stored_documents_with_their_pages(
     assert "of the correct page:" in printed and "note: 10 questions were made from sentences" in printed
 
 
+@pytest.mark.usefixtures("empty_memory")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -146,6 +146,7 @@ def test_an_original_that_is_missing_is_told_and_stays_missing(
     assert copy("doctor").exit_code == 1
 
 
+@pytest.mark.usefixtures("empty_memory")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -166,6 +167,7 @@ def test_an_export_needs_a_new_folder(run: Invoke, tmp_path: Path, arguments: tu
     assert not list(tmp_path.glob(".*")) and not list((tmp_path / "full").glob(".*"))
 
 
+@pytest.mark.usefixtures("empty_memory")
 @pytest.mark.parametrize("folder", ["", ".", "/", "..", "loop"])
 def test_an_export_never_replaces_where_one_stands(
     run: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
@@ -180,6 +182,7 @@ def test_an_export_never_replaces_where_one_stands(
     assert Path.cwd() == tmp_path / "here"
 
 
+@pytest.mark.usefixtures("empty_memory")
 def test_an_export_into_a_place_that_cannot_be_written_leaves_nothing(run: Invoke, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     done = run("export", "--to", str(tmp_path / "file" / "below"))

@@ -74,6 +74,7 @@ def test_memories_are_listed_page_by_page_and_by_tier_and_kind(shown: Callable[.
     assert shown("memories", "--kind", "task_complete", "--kind", "error")["entries"] == [event]
 
 
+@pytest.mark.usefixtures("empty_memory")
 def test_an_empty_list_says_why(run: Invoke, shown: Callable[..., Any]) -> None:
     nothing = "namespace default is empty; add an entry with: agentformer remember TEXT\n"
     assert (run("memories").stdout, run("memories").stderr) == (nothing, "")
@@ -218,6 +219,7 @@ def test_context_tells_what_was_left_out_and_why(run: Invoke, shown: Callable[..
     assert len(lines) == len({each["reason"].partition(":")[0] for each in report["left_out"]})
 
 
+@pytest.mark.usefixtures("empty_memory")
 @pytest.mark.parametrize("last", ["stored", "given"])
 def test_a_task_that_does_not_fit_is_told_first(run: Invoke, shown: Callable[..., Any], last: str) -> None:
     task = "Write a long letter about the boats in the harbour, please. " * 3
@@ -286,6 +288,7 @@ def test_nothing_crosses_a_namespace(run: Invoke, shown: Callable[..., Any]) -> 
     assert shown("history", kept["id"], "--namespace", "ours")["current"]["content"] == TEA
 
 
+@pytest.mark.usefixtures("empty_memory")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -16,7 +16,7 @@ import click
 from agentformer.access.grant import RIGHTS, Grant, Right
 from agentformer.agent import Agent, Recalled, ToolRun, ToolStart, Turn, TurnEvent
 from agentformer.cli.group import common, examples, explicit_namespace, in_place, main, without_tools
-from agentformer.cli.inputs import check_tools, text_of
+from agentformer.cli.inputs import check_tools, open_existing, text_of
 from agentformer.cli.output import INTERRUPTED, entry_line, excerpt, fail, on_terminal, print_json, print_warnings, say
 from agentformer.errors import InvalidInput, LanguageModelUnavailable
 from agentformer.factory import AgentFormer, connect
@@ -91,7 +91,8 @@ def chat(
     place = {name: optional_name(name, value) for name, value in place.items()}
     place["namespace"] = explicit_namespace(place["namespace"])
     session = place.pop("session_id") or new_session()
-    with connect(**options) as af:
+    # Without stored messages, the chat only reads, so it needs a memory that exists.
+    with open_existing(**options) if read_only else connect(**options) as af:
         tools = [tool.name for tool in af.toolbox.definitions()]
         check_tools("--without", without, tools)
         check_tools("--allow", allow, tools)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from agentformer.cli.group import Command, common, examples, main, with_options
-from agentformer.cli.inputs import BLOCK_OWNERS, block_options, confirm, text_of
+from agentformer.cli.inputs import BLOCK_OWNERS, block_options, confirm, open_existing, text_of
 from agentformer.cli.output import print_json, print_result, say
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer, connect
@@ -55,7 +55,7 @@ def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
     Without --agent and --user, the command shows the shared blocks. With --agent or --user, it also shows the blocks of
     this agent or user.
     """
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         if name is None:
             blocks = af.memory.core.blocks(**owner)
         else:
@@ -98,7 +98,7 @@ def replace(name: str, old: str, new: str, owner: Any, as_json: bool, **options:
 
     OLD must occur exactly once in the block, in the same spelling. If NEW is empty, OLD is deleted.
     """
-    with connect(**options) as af, _naming_blocks(af, owner):
+    with open_existing(**options) as af, _naming_blocks(af, owner):
         block = af.memory.core.replace(name, old, new, **owner)
     print_result(entry_to_json(block), _block_text(block), as_json=as_json)
 
@@ -109,7 +109,7 @@ def replace(name: str, old: str, new: str, owner: Any, as_json: bool, **options:
 @_owned
 def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> None:
     """Delete a block and its history permanently."""
-    with connect(**options) as af, _naming_blocks(af, owner):
+    with open_existing(**options) as af, _naming_blocks(af, owner):
         block = af.memory.core.get(name, **owner)
         if not yes:
             confirm(f"core block {name!r}")

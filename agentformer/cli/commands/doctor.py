@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from agentformer.cli.group import common, examples, main
-from agentformer.cli.inputs import require_memory
+from agentformer.cli.inputs import open_existing, require_memory
 from agentformer.cli.output import plural, print_json, say, watching
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect, salvage
@@ -36,7 +36,7 @@ def status(namespace: str, as_json: bool, **options: Any) -> None:
     Documents are counted in one namespace, and everything else is counted in the whole memory. Calls of embedders and
     language models are counted only in this process.
     """
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         state = af.status()
         documents = af.rag.documents(namespace=namespace)
         lines = [] if as_json else _status_lines(af, state, namespace, documents)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from agentformer.cli.group import common, examples, main
-from agentformer.cli.inputs import hint_namespaces, object_of
+from agentformer.cli.inputs import hint_namespaces, object_of, open_existing
 from agentformer.cli.output import (
     INTERRUPTED,
     bar,
@@ -104,7 +104,7 @@ def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json:
 
     The exit code is 1 if the language model did not complete the answer.
     """
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         if stream:
             with closing(af.rag.stream(question, top_k=top_k, namespace=namespace)) as events:
                 complete = _print_stream(events, as_json)
@@ -130,7 +130,7 @@ def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
 
     To list memories, use `memories`.
     """
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         documents = [document_json(document) for document in af.rag.documents(namespace=namespace)]
         hint_namespaces(af, namespace)
     if as_json:
@@ -150,7 +150,7 @@ def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) 
 
     `list` shows the ids. If one of the given ids does not exist, no document is deleted.
     """
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         ids = tuple(dict.fromkeys(ids))
         for document_id in ids:
             af.rag.document(document_id, namespace=namespace)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from agentformer.cli.group import category, common, entry_in, examples, in_place, main
-from agentformer.cli.inputs import confirm, object_of, text_of
+from agentformer.cli.inputs import confirm, object_of, open_existing, text_of
 from agentformer.cli.output import (
     entry_cells,
     entry_line,
@@ -23,7 +23,7 @@ from agentformer.cli.output import (
     print_warnings,
 )
 from agentformer.errors import InvalidInput, NotFound
-from agentformer.factory import AgentFormer, connect
+from agentformer.factory import AgentFormer
 from agentformer.records.entry_json import entry_to_json
 from agentformer.types import UNSEARCHED_KINDS, Scope
 
@@ -63,7 +63,7 @@ def update(entry_id: str, expected_version: int | None, namespace: str, as_json:
         changes["metadata"] = object_of(changes["metadata"])
     if "content" in changes:
         changes["content"] = text_of(changes["content"], "--content")
-    with connect(**given) as af:
+    with open_existing(**given) as af:
         _check_memory(af, entry_id, namespace, _NEW_VERSION)
         entry = af.memory.update(entry_id, expected_version=expected_version, **changes)
     print_result(entry_to_json(entry), f"version {entry.version}  {entry_line(entry)}", as_json=as_json)
@@ -79,7 +79,7 @@ def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options
     OLD and NEW are ids of memories. A search finds OLD only with the option --archived. `restore OLD` makes OLD current
     again.
     """
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         for entry_id in (old_id, new_id):
             _check_memory(af, entry_id, namespace, _NEW_VERSION)
         old = af.memory.supersede(old_id, new_id)
@@ -113,7 +113,7 @@ def forget(
         raise InvalidInput(
             "ID", "give only ids, only --namespace-all, or only options among --session, --user, --agent and --project"
         )
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         deleted = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place), yes)
         files = sorted(file.name for pattern in _QUARANTINE for file in Path(af.settings.index_dir).glob(pattern))
     if files:
@@ -129,7 +129,7 @@ def forget(
 @common
 def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> None:
     """Show the former versions of an entry and the current one."""
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         entry = entry_in(af, entry_id, namespace)
         former = af.memory.history(entry_id)
     if as_json:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentformer.cli.inputs import hint_namespaces, lines_of
+from agentformer.cli.inputs import hint_namespaces, lines_of, open_existing
 from agentformer.cli.output import bar, print_json, print_warnings, say
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.run import Mode
-from agentformer.factory import AgentFormer, connect
+from agentformer.factory import AgentFormer
 from agentformer.records import fields
 from agentformer.types import Hit, Query, Scope
 
@@ -65,7 +65,7 @@ def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any
     """Ask the questions of a file, and print the results. All lines of the file are checked before the first question
     is asked."""
     mode: Mode = options["mode"] or "hybrid"
-    with connect(**settings) as af:
+    with open_existing(**settings) as af:
         hint_namespaces(af, namespace)
         pages = {document.name: document.pages for document in af.rag.documents(namespace=namespace) if document.chunks}
         questions = _read_questions(file, pages, af.settings.max_question_chars)

@@ -16,14 +16,14 @@ import click
 
 from agentformer.cli.commands import eval_file
 from agentformer.cli.group import common, examples, main
-from agentformer.cli.inputs import hint_namespaces
+from agentformer.cli.inputs import hint_namespaces, open_existing
 from agentformer.cli.output import bar, interval_text, plural, print_json, print_warnings, say, table
 from agentformer.errors import InvalidInput
 from agentformer.evaluation import synthetic
 from agentformer.evaluation.dataset import Dataset, read_dataset, sampled
 from agentformer.evaluation.optimizing.corpus import halves
 from agentformer.evaluation.run import MODES, Evaluation, EvaluationOptions, Mode, Part, check_modes, evaluate
-from agentformer.factory import build_model, connect, trial
+from agentformer.factory import build_model, trial
 from agentformer.settings import load_settings
 from agentformer.types import Scope
 
@@ -196,7 +196,7 @@ def _measure_stored(
     """Measure questions that are generated from the documents of a namespace. In the first result, a hit is correct if
     it is the right passage. In the second result, a hit is correct if it is on the right page."""
     seed = options.seed or 0
-    with connect(**given) as af:
+    with open_existing(**given) as af:
         hint_namespaces(af, namespace)
         scope = Scope(namespace, kinds=("chunk",))
         sources = synthetic.stored_sources(af.backend, namespace)

@@ -12,7 +12,7 @@ import click
 from agentformer.archive.backup import check_backup
 from agentformer.archive.export import Exported
 from agentformer.cli.group import common, examples, main
-from agentformer.cli.inputs import hint_namespaces, require_memory
+from agentformer.cli.inputs import hint_namespaces, open_existing, require_memory
 from agentformer.cli.output import bar, plural, print_json, print_result, print_warnings, say, watching
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
@@ -87,7 +87,7 @@ def export(
     """
     if text == (folder is not None):
         raise InvalidInput("--to", "give either --to with a new folder, or --text")
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         if folder is None:
             _print_text(af, namespace, as_json)
             return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentformer.cli.group import common, entry_in, examples, main
-from agentformer.cli.inputs import lines_of
+from agentformer.cli.inputs import lines_of, open_existing
 from agentformer.cli.output import (
     INTERRUPTED,
     excerpt,
@@ -25,7 +25,7 @@ from agentformer.cli.output import (
     watching,
 )
 from agentformer.errors import EmbedderUnavailable, InvalidInput
-from agentformer.factory import AgentFormer, connect
+from agentformer.factory import AgentFormer
 from agentformer.records.entry_json import entry_to_json
 from agentformer.tools.result_json import move_json, report_json, space_json
 from agentformer.types import Reembedding, Scope, SpaceState
@@ -52,7 +52,7 @@ def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json:
     """
     if session_id is not None and all_namespaces:
         raise InvalidInput("--session", "selects a session of one namespace; omit --session or --all-namespaces")
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         before = _summaries(af)
         with watching(lambda: f"{_summaries(af) - before} summaries so far"):
             report = af.memory.clean(namespace=None if all_namespaces else namespace, session_id=session_id)
@@ -70,7 +70,7 @@ def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> N
 
     If ID is a summary, its original entries are restored byte for byte, and the summary is archived.
     """
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         entry_in(af, summary_id, namespace)
         entries = af.memory.restore(summary_id)
     if as_json:
@@ -91,7 +91,7 @@ def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """
     from agentformer.memory.audit import merge_duplicates
 
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         report = af.memory.audit(namespace=namespace)
         merged = merge_duplicates(af.backend, report) if merge else []
     if as_json:
@@ -115,7 +115,7 @@ def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
     An entry waits if no embedder could be used when the entry was stored. The exit code is 1 if entries are still
     waiting at the end.
     """
-    with connect(**{**options, "embed_retry_seconds": 0}) as af:
+    with open_existing(**{**options, "embed_retry_seconds": 0}) as af:
         if not show:
             with watching(lambda: f"{_pending(af, af.backend.namespaces())} entries to go"):
                 af.memory.reindex()
@@ -162,7 +162,7 @@ def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, 
             "--to", "name the new embedder, such as --to minilm; or give --abandon to abandon an unfinished move"
         )
     # `auto` means the embedder of the store. The settings may name the new embedder already.
-    with connect(**{**options, "embedder": "auto", "embed_retry_seconds": 0}) as af:
+    with open_existing(**{**options, "embedder": "auto", "embed_retry_seconds": 0}) as af:
         if not to:
             abandoned = af.backend.abandon_reembedding()
             text = "the move was abandoned" if abandoned else "there is no unfinished move"
@@ -188,7 +188,7 @@ def spaces(namespace: str, as_json: bool, **options: Any) -> None:
     """
     if click.get_current_context().invoked_subcommand:
         return
-    with connect(**{**options, "embedder": "auto"}) as af:
+    with open_existing(**{**options, "embedder": "auto"}) as af:
         states = list(af.backend.spaces())
     if as_json:
         print_json([space_json(state) for state in states])
@@ -203,7 +203,7 @@ def spaces(namespace: str, as_json: bool, **options: Any) -> None:
 @common
 def prune(namespace: str, as_json: bool, **options: Any) -> None:
     """Delete the vectors of embedding spaces that searches do not use."""
-    with connect(**{**options, "embedder": "auto"}) as af:
+    with open_existing(**{**options, "embedder": "auto"}) as af:
         deleted = af.backend.prune_spaces()
     print_result({"vectors": deleted}, f"vectors deleted: {deleted}", as_json=as_json)
 

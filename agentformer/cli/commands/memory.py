@@ -16,6 +16,7 @@ from agentformer.cli.inputs import (
     nothing_listed,
     nothing_recalled,
     object_of,
+    open_existing,
     source_of,
     text_of,
 )
@@ -147,7 +148,7 @@ def recall(
     hits = Hits()
     records: list[Reference] = []
     nothing = "nothing found"
-    with connect(**given) as af:
+    with open_existing(**given) as af:
         if references:
             records = af.memory.references(query, **search)
         else:
@@ -175,7 +176,7 @@ def recall(
 @common
 def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Search documents and memories, and show the best hits first."""
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         hits = af.memory.search(query, namespace=namespace, limit=limit)
         if not hits:
             hint_namespaces(af, namespace)
@@ -205,7 +206,7 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
     the task is read from standard input. The exit code is 1 if the task itself does not fit into the context.
     """
     text = text_of(task, "TASK")
-    with connect(**options) as af:
+    with open_existing(**options) as af:
         built = af.memory.build_context(text, max_tokens=max_tokens, **place)
     fits = _contains_task(built, text)
     if not fits:
@@ -242,7 +243,7 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
     and chunks of documents are entries too.
     """
     scope = _scope(place, given)
-    with connect(**given) as af:
+    with open_existing(**given) as af:
         entries = af.memory.list(limit=limit, after=after, **scope)
         nothing = ""
         if not entries:

@@ -18,7 +18,7 @@ from agentformer.records import fields
 from agentformer.search.relevance import relevant_hits
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
-from agentformer.types import ChatMessage, Hits, MemoryBackend, MemoryEntry, Query, Scope
+from agentformer.types import ChatMessage, MemoryBackend, MemoryEntry, Query, Scope
 
 _CANDIDATES = 30  # number of hits of a search whose relevance is checked
 _RECENT = 20  # number of recent episodic entries that are added last, even if they are not relevant
