@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentformer.errors import InvalidInput
-from agentformer.settings import Settings, fields, load_settings
+from agentformer.settings import Settings, fields, load_settings, unused_values
 
 KEY = "sk-canary-5a1f"
 ENV_LINE = re.compile(r"# [A-Z_]+=")
@@ -32,14 +32,56 @@ def env_file(folder: Path, content: str | bytes) -> None:
     (folder / ".env").write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def test_an_argument_beats_the_file_and_that_beats_the_environment(
+def test_an_argument_beats_the_environment_and_that_beats_the_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("TOP_K", "5"), ("FANOUT", "50"), ("RRF_K", "20")):
         monkeypatch.setenv(f"AGENTFORMER_{name}", value)
     env_file(folder, "AGENTFORMER_TOP_K=6\nAGENTFORMER_FANOUT=60\n")
     settings = load_settings({"top_k": 7})
-    assert (settings.top_k, settings.fanout, settings.rrf_k, settings.chunk_tokens) == (7, 60, 20, 500)
+    assert (settings.top_k, settings.fanout, settings.rrf_k, settings.chunk_tokens) == (7, 50, 20, 500)
+    (unused,) = [line for line in unused_values() if "FANOUT" in line]
+    assert unused == f"AGENTFORMER_FANOUT in {folder / '.env'} is not used, because the environment has another value"
+
+
+ENVIRONMENT, FILE, DEFAULT = "http://environment:1/v1", "http://file:1/v1", ""
+
+
+@pytest.mark.parametrize("name", ["llm", "embed", "openai"])
+@pytest.mark.parametrize(
+    ("environment", "file", "used"),
+    [
+        ((KEY, ENVIRONMENT), ("sk-file", FILE), ("sk-file", FILE)),
+        ((KEY, ENVIRONMENT), ("sk-file", ""), ("sk-file", DEFAULT)),
+        ((KEY, ENVIRONMENT), ("", FILE), (KEY, ENVIRONMENT)),
+        ((KEY, ""), ("sk-file", FILE), ("sk-file", FILE)),
+        ((KEY, ""), ("", FILE), ("", FILE)),
+        (("", ENVIRONMENT), ("sk-file", ""), ("sk-file", DEFAULT)),
+        (("", ENVIRONMENT), ("sk-file", FILE), ("sk-file", FILE)),
+        (("", ENVIRONMENT), ("", FILE), ("", ENVIRONMENT)),
+        ((KEY, ENVIRONMENT), ("", ""), (KEY, ENVIRONMENT)),
+    ],
+)
+def test_a_key_and_its_address_come_from_one_source(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    environment: tuple[str, str],
+    file: tuple[str, str],
+    used: tuple[str, str],
+) -> None:
+    """The file comes first if it has the key. No key is sent to an address of the other source."""
+    fields_of = (f"{name}_api_key", f"{name}_base_url")
+    variables = [field.upper() if name == "openai" else f"AGENTFORMER_{field.upper()}" for field in fields_of]
+    for variable, value in zip(variables, environment, strict=True):
+        monkeypatch.setenv(variable, value)
+    env_file(folder, "".join(f"{variable}={value}\n" for variable, value in zip(variables, file, strict=True)))
+    settings = load_settings()
+    assert tuple(getattr(settings, field) for field in fields_of) == used
+    given = {*zip(variables, environment, strict=True), *zip(variables, file, strict=True)}
+    unused = {variable for variable, value in given - {*zip(variables, used, strict=True)} if value}
+    assert {line.partition(" ")[0] for line in unused_values()} == unused
+    assert "sk-" not in "".join(unused_values())
 
 
 def test_the_providers_own_variables_go_by_their_own_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +213,7 @@ def test_a_misspelt_variable_is_told_once_without_its_value(
 def test_the_command_line_tells_a_misspelt_variable(folder: Path) -> None:
     environ = {**os.environ, "AGENTFORMER_EMBEDDER": "hashing", "AGENTFORMER_INDEXDIR": "x"}
     done = subprocess.run(
-        [sys.executable, "-m", "agentformer.cli", "list"],
+        [sys.executable, "-m", "agentformer.cli", "keys", "list"],
         env=environ,
         cwd=folder,
         capture_output=True,

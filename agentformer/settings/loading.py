@@ -1,9 +1,13 @@
 """Reads the settings from the arguments, the file `.env`, and the environment. No other module reads settings from the
 environment.
 
-The value of a setting is the first of these that exists: the argument; the variable `AGENTFORMER_<NAME>` in the file
-`.env` of the current folder; the same variable in the environment; the default. The variables of the providers, such as
-`OPENAI_API_KEY`, have no prefix.
+The value of a setting is the first of these that exists: the argument; the variable `AGENTFORMER_<NAME>` in the
+environment; the same variable in the file `.env` of the current folder; the default. The variables of the providers,
+such as `OPENAI_API_KEY`, have no prefix.
+
+An API key and the address to which the key is sent are a pair. If `.env` has the key, `.env` comes before the
+environment for the key and for the address. A key and an address from different sources are never combined, so that no
+key is sent to an address for which it was not made.
 """
 
 from __future__ import annotations
@@ -55,25 +59,29 @@ def _parse_rates(text: str) -> dict[str, float]:
 _PARSED: dict[str, Callable[[str], Any]] = {"routes": parse_routes, "decay_rates": _parse_rates}
 _EXAMPLES = {"routes": "SELECTOR=TARGET; ...", "decay_rates": "CATEGORY=RATE, ..., such as context=0.9"}
 _BY_NAME = {f.name: f for f in dataclasses.fields(Settings)}
-_VARIABLES = {name: PLAIN.get(name, ENV_PREFIX + name.upper()) for name in _BY_NAME}
+_VARIABLES: dict[str, str] = {name: PLAIN.get(name, ENV_PREFIX + name.upper()) for name in _BY_NAME}
+
+# The variable of a key, and the variable of the address to which this key is sent.
+_PAIRS = tuple((_VARIABLES[f"{name}_api_key"], _VARIABLES[f"{name}_base_url"]) for name in ("llm", "embed", "openai"))
 
 
 def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings. A value in `given` comes first, then `.env`, then the environment, then the default. If
-    `environ` is given, only this mapping is read instead of `.env` and the environment.
+    """Return the settings. A value in `given` comes first, then the environment, then `.env`, then the default. For a
+    key and its address, `.env` comes before the environment if `.env` has the key. If `environ` is given, only this
+    mapping is read instead of `.env` and the environment.
 
     `None` in `given` and an empty variable count as missing. A variable that begins with `AGENTFORMER_` but is not a
     setting causes one warning. Raises `InvalidInput` for an unknown setting or an invalid value. The message names the
     variable and its file, but does not contain the value, because the value may be a key in the wrong variable.
     """
     file = _env_file(Path(ENV_FILE)) if environ is None else {}
-    environ = {**os.environ, **file} if environ is None else environ
+    environ = _combine(file, os.environ) if environ is None else environ
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name, variable in _VARIABLES.items():
         if raw := environ.get(variable):
             values[name] = raw
-            origins[name] = f"{variable} in {Path(ENV_FILE).resolve()}" if variable in file else variable
+            origins[name] = f"{variable} in {Path(ENV_FILE).resolve()}" if raw == file.get(variable) else variable
     for variable in environ:
         if variable.startswith(ENV_PREFIX) and variable not in _VARIABLES.values():
             _warn_unknown(variable)
@@ -93,6 +101,35 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
         wanted = str(problem).removeprefix(f"{problem.field}: ").partition(GOT)[0]
         problem = InvalidInput(problem.field, f"{wanted} (set by {origin})")
     raise problem  # outside the `except` block, so that no traceback shows the value
+
+
+def unused_values() -> list[str]:
+    """Return a sentence for each variable whose value is not used, because `.env` and the environment have different
+    values. The sentences do not contain the values. Raises `InvalidInput` if `.env` cannot be read."""
+    file, path = _env_file(Path(ENV_FILE)), Path(ENV_FILE).resolve()
+    used = _combine(file, os.environ)
+    sentences = []
+    for variable in _VARIABLES.values():
+        if file.get(variable, used.get(variable)) != used.get(variable):
+            sentences.append(f"{variable} in {path} is not used, because the environment has another value")
+        elif os.environ.get(variable) and os.environ[variable] != used.get(variable):
+            reason = "has a key or an address of the same provider"
+            sentences.append(f"{variable} in the environment is not used, because {path} {reason}")
+    return sentences
+
+
+def _combine(file: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `file`, the content of `.env`, and of the environment, with the value that is used."""
+    values = {**environment, **{name: value for name, value in file.items() if not environment.get(name)}}
+    for key, address in _PAIRS:
+        if key in file:
+            for variable in (key, address):
+                values[variable] = file.get(variable, "")
+        elif address in file and values.get(key) and not environment.get(address):
+            values[key] = ""
+            advice = f"write the key into {ENV_FILE} too, or set {address} in the environment"
+            _warn(f"{key} in the environment is not used, because only {ENV_FILE} has {address}; {advice}")
+    return values
 
 
 def _env_file(path: Path) -> dict[str, str]:

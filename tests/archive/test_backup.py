@@ -67,6 +67,7 @@ def test_a_backup_opens_like_the_memory_itself(tmp_path: Path, backend: str) -> 
 
 def test_keys_are_backed_up_with_owner_only_permissions(run, tmp_path: Path) -> None:  # noqa: F811
     assert run("keys add", "reader").exit_code == 0
+    assert run("remember", "Aino prefers tea.").exit_code == 0
     assert run("backup", str(tmp_path / "copy")).exit_code == 0
     kept = tmp_path / "copy" / "indexes" / "keys.json"
     assert kept.read_bytes() == (tmp_path / "i" / "keys.json").read_bytes()

@@ -11,11 +11,11 @@ import click
 
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.inputs import open_existing, require_memory
-from agentformer.cli.output import plural, print_json, say, watching
+from agentformer.cli.output import plural, print_json, print_warnings, say, watching
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect, salvage
 from agentformer.rag.documents import Document
-from agentformer.settings import load_settings
+from agentformer.settings import load_settings, unused_values
 from agentformer.tools.result_json import report_json
 from agentformer.types import Check, Scope
 
@@ -34,17 +34,21 @@ def status(namespace: str, as_json: bool, **options: Any) -> None:
     """Show what is stored, and the state of each part of the memory.
 
     Documents are counted in one namespace, and everything else is counted in the whole memory. Calls of embedders and
-    language models are counted only in this process.
+    language models are counted only in this process. If the file `.env` and the environment have different values of a
+    variable, the command also names the value that is not used.
     """
     with open_existing(**options) as af:
         state = af.status()
         documents = af.rag.documents(namespace=namespace)
+        unused = unused_values()
         lines = [] if as_json else _status_lines(af, state, namespace, documents)
     if as_json:
-        print_json({**state, "documents": dict(Counter(document.status for document in documents))})
+        counts = dict(Counter(document.status for document in documents))
+        print_json({**state, "documents": counts, "unused_settings": unused})
         return
     for name, value in lines:
         say(f"{f'{name}:' if name else '':16}{value}")
+    print_warnings(unused)
 
 
 def _status_lines(
