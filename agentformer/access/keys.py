@@ -22,7 +22,16 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from agentformer.access.grant import RIGHTS, Grant, Right
-from agentformer.errors import Busy, InvalidInput, NotFound, StoreDamaged, StoreError, StoreFull, Unauthenticated
+from agentformer.errors import (
+    Busy,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    Unauthenticated,
+)
 from agentformer.records import fields
 from agentformer.records.files import read_file, write_atomically
 
@@ -30,6 +39,7 @@ FILE = "keys.json"
 PREFIX = "af_"
 OWNER_ONLY = 0o600
 _VERSION = 1
+_LOCAL = "local_access"  # field of the file: programs on this machine need no key
 _SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL_CATEGORIES = ("Cc", "Zl", "Zp")  # control characters, line and paragraph separators
 _LOCK_SECONDS = 10.0  # seconds to wait for the lock; a change takes milliseconds
@@ -61,13 +71,14 @@ class KeyStore:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._lock = FileLock(folder / "keys.lock", timeout=_LOCK_SECONDS)
-        self._cache: tuple[bytes, Keys] | None = None  # the bytes and the keys of the file at the last read
+        self._cache: tuple[bytes, Keys | None] | None = None  # the bytes and the keys of the file at the last read
         self._noted: set[tuple[str, date]] = set()  # days of use that this process has stored or tried to store
 
     @property
     def ever_made(self) -> bool:
-        """True if a key was ever made. If so, every request needs a key, even after the last key is revoked. If the
-        file of the keys is deleted, the value stays True in a process that has read the file before."""
+        """True if a key was ever made, and `reset` was not called since then. If so, every request needs a key, even
+        after the last key is revoked. If the file of the keys is deleted, the value stays True in a process that has
+        read the file before."""
         return self._keys() is not None
 
     def all(self) -> Keys:
@@ -123,6 +134,17 @@ class KeyStore:
             keys.remove(key)
         return key
 
+    def reset(self) -> None:
+        """Allow programs on this machine to send requests without a key again, as before the first key was made.
+        Running servers follow from the next request on. If no key was ever made, nothing is changed. Raises `Conflict`
+        if a key exists."""
+        if not self.ever_made:
+            return
+        with self._changing(local=True) as keys:
+            if keys:
+                ids = ", ".join(key.id for key in keys)
+                raise Conflict(f"keys exist ({ids}); revoke each key first with: agentformer keys revoke ID")
+
     def grant_of(self, secret: str) -> Grant:
         """Return the rights of the key with this secret text. Raises `Unauthenticated` if there is no such key, or if
         the key has expired. The comparison takes the same time for every text, so that an attacker cannot learn
@@ -150,12 +172,13 @@ class KeyStore:
             keys[:] = [replace(other, last_used_on=today) if other.id == key.id else other for other in keys]
 
     def _keys(self) -> Keys | None:
-        """Return the keys in the file, or None if the file has never existed. The file is read at each call, because
-        its modification time is not precise enough to detect a change that another process has just made."""
+        """Return the keys in the file. Return None if the file has never existed, or if `reset` was called after the
+        last key was revoked. The file is read at each call, because its modification time is not precise enough to
+        detect a change that another process has just made."""
         try:
             data = read_file(self._path)
         except FileNotFoundError:
-            return None if self._cache is None else ()
+            return None if self._cache is None or self._cache[1] is None else ()
         except OSError as error:
             reason = f"cannot be read ({error.strerror or error}); all requests are refused until the file can be read"
             raise StoreError(f"{self._path} {reason}") from None
@@ -164,15 +187,19 @@ class KeyStore:
         return self._cache[1]
 
     @contextmanager
-    def _changing(self, *, timeout: float = _LOCK_SECONDS) -> Iterator[list[Key]]:
+    def _changing(self, *, timeout: float = _LOCK_SECONDS, local: bool = False) -> Iterator[list[Key]]:
         """Yield a list of all keys, which the caller may change. At the end of the context, the changed list is stored.
-        Raises `Busy` if another process holds the lock, and `StoreFull` if the file cannot be written."""
+        If the list is empty and `local` is true, programs on this machine need no key. Raises `Busy` if another process
+        holds the lock, and `StoreFull` if the file cannot be written."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock.acquire(timeout=timeout):
-                keys = list(self._keys() or ())
+                before = self._keys()
+                keys = list(before or ())
                 yield keys
                 content = {"version": _VERSION, "keys": [_json(key) for key in keys]}
+                if not keys and (local or before is None):
+                    content[_LOCAL] = True  # without this field, an empty list means that all requests are refused
                 write_atomically(self._path, json.dumps(content, indent=1).encode(), mode=OWNER_ONLY)
         except Timeout:
             raise Busy("keys", "another process is changing the keys; try again in a moment") from None
@@ -182,8 +209,9 @@ class KeyStore:
             ) from None
 
 
-def _parse(path: Path, data: bytes) -> Keys:
-    """Return the keys that the content of the file describes. Raises `StoreDamaged` if the content is not valid."""
+def _parse(path: Path, data: bytes) -> Keys | None:
+    """Return the keys that the content of the file describes, or None if programs on this machine need no key.
+    Raises `StoreDamaged` if the content is not valid."""
     try:
         content = json.loads(data)
         if content["version"] != _VERSION:
@@ -196,7 +224,7 @@ def _parse(path: Path, data: bytes) -> Keys:
             f"{path} is damaged, or was written by a newer version; all requests are refused until you restore the "
             "file from a copy, or delete the file and make new keys"
         ) from None
-    return keys
+    return None if content.get(_LOCAL) is True and not keys else keys
 
 
 def _json(key: Key) -> dict[str, Any]:

@@ -16,8 +16,18 @@ import pytest
 from filelock import FileLock
 
 from agentformer.access import keys
+from agentformer.access.grant import EVERYTHING
+from agentformer.access.hosts import authenticate
 from agentformer.access.keys import KeyStore
-from agentformer.errors import AgentFormerError, Forbidden, InvalidInput, NotFound, StoreDamaged, Unauthenticated
+from agentformer.errors import (
+    AgentFormerError,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    StoreDamaged,
+    Unauthenticated,
+)
 
 
 @pytest.fixture
@@ -143,6 +153,44 @@ def test_revoking_the_last_key_does_not_open_the_server(tmp_path: Path) -> None:
     assert KeyStore(tmp_path).ever_made
     with pytest.raises(NotFound):
         store.revoke(key.id)
+
+
+def test_a_reset_after_the_last_key_gives_local_access_to_running_servers(tmp_path: Path) -> None:
+    server, shell = KeyStore(tmp_path), KeyStore(tmp_path)
+    shell.reset()
+    assert not list(tmp_path.iterdir())
+    (one, _), (two, _) = shell.make("one"), shell.make("two")
+    shell.revoke(one.id)
+    with pytest.raises(Conflict, match=two.id):
+        shell.reset()
+    assert server.ever_made and server.all() == (two,)
+    shell.revoke(two.id)
+    assert server.ever_made
+    shell.reset()
+    assert (server.ever_made, server.all(), KeyStore(tmp_path).ever_made) == (False, (), False)
+    assert authenticate(server, {}, "127.0.0.1") is EVERYTHING
+    with pytest.raises(Unauthenticated):
+        authenticate(server, {}, "192.0.2.1")
+    key, secret = shell.make("three")
+    assert server.ever_made and server.grant_of(secret).key_id == key.id
+    shell.revoke(key.id)
+    assert server.ever_made and KeyStore(tmp_path).ever_made
+
+
+def test_a_noted_use_of_a_revoked_key_changes_no_reset(tmp_path: Path) -> None:
+    """A request can store the day of its key's last use after the key was revoked and the keys were reset."""
+    server, shell = KeyStore(tmp_path), KeyStore(tmp_path)
+    key, _ = shell.make("office")
+    shell.revoke(key.id)
+    shell.reset()
+    server._note_use(key, datetime.now(UTC).date())
+    assert not KeyStore(tmp_path).ever_made
+
+
+@pytest.mark.parametrize("flag", ["false", "1", '"yes"', "null"])
+def test_only_the_value_true_in_the_file_gives_local_access(tmp_path: Path, flag: str) -> None:
+    (tmp_path / "keys.json").write_text(f'{{"version": 1, "keys": [], "local_access": {flag}}}')
+    assert KeyStore(tmp_path).ever_made
 
 
 def test_deleting_the_key_file_does_not_open_a_running_server(store: KeyStore, tmp_path: Path) -> None:

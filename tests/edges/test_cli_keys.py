@@ -78,6 +78,18 @@ def test_an_empty_list_says_whether_the_server_is_open(run: Invoke, store: KeySt
     key, _ = store.make("office")
     store.revoke(key.id)
     assert "every request over HTTP is refused" in run("keys list").output
+    assert "agentformer keys reset" in run("keys list").output
+    assert run("keys reset").exit_code == 0
+    assert not store.ever_made
+    assert "only this machine can connect" in run("keys list").output
+
+
+def test_the_last_key_is_not_revoked_in_silence(run: Invoke, store: KeyStore) -> None:
+    first, second = store.make("office")[0].id, store.make("home")[0].id
+    assert "reset" not in run("keys revoke", first).stderr
+    refused = run("keys reset")
+    assert (refused.exit_code, second in refused.stderr, store.ever_made) == (2, True, True)
+    assert "agentformer keys reset" in run("keys revoke", second).stderr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The commands for keys: add, list, revoke."""
+"""The commands for keys: add, list, revoke, reset."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from agentformer.access.grant import RIGHTS, Right
 from agentformer.access.keys import Key, KeyStore
 from agentformer.cli.group import examples, main, without_namespace, without_tools
 from agentformer.cli.inputs import check_tools
-from agentformer.cli.output import moment, print_json, print_result, print_table, say
+from agentformer.cli.output import moment, print_json, print_result, print_table, print_warnings, say
 from agentformer.errors import InvalidInput
 from agentformer.settings import load_settings
 from agentformer.tools.toolbox import HINTS
+
+_ALL_REFUSED = (
+    "every request over HTTP is refused; `agentformer keys reset` lets this machine connect without a key again, and "
+    "`agentformer keys add NAME` creates a key"
+)
 
 
 @main.group()
@@ -22,7 +27,8 @@ def keys() -> None:
     """Create, list and revoke the keys for access over HTTP and MCP.
 
     A key is a random text. It is shown only once, because only its hash is stored. Servers accept a new key, and refuse
-    a revoked key, from the next request on. Until the first key is created, only this machine can connect.
+    a revoked key, from the next request on. Until the first key is created, only this machine can connect. After the
+    last key is revoked, every request is refused, until you run `keys reset` or create a new key.
     """
 
 
@@ -98,7 +104,7 @@ def show(as_json: bool, **options: Any) -> None:
         return
     print_table(("ID", "NAME", "RIGHTS", "NAMESPACES", "WITHOUT", "EXPIRES (UTC)", "LAST USED"), map(_cells, stored))
     if not stored:
-        say(f"no keys: {'every request over HTTP is refused' if store.ever_made else 'only this machine can connect'}")
+        say(f"no keys: {_ALL_REFUSED if store.ever_made else 'only this machine can connect'}")
 
 
 @keys.command(epilog=examples("agentformer keys list", "agentformer keys revoke 1f2e3d4c"))
@@ -106,8 +112,23 @@ def show(as_json: bool, **options: Any) -> None:
 @without_namespace
 def revoke(key_id: str, as_json: bool, **options: Any) -> None:
     """Revoke a key. Running servers refuse the key from the next request on."""
-    key = _store(options).revoke(key_id)
+    store = _store(options)
+    key = store.revoke(key_id)
     print_result({"revoked": _json(key)}, f"key {key.id} ({key.name}) is revoked", as_json=as_json)
+    if not store.all():
+        print_warnings([f"no key is left: {_ALL_REFUSED}"])
+
+
+@keys.command(epilog=examples("agentformer keys reset"))
+@without_namespace
+def reset(as_json: bool, **options: Any) -> None:
+    """Let this machine connect without a key again, after the last key was revoked.
+
+    Running servers follow from the next request on. Requests from other machines are still refused. If a key exists,
+    nothing is changed, and the exit code is 2.
+    """
+    _store(options).reset()
+    print_result({"reset": True}, "only this machine can connect, without a key", as_json=as_json)
 
 
 def _store(options: dict[str, Any]) -> KeyStore:
