@@ -61,6 +61,7 @@ _HYPHENATED = re.compile(rf"(?:[^\W\d_]|[{_MARKS}\-\u2010\u2011])++")
 _MODEL = re.compile(r"(?P<before>[^\W\d_]{2,}+)\d++|\d++(?P<after>[^\W\d_]{2,}+)")
 _DECIMAL = re.compile(r"\d+(?:\.\d+)+")
 _DIGITS = re.compile(r"\d+")
+_ACCENTS_ONLY = re.compile("[\u0300-\u036f]*+")
 _SUBSCRIBER = 7  # last digits of a telephone number, after country and area code
 _VULGAR = re.compile(r"[\u00bc-\u00be](?<=\d.)")
 _QUARTERS = {"\u00bc": ".25", "\u00bd": ".5", "\u00be": ".75"}
@@ -131,7 +132,8 @@ def _unspaced(run: str) -> Lexeme:
 def _long(token: str) -> Lexeme:
     """Return the lexeme of a token that is longer than `MAX_TERM`. The words of the lexeme are pieces of at most
     `MAX_TERM` characters."""
-    return Lexeme(words=tuple(piece for part in _MARKS_BETWEEN.split(token.casefold()) for piece in _pieces(part)))
+    pieces = (piece for part in _MARKS_BETWEEN.split(token.casefold()) for piece in _pieces(part))
+    return Lexeme(words=tuple(piece for piece in pieces if not _ACCENTS_ONLY.fullmatch(piece)))
 
 
 def _grouped(kind: str | None, token: str) -> Iterator[str]:

@@ -67,6 +67,8 @@ def test_a_mark_of_every_class_beside_a_digit_of_every_script_leaves_no_empty_te
 )
 @example("One third is 0.3\u0305")
 @example("\u0345\u0301")
+@example(("a" + "\u0301" * 40) * 20)
+@example("ab-" + "\u0301" * 200)
 @example("'\u0301's")
 @example("\U0001f468\u200d\U0001f469\u200d\U0001f467 3\ufe0f\u20e3")
 def test_no_text_has_an_empty_term(text: str) -> None:
