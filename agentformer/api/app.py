@@ -91,7 +91,10 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
         service = Service(
             af=af,
             jobs=queue,
-            threads=ThreadLimit(settings.threads - 1 if whole else sys.maxsize),  # a host has its own limits
+            threads=ThreadLimit(
+                settings.threads - 1 if whole else sys.maxsize,  # a host application has its own limits
+                wait_seconds=settings.queue_seconds,
+            ),
             uploads=BoundedSemaphore(settings.max_uploads),
             followers=BoundedSemaphore(max(1, settings.threads // 4)),
             readiness=server.ReadinessChecks(af).parts,

@@ -41,7 +41,7 @@ router = Router("documents")
     "read",
     {200: (models.Answer, EVENT_STREAM)},
     errors=(503,),
-    uses_model=True,
+    uses_model=lambda service, body: bool(service.af.settings.llm_model),  # a quotation takes milliseconds
     tool="rag_query",
 )
 def query(service: Service, grant: Grant, body: models.Question) -> Response:

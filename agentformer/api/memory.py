@@ -35,7 +35,7 @@ core_router = Router("core memory")
     "read",
     {200: models.MemoryHits},
     errors=(409,),
-    uses_model=lambda body: body.mode != "lexical",
+    uses_model=lambda service, body: body.mode != "lexical",
     tool="memory_search",
 )
 def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Response:

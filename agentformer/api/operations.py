@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -27,8 +27,9 @@ Returns = type[BaseModel] | Sequence[Any] | None  # a model, several models and 
 Result = TypeVar("Result")
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"})
-_WAIT_SECONDS = 1.0  # to wait for a free thread, but only while threads become free
-_RETRY_AFTER = 2
+MAX_WAITING = 32  # slow requests that wait for a thread; each of them blocks a thread of the server
+_RETRY_AFTER = 2  # seconds
+_BUSY = f"Server busy: all worker threads are in use. Retry after {_RETRY_AFTER} s."
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -63,9 +64,8 @@ class Operation:
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # path parameter -> its allowed values
     errors: Collection[int] = ()  # statuses of problems besides those that follow from the other fields
     tool: str | None = None  # the tool that does the same: a key without it is refused here too
-    uses_model: bool | Callable[[Any], bool] = (
-        False  # True if a request may wait for a model; or a function of the body that returns this
-    )
+    # True if a request may wait for a model; or a function of the service and the body that returns this.
+    uses_model: bool | Callable[[Service, Any], bool] = False
     around: Callable[[Service], AbstractContextManager[Any]] = nullcontext  # entered before the body is read
 
 
@@ -152,7 +152,7 @@ def _handle(operation: Operation, service: Service, authorize: Callable[[], Gran
             parameters["form"] = form_of(operation.form)
         view = functools.partial(operation.view, service, **parameters)
         uses_model = operation.uses_model
-        if uses_model(parameters["body"]) if callable(uses_model) else uses_model:
+        if uses_model(service, parameters["body"]) if callable(uses_model) else uses_model:
             return service.threads.run(view)
         return view()
 
@@ -167,45 +167,56 @@ class ThreadLimit:
     """A limit on the number of threads that handle slow requests. A slow request waits for a model, uploads files or
     follows a job.
 
-    The limit is lower than the number of all threads, so that other requests always find a free thread. A slow request
-    over the limit waits a short time for the end of another slow request. If no slow request has ended recently, the
-    new request is refused at once, because a waiting request also blocks a thread. Thread-safe.
+    A slow request over the limit waits until another slow request ends, for at most `wait_seconds`, in the order in
+    which the requests came. A waiting request blocks a thread too, so at most `MAX_WAITING` requests wait. The server
+    has more threads than `threads` and `MAX_WAITING` together, so that other requests always find a free thread.
+    Thread-safe.
     """
 
-    def __init__(self, threads: int, *, wait_seconds: float = _WAIT_SECONDS) -> None:
+    def __init__(self, threads: int, *, wait_seconds: float) -> None:
         self._threads = max(1, threads)
         self._wait_seconds = wait_seconds
         self._used = 0
+        self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
-        self._changed_at = time.monotonic()
 
     def held(self) -> ExitStack:
         """Reserve a thread, and return an `ExitStack` whose `close` releases the thread. A second call of `close` does
-        nothing, because a server may close a response twice. Raises `Busy` if no thread is free."""
+        nothing, because a server may close a response twice. Raises `Busy` if no thread becomes free in time, or if
+        too many requests wait already."""
         with self._changed:
-            deadline = time.monotonic() + self._wait_seconds
-            while self._used >= self._threads:
-                left = min(deadline, self._changed_at + self._wait_seconds) - time.monotonic()
-                if left <= 0:
-                    message = f"Server busy: all worker threads are in use. Retry after {_RETRY_AFTER} s."
-                    raise Busy("threads", message, _RETRY_AFTER)
-                self._changed.wait(left)
-            self._count(1)
+            if self._used >= self._threads or self._waiting:
+                self._wait()
+            self._used += 1
         held = ExitStack()
-        held.callback(self._count, -1)
+        held.callback(self._release)
         return held
 
     def run(self, view: Callable[[], Result]) -> Result:
         """Reserve a thread, call `view` and return its response. A streamed response keeps its thread until the
-        response is closed. Raises `Busy` if no thread is free."""
+        response is closed. Raises `Busy` if no thread becomes free in time."""
         with self.held() as held:
             response = view()
             if isinstance(response, Response) and response.is_streamed:
                 response.call_on_close(held.pop_all().close)
             return response
 
-    def _count(self, change: int) -> None:
+    def _wait(self) -> None:
+        """Wait until a thread is free and all requests that came before have got a thread. Raises `Busy`."""
+        ticket = object()
+        if len(self._waiting) >= MAX_WAITING:
+            raise Busy("threads", _BUSY, _RETRY_AFTER)
+        self._waiting.append(ticket)
+        try:
+            if not self._changed.wait_for(
+                lambda: self._waiting[0] is ticket and self._used < self._threads, self._wait_seconds
+            ):
+                raise Busy("threads", _BUSY, _RETRY_AFTER)
+        finally:
+            self._waiting.remove(ticket)
+            self._changed.notify_all()
+
+    def _release(self) -> None:
         with self._changed:
-            self._used += change
-            self._changed_at = time.monotonic()
-            self._changed.notify()
+            self._used -= 1
+            self._changed.notify_all()

@@ -82,14 +82,14 @@ def _upload_slot(service: Service) -> Iterator[None]:
     """A context in which the current request counts as an upload in progress. The body of the request is read at the
     beginning. Raises `Busy` if too many uploads are in progress."""
     settings = service.af.settings
-    if not service.uploads.acquire(blocking=False):
-        raise Busy("max_uploads", f"Server busy: {settings.max_uploads} uploads are in progress. Retry later.")
-    try:
-        with nullcontext() if _prefers_job() else service.threads.held():
+    with nullcontext() if _prefers_job() else service.threads.held():
+        if not service.uploads.acquire(blocking=False):
+            raise Busy("max_uploads", f"Server busy: {settings.max_uploads} uploads are in progress. Retry later.")
+        try:
             _read_multipart(settings)
             yield
-    finally:
-        service.uploads.release()
+        finally:
+            service.uploads.release()
 
 
 @router.route(

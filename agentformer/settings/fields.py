@@ -135,7 +135,8 @@ class Settings:
     port: int = 8808
     server: str = "auto"  # gunicorn or waitress; auto: gunicorn where it runs
     workers: int = 1  # processes of gunicorn; each process loads the models
-    threads: int = 8  # threads of each process
+    threads: int = 8  # requests that each process handles at the same time
+    queue_seconds: float = 30.0  # a request waits so long for a free thread; after that, the answer is 429
     allowed_hosts: str = ""  # further allowed host names of requests: "memory.example.org, ..."
     cors_origins: str = ""  # origins of browser applications: "https://app.example.org, ..."; "": none
     log_format: str = "text"  # format of the access log: text or json
@@ -200,7 +201,7 @@ _POSITIVE = (
 )
 _NOT_NEGATIVE = (
     *("llm_retries", "clean_every", "clean_keep_recent", "cleanup_interval", "embed_retries", "embed_retry_seconds"),
-    *("job_days", "window_tokens"),
+    *("job_days", "window_tokens", "queue_seconds"),
 )
 _SMALLEST_WINDOW = 16  # tokens; a vector of a few words means little, but costs as much as a vector of a passage
 _RANGES = {

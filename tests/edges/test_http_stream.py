@@ -8,7 +8,9 @@ import signal
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +269,20 @@ def test_the_status_has_the_last_error_of_a_provider_and_no_key(server: Server, 
     (model,) = (used for name, used in status["providers"].items() if name.startswith("llm "))
     assert (response.status, model["last_error"] != "", KEY in told) == (200, True, False)
     assert (status["kinds"]["document"], status["spaces"][0]["spec"]) == (1, "hashing:256")
+
+
+def test_a_burst_of_questions_is_answered_and_others_are_not_kept_waiting(server: Server, talker: Talker) -> None:
+    """More questions than threads come at once. Each waits for its turn, and a request that needs no model does not."""
+    while b"The caretaker [1]." not in server.ask(WHO, stream=True).read():
+        time.sleep(0.1)  # after the failures of other tests, the model is asked again in a second
+    gate = threading.Event()
+    say(talker, gate, "The caretaker [1].")
+    with ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(lambda: server.ask(WHO, stream=True).read()) for _ in range(20)]
+        time.sleep(1.0)
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=BOUND) as health:
+            assert health.status == 200
+        assert [future.result() for future in asked if future.done()] == []
+        gate.set()
+        answers = [future.result(BOUND) for future in asked]
+    assert all(b"event: answer" in answer and b"The caretaker [1]." in answer for answer in answers)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
@@ -33,4 +36,52 @@ def test_a_view_that_fails_or_does_not_stream_gives_its_place_back() -> None:
     assert limit.run(lambda: "whole") == "whole"
     with limit.held(), pytest.raises(Busy):
         limit.held()
+    limit.held().close()
+
+
+def test_requests_over_the_limit_wait_in_the_order_in_which_they_came() -> None:
+    limit = ThreadLimit(1, wait_seconds=30)
+    held = limit.held()
+    order: list[int] = []
+
+    def request(number: int) -> None:
+        with limit.held():
+            order.append(number)
+
+    threads = [threading.Thread(target=request, args=(number,)) for number in range(8)]
+    for count, thread in enumerate(threads, 1):
+        thread.start()
+        while len(limit._waiting) < count:
+            time.sleep(0.001)
+    assert order == []
+    held.close()
+    for thread in threads:
+        thread.join(30)
+    assert order == list(range(8))
+
+
+def test_a_request_that_waits_in_vain_leaves_the_queue() -> None:
+    limit = ThreadLimit(1, wait_seconds=0.01)
+    with limit.held():
+        for _ in range(3):
+            with pytest.raises(Busy, match="Retry after 2 s"):
+                limit.held()
+    limit.held().close()
+
+
+def test_only_so_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has a thread for each of them, and one more for requests that need no model."""
+    monkeypatch.setattr("agentformer.api.operations.MAX_WAITING", 2)
+    limit = ThreadLimit(1, wait_seconds=30)
+    held = limit.held()
+    threads = [threading.Thread(target=lambda: limit.held().close()) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while len(limit._waiting) < 2:
+        time.sleep(0.001)
+    with pytest.raises(Busy):
+        limit.held()
+    held.close()
+    for thread in threads:
+        thread.join(30)
     limit.held().close()

@@ -39,6 +39,7 @@ from agentformer import errors
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import log_requests_to
+from agentformer.api.operations import MAX_WAITING
 from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.errors import AgentFormerError
@@ -131,7 +132,7 @@ class _Application(BaseApplication):  # type: ignore[misc]
         for name, value in {
             "bind": f"fd://{self._listener}",
             "workers": self.settings.workers,
-            "threads": self.settings.threads,
+            "threads": self.settings.threads + MAX_WAITING,
             "worker_class": _Worker,
             "timeout": _WORKER_TIMEOUT,
             "graceful_timeout": FINISH_SECONDS + _CLOSE_SECONDS,
