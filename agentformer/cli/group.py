@@ -52,7 +52,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "remember": "Store a fact, a decision, or a message of a session",
         "recall": "Search the memories that are relevant to a query, and show the best hits first",
         "context": "Show the context that a model gets for a task",
-        "memories": "List the stored entries, oldest first",
+        "memories": "List the memories, oldest first",
         "core": "Show and edit the core blocks, which are in every context",
         "update": "Change a memory; `history` shows its former versions",
         "supersede": "Replace an older memory by a newer one",

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,14 @@ def hint_namespaces(af: AgentFormer, namespace: str) -> None:
         return
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     say(f"note: namespace {namespace} is empty; namespaces with entries: {', '.join(names[:_NAMED])}{more}", err=True)
+
+
+def kinds_of(state: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return the number of entries of each kind in all backends. `state` is the result of `MemoryManager.status`.
+    The name `hierarchical` is skipped, because it is a second name of another backend."""
+    backends = state.get("backends", {"": state})
+    kinds = (Counter(backend["kinds"]) for name, backend in backends.items() if name != "hierarchical")
+    return sum(kinds, Counter())
 
 
 def nothing_recalled(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> str:

@@ -209,7 +209,8 @@ def excerpt(text: str) -> str:
 
 
 def print_answer(answer: Answer) -> None:
-    """Print an answer, its warnings and its citations."""
+    """Print an answer, its warnings and its citations. The text of an extractive answer consists of the quotes, so the
+    citations then show only the pages."""
     print_warnings(answer.warnings)
     say(answer.text)
     if answer.citations:
@@ -218,7 +219,8 @@ def print_answer(answer: Answer) -> None:
     for citation in answer.citations:
         page = f", page {citation.page}" if citation.page else ""
         label = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
-        say(f"[{citation.number}] {citation.document}{page}{label}: {' '.join(citation.quote.split())}")
+        quote = "" if answer.mode == "extractive" else f": {' '.join(citation.quote.split())}"
+        say(f"[{citation.number}] {citation.document}{page}{label}{quote}")
 
 
 def interval_text(interval: Interval, sign: str = "") -> str:

@@ -81,7 +81,7 @@ def test_one_message_is_answered_with_its_tools_memories_and_places(
     run("ingest", str(tmp_path / "rules.pdf"))
     run("remember", "Aino asks for the keys often.")
     model.reply = after(calling("rag_query", question="Who keeps the keys?"), "The caretaker [rules.pdf, 2].")
-    done = run("chat", "Who keeps the keys for Aino?", "--session", "monday")
+    done = run("chat", "Who keeps the keys for Aino?", "--session", "monday", "--verbose")
 
     assert done.exit_code == 0, done.output
     assert done.stdout == "The caretaker [rules.pdf, 2].\n"
@@ -120,6 +120,16 @@ def test_a_session_is_taken_up_again(run: Invoke, model: Model) -> None:
     said = [[message["content"] for message in body["messages"][1:]] for body in model.asked]
     assert said[1] == ["I have a boat.", "Hello.", "Which colour?"]
     assert len(said[2]) == 1
+
+
+@pytest.mark.parametrize("end", ["exit", "quit", "/quit", "EXIT"])
+def test_a_line_ends_the_conversation_and_memories_are_not_shown(run: Invoke, model: Model, end: str) -> None:
+    run("remember", "Aino has a boat.")
+    done = run("chat", said=f"What does Aino have, a boat?\n{end}\nAnother question\n")
+    assert (done.exit_code, len(model.asked)) == (0, 1), done.output
+    assert "Aino has a boat." in json.dumps(model.asked[0]["messages"])
+    assert "memory  " not in done.stderr
+    assert run("chat", said=f"{end}\n").exit_code == 0
 
 
 @pytest.mark.parametrize("options", [[], ["--read-only"]])
@@ -357,7 +367,7 @@ def test_a_talk_on_a_terminal(terminal: Terminal, model: Model, shown: Shown) ->
     terminal.until("A boat.")
     terminal.type("/memories\n")
     terminal.until("semantic/fact  Aino has a boat.")
-    terminal.type("/quit\n")
+    terminal.type("exit\n")
     assert terminal.end() == 0
     messages = shown("memories", "--kind", "message")["entries"]
     assert len({entry["session_id"] for entry in messages}) == 2

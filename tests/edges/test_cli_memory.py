@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import agentformer
-from tests.edges.conftest import Invoke
+from tests.edges.conftest import Invoke, Shown
 
 TEA = "Aino prefers tea."
 BOATS = ("Lokki", "Tiira", "Kuikka", "Haahka", "Merimetso", "Joutsen", "Sorsa", "Kajava", "Riskila", "Ruokki")
@@ -72,6 +72,24 @@ def test_memories_are_listed_page_by_page_and_by_tier_and_kind(shown: Callable[.
     assert [entry["id"] for entry in shown("memories", "--after", page["next"])["entries"]] == [ids[2], event["id"]]
     assert shown("memories", "--tier", "episodic")["entries"] == [event]
     assert shown("memories", "--kind", "task_complete", "--kind", "error")["entries"] == [event]
+
+
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_memories_are_listed_without_documents_and_recalled_with_what_belongs_to_nobody(
+    run: Invoke, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("AGENTFORMER_BACKEND", backend)
+    (tmp_path / "tea.txt").write_text("Tea is served at nine.")
+    run("ingest", str(tmp_path / "tea.txt"))
+    assert shown("memories")["entries"] == []
+    own = shown("remember", "Aino drinks tea.", "--user", "aino")["id"]
+    shared = shown("remember", "The office drinks tea and coffee.", "--kind", "custom")["id"]
+    shown("remember", "Bob drinks no tea.", "--user", "bob")
+    assert [entry["user_id"] for entry in shown("memories")["entries"]] == ["aino", None, "bob"]
+    assert [entry["id"] for entry in shown("memories", "--user", "aino")["entries"]] == [own]
+    assert {entry["kind"] for entry in shown("memories", "--kind", "chunk")["entries"]} == {"chunk"}
+    hits = shown("recall", "who drinks tea", "--user", "aino", "--kind", "fact", "--kind", "custom")["hits"]
+    assert {hit["id"] for hit in hits} == {own, shared}
 
 
 @pytest.mark.usefixtures("empty_memory")

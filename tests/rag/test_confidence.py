@@ -269,7 +269,12 @@ def test_the_setting_reaches_the_answers_and_each_tells_its_confidence(tmp_path:
 def test_the_command_line_tells_the_confidence_of_quotations(capsys: pytest.CaptureFixture[str]) -> None:
     answer = Answerer(None, None).answer("Who keeps the keys?", HITS)
     print_answer(answer)
-    assert f"(extractive, confidence {answer.confidence:.2f})" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"(extractive, confidence {answer.confidence:.2f})" in shown
+    assert answer.citations
+    for citation in answer.citations:
+        assert shown.count(" ".join(citation.quote.split())) == 1, "each quote is printed once"
+        assert f"[{citation.number}] {citation.document}" in shown
 
 
 def test_a_bound_out_of_range_is_refused() -> None:

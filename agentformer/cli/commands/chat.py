@@ -35,7 +35,8 @@ _WITHOUT_MODEL = (
 _HELP = """/memories  show the memories of the last answer
 /tools     show the tools of the model
 /new       start a new session
-/quit      end (or Ctrl-D); Ctrl-C stops an answer"""
+/quit      end (also exit, quit or Ctrl-D); Ctrl-C stops an answer"""
+_ENDS = ("/quit", "/exit", "quit", "exit")  # each of these lines ends the conversation
 
 
 @main.command(
@@ -63,6 +64,7 @@ _HELP = """/memories  show the memories of the last answer
     metavar="TOOL",
     help="Allow this tool to change data also after the model has read stored text. The option can be repeated.",
 )
+@click.option("--verbose", is_flag=True, help="Show the memories that the model gets.")
 @common
 @in_place
 def chat(
@@ -71,6 +73,7 @@ def chat(
     read_only: bool,
     without: tuple[str, ...],
     allow: tuple[str, ...],
+    verbose: bool,
     place: dict[str, Any],
     as_json: bool,
     **options: Any,
@@ -79,9 +82,10 @@ def chat(
 
     With MESSAGE, the command prints the answer to this message and ends. If MESSAGE is `-`, the message is all of
     standard input. Without MESSAGE, the command starts a conversation on the terminal. If standard input is not a
-    terminal, each line of standard input is a message. The tools and memories that the model uses are shown on standard
-    error. With --json, the command prints a JSON object for each turn. With --user, the model gets only the messages of
-    this user in the session, and the answers to these messages. With --namespace, tools use only this namespace.
+    terminal, each line of standard input is a message. The line `exit` or `quit` ends the conversation. The tools that
+    the model uses are shown on standard error. With --verbose, the memories that it gets are shown too. With --json,
+    the command prints a JSON object for each turn. With --user, the model gets only the messages of this user in the
+    session, and the answers to these messages. With --namespace, tools use only this namespace.
 
     After the model has read stored text, a tool that changes or deletes data runs only in two cases: --allow names the
     tool, or the user at the terminal allows the call. The command requires a language model; for example, set
@@ -100,7 +104,7 @@ def chat(
         grant = Grant(frozenset(rights), without=frozenset(without))
         agent = _agent(af, place, folder, grant, {*allow, *af.settings.agent_permit.split()}, as_json)
         try:
-            code = _run(Chat(agent, session, as_json), text)
+            code = _run(Chat(agent, session, as_json=as_json, verbose=verbose), text)
         finally:
             if not agent.close():
                 say("note: a tool was still running when the chat ended", err=True)
@@ -108,12 +112,14 @@ def chat(
 
 
 class Chat:
-    """The turns of a conversation. Used memories and tool calls are shown as soon as they happen."""
+    """The turns of a conversation. Tool calls are shown as soon as they happen. If `verbose` is true, the memories that
+    the model gets are shown too."""
 
-    def __init__(self, agent: Agent, session: str, as_json: bool) -> None:
+    def __init__(self, agent: Agent, session: str, *, as_json: bool, verbose: bool) -> None:
         self.session = session
         self._agent = agent
         self._as_json = as_json
+        self._verbose = verbose
         self._last: Turn | None = None
 
     def begin(self) -> None:
@@ -143,10 +149,12 @@ class Chat:
         say(f"\nnote: interrupted{stored}", err=True)
 
     def read_line(self) -> str:
-        """Return the next line that the user types, or `/quit` at the end of input. Ctrl-C discards the line."""
+        """Return the next line that the user types, or `/quit` if the user ends the conversation. Ctrl-C discards the
+        line."""
         while True:
             try:
-                return input("" if self._as_json else "> ").strip()
+                line = input("" if self._as_json else "> ").strip()
+                return "/quit" if line.lower() in _ENDS else line
             except EOFError:
                 say(err=True)
                 return "/quit"
@@ -171,6 +179,8 @@ class Chat:
         if self._as_json:
             return
         if isinstance(event, Recalled):
+            if not self._verbose:
+                return
             for memory in event.memories[:_MEMORIES]:
                 dim(f"memory  {memory.share}/{memory.kind}  {excerpt(memory.excerpt)}")
             if more := len(event.memories[_MEMORIES:]):
@@ -226,7 +236,9 @@ def _run(chat: Chat, message: str | None) -> int:
     answers: list[bool] = []
     try:
         for text in _lines() if message is None else (message,):
-            answers.append(chat.turn(text))  # noqa: PERF401  each answer is shown at once
+            if message is None and text.lower() in _ENDS:
+                return 0 if all(answers) else 1
+            answers.append(chat.turn(text))
     except KeyboardInterrupt:
         chat.interrupted()
         return INTERRUPTED

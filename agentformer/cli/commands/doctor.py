@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from agentformer.cli.group import common, examples, main
-from agentformer.cli.inputs import open_existing, require_memory
+from agentformer.cli.inputs import kinds_of, open_existing, require_memory
 from agentformer.cli.output import plural, print_json, print_warnings, say, watching
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect, salvage
@@ -60,7 +60,7 @@ def _status_lines(
     names = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:_NAMED])
     return [
         ("memory", f"{af.settings.index_dir} ({af.settings.backend}), files in {af.settings.upload_dir}"),
-        ("entries", f"{sum(counts.values())}{_listed(_kinds(state))}"),
+        ("entries", f"{sum(counts.values())}{_listed(kinds_of(state))}"),
         ("namespaces", f"{names}{more}" if counts else "none"),
         ("documents", f"{len(documents)} in {namespace}{_listed(states)}"),
         *_embedding(af, state, sum(af.backend.pending(Scope(name)) for name in counts)),
@@ -98,14 +98,6 @@ def _providers(providers: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, st
             errors = f"; errors{_listed(usage['errors'])}; last error: {usage['last_error']}" if usage["errors"] else ""
             lines.append(f"{name}: {plural(usage['calls'], 'call')}, {usage['mean_ms']:.0f} ms each{errors}")
     return _labelled("providers", lines or ["not called in this process"])
-
-
-def _kinds(state: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return the number of entries of each kind in all backends. The name `hierarchical` is skipped, because it is a
-    second name of another backend."""
-    backends = state.get("backends", {"": state})
-    kinds = (Counter(backend["kinds"]) for name, backend in backends.items() if name != "hierarchical")
-    return sum(kinds, Counter())
 
 
 def _listed(counts: Mapping[Any, int]) -> str:

@@ -13,6 +13,7 @@ from agentformer.cli.group import Command, category, common, examples, in_place,
 from agentformer.cli.inputs import (
     edit_hint,
     hint_namespaces,
+    kinds_of,
     nothing_listed,
     nothing_recalled,
     object_of,
@@ -26,7 +27,7 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.memory.context.plan import Context, ContextReport
 from agentformer.records.entry_json import entry_to_json
 from agentformer.tools.result_json import context_json, hit_json, memory_hit_json, reference_json
-from agentformer.types import TIERS, Decay, Hit, Hits, MemoryEntry, Reference, Scope, Vote
+from agentformer.types import DOCUMENT_KINDS, TIERS, Decay, Hit, Hits, MemoryEntry, Reference, Scope, Vote
 
 _MESSAGE = ("role", "speaker")
 _FACT_ONLY = ("tier", "kind", "title", "category", "salience")
@@ -142,8 +143,11 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
 def recall(
     query: str, limit: int, every: bool, references: bool, explain: bool, place: Any, as_json: bool, **given: Any
 ) -> None:
-    """Search the memories that are relevant to a query, and show the best hits first."""
-    scope = _scope(place, given) | {"min_salience": given.pop("min_salience")}
+    """Search the memories that are relevant to a query, and show the best hits first.
+
+    With --user or --project, the command also searches the memories that belong to no user or to no project.
+    """
+    scope = _scope(place, given) | {"min_salience": given.pop("min_salience"), "or_nobody": True}
     search = {**scope, "limit": limit, "relevant_only": not every}
     hits = Hits()
     records: list[Reference] = []
@@ -237,13 +241,15 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
 @common
 @in_place
 def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) -> None:
-    """List the stored entries, oldest first.
+    """List the memories, oldest first.
 
-    With --json, the output has a field `next`. To list the next entries, pass the value of this field to --after. Pages
-    and chunks of documents are entries too.
+    With --json, the output has a field `next`. To list the next memories, pass the value of this field to --after.
+    Documents and their pages and chunks are not memories. They are listed only if --kind names them: document, page or
+    chunk.
     """
     scope = _scope(place, given)
     with open_existing(**given) as af:
+        scope["kinds"] = scope["kinds"] or _remembered_kinds(af)
         entries = af.memory.list(limit=limit, after=after, **scope)
         nothing = ""
         if not entries:
@@ -256,6 +262,12 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
     print_entries(entries)
     if not entries:
         say(nothing)
+
+
+def _remembered_kinds(af: AgentFormer) -> tuple[str, ...]:
+    """Return the kinds of all stored entries, except the kinds of documents and their parts. The result is never empty,
+    because an empty tuple would select all entries."""
+    return tuple(sorted(kinds_of(af.memory.status()).keys() - DOCUMENT_KINDS)) or ("fact",)
 
 
 def _scope(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
