@@ -97,6 +97,17 @@ without_tools = click.option(
 )
 
 
+where = click.option(
+    "--where",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Use only entries with this value in their metadata. VALUE is JSON, or a text. The option can be repeated.",
+)
+document = click.option(
+    "--document", metavar="NAME", help="Use only the document with this name, or with this id. `list` shows both."
+)
+
+
 class Described(click.Command):
     """A command whose help lists the options in a fixed order: the options of this command, the options of the scope
     (such as --session), and the options of every command."""

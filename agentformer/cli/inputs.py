@@ -8,14 +8,14 @@ import json
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentformer.cli.output import fail, say
-from agentformer.errors import InvalidInput
+from agentformer.errors import InvalidInput, NotFound
 from agentformer.records.fields import MAX_CONTENT
 from agentformer.settings import Settings, load_settings
 from agentformer.types import Hits, Query, Scope
@@ -80,6 +80,39 @@ def source_of(text: str) -> dict[str, str]:
     if not source_type or not source_id:
         raise InvalidInput("--source", "must be TYPE:ID, such as ticket:4711")
     return {"source_type": source_type, "source_id": source_id}
+
+
+def metadata_of(conditions: Sequence[str]) -> dict[str, Any]:
+    """Return the metadata that the values of --where describe, such as `year=2026`. A value that is not JSON is a text.
+    Raises `InvalidInput` if a condition does not have the form KEY=VALUE, or if a key has two different values."""
+    metadata: dict[str, Any] = {}
+    for condition in conditions:
+        key, sign, text = condition.partition("=")
+        if not (key and sign):
+            raise InvalidInput("--where", f"must be KEY=VALUE, such as site=north, got {condition!r:.80}")
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = text
+        if metadata.setdefault(key, value) != value:
+            raise InvalidInput("--where", f"gives two different values of {key!r:.80}; use each key once")
+    return metadata
+
+
+def document_id_of(af: AgentFormer, name: str | None, namespace: str) -> str | None:
+    """Return the id of the document with this name or id. Return None if `name` is None. Raises `NotFound` if there is
+    no such document, and `InvalidInput` if several documents have this name."""
+    if name is None:
+        return None
+    documents = af.rag.documents(namespace=namespace)
+    ids = [document.id for document in documents if name in (document.id, document.name)]
+    if len(ids) > 1:
+        raise InvalidInput("--document", f"several documents have this name; give one of the ids {', '.join(ids)}")
+    if not ids:
+        raise NotFound(
+            f"there is no document {name!r:.200} in namespace {namespace}; `agentformer list` shows the names"
+        )
+    return ids[0]
 
 
 def check_tools(option: str, names: Collection[str], tools: Collection[str]) -> None:

@@ -136,8 +136,9 @@ class MemoryManager:
 
         `scope` contains filters: `namespace`, `session_id`, `agent_id`, `user_id`, `project`, `tiers`, `kinds`,
         `categories`, `metadata` (an entry must have the same values under these keys), `occurred_from`, `occurred_to`,
-        `parent_id`, `source_type`, `source_id`, `min_salience` (importance after decay) and `include_archived`. The
-        default of `namespace` is "default". Any other filter that is not given allows every value.
+        `parent_id`, `document_id`, `source_type`, `source_id`, `min_salience` (importance after decay) and
+        `include_archived`. The default of `namespace` is "default". Any other filter that is not given allows every
+        value.
 
         `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
         no word of `text` and has a cosine below `Settings.noise_floor`, unless words or vectors are unavailable. With

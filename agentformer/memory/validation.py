@@ -70,6 +70,7 @@ class ScopeFields(Place, total=False):
     source_type: str | None
     source_id: str | None
     parent_id: str | None
+    document_id: str | None  # only the pages and chunks of this document
     min_salience: float  # 0..1, after decay
     include_archived: bool
     or_nobody: bool  # with a user or project: also entries without a user or project
@@ -158,7 +159,7 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
     falls with time. Raises `InvalidInput`."""
     check_known(values, ScopeFields.__annotations__)
     given = values.get
-    optional = ("session_id", "agent_id", "user_id", "project", "source_type", "source_id", "parent_id")
+    optional = ("session_id", "agent_id", "user_id", "project", "source_type", "source_id", "parent_id", "document_id")
     return Scope(
         namespace=fields.name("namespace", given("namespace", DEFAULT_NAMESPACE)),
         tiers=tuple(fields.tier(tier) for tier in fields.names("tiers", given("tiers", ()))),
@@ -178,8 +179,7 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
 def checked(scope: Scope) -> Scope:
     """Check all values of the scope, and return a scope with the checked values. Raises `InvalidInput`."""
     values = {name: getattr(scope, name) for name in ScopeFields.__annotations__}
-    valid = scope_from(values, scope.decay)
-    return replace(valid, document_id=fields.optional_name("document_id", scope.document_id))
+    return scope_from(values, scope.decay)
 
 
 def place_from(values: Mapping[str, Any]) -> dict[str, Any]:

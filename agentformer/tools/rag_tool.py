@@ -147,17 +147,19 @@ class RAGTool:
         top_k: int | None = None,
         namespace: str = DEFAULT_NAMESPACE,
         filters: Mapping[str, Any] | None = None,
+        document_id: str | None = None,
         max_tokens: int | None = None,
         extractive: bool = False,
     ) -> Answer:
         """Answer a question from the best `top_k` chunks. The answer has citations, hits, warnings and timings.
 
-        `filters` are metadata: only documents with equal values in their metadata are used. `max_tokens` (1..4096)
-        limits the answer of a language model. If `extractive` is true, no language model is called, and the answer
-        consists of quotes. Raises `InvalidInput` for an empty question.
+        `filters` are metadata: only documents with equal values in their metadata are used. If `document_id` is given,
+        only this document is used. `max_tokens` (1..4096) limits the answer of a language model. If `extractive` is
+        true, no language model is called, and the answer consists of quotes. Raises `InvalidInput` for an empty
+        question.
         """
         max_tokens = _checked_tokens(max_tokens)
-        hits, stopwatch = self._search(question, top_k, namespace, filters)
+        hits, stopwatch = self._search(question, top_k, namespace, filters, document_id)
         answer = self._answerer().answer(question, hits, max_tokens=max_tokens, extractive=extractive)
         return self._completed(answer, hits, stopwatch)
 
@@ -168,6 +170,7 @@ class RAGTool:
         top_k: int | None = None,
         namespace: str = DEFAULT_NAMESPACE,
         filters: Mapping[str, Any] | None = None,
+        document_id: str | None = None,
         max_tokens: int | None = None,
     ) -> Generator[AnswerEvent, None, None]:
         """Return a generator that yields the answer to a question in pieces, and at the end the complete `Answer`. The
@@ -178,7 +181,7 @@ class RAGTool:
         Closing the generator stops the language model.
         """
         max_tokens = _checked_tokens(max_tokens)
-        hits, stopwatch = self._search(question, top_k, namespace, filters)
+        hits, stopwatch = self._search(question, top_k, namespace, filters, document_id)
         return self._events(question, hits, max_tokens, stopwatch)
 
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
@@ -234,13 +237,20 @@ class RAGTool:
             self._originals.discard(digest, self._ingest().in_use)
 
     def _search(
-        self, question: str, top_k: int | None, namespace: str, filters: Mapping[str, Any] | None
+        self,
+        question: str,
+        top_k: int | None,
+        namespace: str,
+        filters: Mapping[str, Any] | None,
+        document_id: str | None,
     ) -> tuple[Hits, _Stopwatch]:
         stopwatch = _Stopwatch()
         _check_question(question, self._limits.max_question_chars)
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
         metadata = fields.metadata(filters, "filters")
-        chunks = Scope(fields.name("namespace", namespace), kinds=("chunk",), metadata=metadata)
+        document_id = fields.optional_name("document_id", document_id)
+        name = fields.name("namespace", namespace)
+        chunks = Scope(name, kinds=("chunk",), metadata=metadata, document_id=document_id)
         hits = self._backend.search(Query(question, chunks, limit))
         self._usage.count((hit.entry.id for hit in hits), matches=1)
         stopwatch.searched = time.perf_counter()

@@ -92,6 +92,31 @@ def test_memories_are_listed_without_documents_and_recalled_with_what_belongs_to
     assert {hit["id"] for hit in hits} == {own, shared}
 
 
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_ask_and_search_use_only_the_selected_documents(
+    run: Invoke, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("AGENTFORMER_BACKEND", backend)
+    for name, year in (("a.txt", "2025"), ("b.txt", '"2025"'), ("c.txt", "2026")):
+        (tmp_path / name).write_text(f"The fee in {name} is paid in May.")
+        shown("ingest", str(tmp_path / name), "--metadata", f'{{"year": {year}}}')
+    (b,) = (each["id"] for each in shown("list")["documents"] if each["name"] == "b.txt")
+    for options, names in (
+        ((), {"a.txt", "b.txt", "c.txt"}),
+        (("--where", "year=2025"), {"a.txt"}),
+        (("--where", 'year="2025"'), {"b.txt"}),
+        (("--document", "c.txt"), {"c.txt"}),
+        (("--document", b), {"b.txt"}),
+        (("--document", "c.txt", "--where", "year=2025"), set()),
+    ):
+        for command in ("ask", "search"):
+            hits = shown(command, "When is the fee paid?", *options)["hits"]
+            assert {hit["document"] for hit in hits} == names, (command, options)
+    for option, value in (("--document", "d.txt"), ("--where", "year"), ("--where", "=1")):
+        assert run("ask", "When?", option, value).exit_code == run("search", "fee", option, value).exit_code == 2
+    assert run("search", "fee", "--where", "year=1", "--where", "year=2").exit_code == 2
+
+
 @pytest.mark.usefixtures("empty_memory")
 def test_an_empty_list_says_why(run: Invoke, shown: Callable[..., Any]) -> None:
     nothing = "namespace default is empty; add an entry with: agentformer remember TEXT\n"

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import common, examples, main
-from agentformer.cli.inputs import hint_namespaces, object_of, open_existing
+from agentformer.cli.group import common, document, examples, main, where
+from agentformer.cli.inputs import document_id_of, hint_namespaces, metadata_of, object_of, open_existing
 from agentformer.cli.output import (
     INTERRUPTED,
     bar,
@@ -86,6 +86,7 @@ def ingest(
     epilog=examples(
         'agentformer ask "Who holds the keys?"',
         'agentformer ask "Who holds the keys?" --stream',
+        'agentformer ask "Who holds the keys?" --document handbook.pdf --where site=north',
         "agentformer ask \"What did the board decide?\" --namespace board --json | jq '.citations[].page'",
     )
 )
@@ -98,18 +99,23 @@ def ingest(
     is_flag=True,
     help="Print the answer while the model writes it. With --json, print one event of the answer per line.",
 )
+@where
+@document
 @common
 def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Answer a question from the documents, with citations.
 
     The exit code is 1 if the language model did not complete the answer.
     """
+    filters, name = metadata_of(options.pop("where")), options.pop("document")
     with open_existing(**options) as af:
+        document_id = document_id_of(af, name, namespace)
+        place: dict[str, Any] = {"top_k": top_k, "namespace": namespace, "filters": filters, "document_id": document_id}
         if stream:
-            with closing(af.rag.stream(question, top_k=top_k, namespace=namespace)) as events:
+            with closing(af.rag.stream(question, **place)) as events:
                 complete = _print_stream(events, as_json)
         else:
-            answer = af.rag.query(question, top_k=top_k, namespace=namespace)
+            answer = af.rag.query(question, **place)
             complete = answer.complete
             if as_json:
                 print_json(answer_json(answer))

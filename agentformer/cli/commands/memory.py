@@ -9,11 +9,13 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import Command, category, common, examples, in_place, main
+from agentformer.cli.group import Command, category, common, document, examples, in_place, main, where
 from agentformer.cli.inputs import (
+    document_id_of,
     edit_hint,
     hint_namespaces,
     kinds_of,
+    metadata_of,
     nothing_listed,
     nothing_recalled,
     object_of,
@@ -172,16 +174,21 @@ def recall(
         'agentformer search "keys"',
         'agentformer search "keys" --explain',
         'agentformer search "kevätkokous" --limit 3 --json',
+        'agentformer search "fee" --document rules/2026.pdf --where year=2026',
     )
 )
 @click.argument("query")
 @_limit("hits", 10, 1000)
 @_explain
+@where
+@document
 @common
 def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Search documents and memories, and show the best hits first."""
+    metadata, name = metadata_of(options.pop("where")), options.pop("document")
     with open_existing(**options) as af:
-        hits = af.memory.search(query, namespace=namespace, limit=limit)
+        document_id = document_id_of(af, name, namespace)
+        hits = af.memory.search(query, namespace=namespace, limit=limit, metadata=metadata, document_id=document_id)
         if not hits:
             hint_namespaces(af, namespace)
     _print_hits(hits, hit_json, as_json, explain=explain)
