@@ -10,27 +10,32 @@ from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry
 
 Right = Literal["read", "write", "admin"]
+Need = Right | Literal["change"]  # of an operation; `change` stands for the rights `read` and `write` together
 RIGHTS: tuple[Right, ...] = ("read", "write", "admin")
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     """The rights of a caller. The right `admin` includes `read` and `write`. The right `write` does not include `read`,
-    so a caller may be allowed to store entries but not to read them. If `namespaces` is empty, the caller may use all
-    namespaces."""
+    so a caller may be allowed to store entries but not to read them. Such a caller cannot change or delete entries
+    either. If `namespaces` is empty, the caller may use all namespaces."""
 
     rights: frozenset[Right]
     namespaces: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()  # tools that are switched off
     key_id: str = ""  # "": the caller has no key, such as a caller of the library
 
-    def may(self, right: Right) -> bool:
-        return right in self.rights or "admin" in self.rights
+    def may(self, need: Need) -> bool:
+        """Return True if the caller has this right. `change` needs the rights `read` and `write`, because the answer to
+        a change, such as "there is no entry", shows what is stored."""
+        rights = {"read", "write"} if need == "change" else {need}
+        return rights <= self.rights or "admin" in self.rights
 
-    def require(self, right: Right) -> None:
-        """Raise `Forbidden` if the caller does not have this right."""
-        if not self.may(right):
-            raise Forbidden(f"this key does not have the right to {right}; use a key that has this right")
+    def require(self, need: Need) -> None:
+        """Raise `Forbidden` if the caller does not have this right. See `may`."""
+        for right in RIGHTS[:2] if need == "change" else (need,):
+            if not self.may(right):
+                raise Forbidden(f"this key does not have the right to {right}; use a key that has this right")
 
     def require_tool(self, name: str) -> None:
         """Raise `Forbidden` if the tool with this name is switched off for the caller."""

@@ -190,7 +190,7 @@ class Agent:
         and return False."""
         if self.stores:
             place: Any = {"namespace": self._namespace, **self._owner}
-            self._af.memory.add_message(session, role, text, metadata=metadata, **place)
+            self._af.memory.add_message(session, role, text, metadata=fields.ProgramMetadata(metadata), **place)
             return True
         with self._lock:
             messages = self._unstored.setdefault(session, [])
@@ -209,7 +209,7 @@ class Agent:
         if self._refusal:
             warnings.append(_NO_TOOLS.format(error=self._refusal))
         if outcome.from_model:
-            calls = {"tools": [*map(_noted, loop.results[:_NOTED])], "retrieved": permission.retrieved}
+            calls = {"tools": [*map(_noted, loop.results[:_NOTED])], fields.RETRIEVED: permission.retrieved}
             try:
                 self._keep("assistant", checked.text, session, finish=outcome.finish, **calls)
             except AgentFormerError as error:  # the answer is still returned

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from agentformer.agent.turn import OnEvent, ToolRun, ToolStart
-from agentformer.records.entries import AFTER_RETRIEVED_TEXT
+from agentformer.records.fields import AFTER_RETRIEVED_TEXT, RETRIEVED, STORED_BY_KEY, WORDS_CHANGED
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import ToolDefinition
 from agentformer.tools.toolbox import Toolbox, ToolResult
@@ -113,13 +113,16 @@ def may_quote(item: Any) -> bool:
     """Return whether `item`, which is an entry or a message, may contain text from documents or tools.
 
     Core memory and messages that the user wrote contain no such text. An answer contains no such text if its metadata
-    says that the model had not read text from the store.
+    say that the model had not read text from the store. A message may contain such text if another speaker wrote it, if
+    it was changed later, or if a key without the right to read stored it. Only the program sets these metadata.
     """
     if not isinstance(item, MemoryEntry):
         return bool(item.role != "user")
     if item.kind != "message":
         return item.tier != "core"
-    return bool(item.speaker) if item.role == "user" else item.metadata.get("retrieved") is not False
+    if item.speaker or not item.metadata.keys().isdisjoint((STORED_BY_KEY, WORDS_CHANGED)):
+        return True
+    return item.role != "user" and (item.role != "assistant" or item.metadata.get(RETRIEVED) is not False)
 
 
 @dataclass(frozen=True, slots=True)

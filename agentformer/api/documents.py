@@ -72,7 +72,7 @@ def document(service: Service, grant: Grant, query: models.DocumentParameters, d
     return reply(document_json(_find(service.af, grant, document_id, query.namespace)))
 
 
-@router.route("DELETE", _DOCUMENT, "write", {204: None}, tool="memory_delete")
+@router.route("DELETE", _DOCUMENT, "change", {204: None}, tool="memory_delete")
 def delete(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
     """Delete a document, its passages and pages, and its original file."""
     document = _find(service.af, grant, document_id, query.namespace)

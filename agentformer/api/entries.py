@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from flask import Response, abort, request, url_for
@@ -15,13 +16,13 @@ from agentformer.api.models import memory as models
 from agentformer.api.models import requests
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import arguments_of
-from agentformer.api.response import problem, reply, reply_to_reader
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.api.response import problem, reply
+from agentformer.errors import Conflict, Forbidden, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.memory import validation
 from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_json
-from agentformer.types import MemoryEntry
+from agentformer.types import MemoryEntry, Scope
 
 MEMORY = "/api/memory"
 _ENTRY = f"{MEMORY}/{{entry_id}}"
@@ -60,17 +61,35 @@ def entry_response(entry: MemoryEntry) -> Response:
 
 def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
     """Return the response to a request that stored an entry. For a new entry, the status is 201. For an entry that
-    existed already, the status is 200, or 204 without content if the grant has no right to read."""
+    existed already, the status is 200. If the grant has no right to read, the response is always 204 without the id, so
+    that the client does not learn which entries exist."""
+    if not grant.may("read"):
+        return Response(status=204)
     headers = {"Location": url_for(f".get {_ENTRY}", entry_id=entry.id), **_etag(entry)}
-    if not entry.repeat_count:
-        return reply(entry_to_json(entry), 201, headers)
-    return reply_to_reader(grant, entry_to_json(entry), headers)
+    return reply(entry_to_json(entry), 200 if entry.repeat_count else 201, headers)
 
 
-def changed_response(entry: MemoryEntry, grant: Grant) -> Response:
-    """Return a response with status 200 and the changed entry, or with status 204 and no content if the grant has no
-    right to read."""
-    return reply_to_reader(grant, entry_to_json(entry), _etag(entry))
+def new_entry_arguments(
+    af: AgentFormer, grant: Grant, body: requests.NewMemory | requests.NewMessage
+) -> dict[str, Any]:
+    """Return the arguments with which the entry in the body is stored.
+
+    A grant without the right to read may only add entries. Raises `Forbidden` if the new entry would be a core block,
+    would replace the entries of a record, or would belong to a session with messages of other callers. The metadata of
+    the new entry name the key, so that the text does not count as said by the user.
+    """
+    arguments = arguments_of(body, grant, exclude_unset=True)
+    if grant.may("read"):
+        return arguments
+    if body.source_id is not None or (isinstance(body, requests.NewMemory) and body.tier == "core"):
+        grant.require("change")
+    if body.session_id is None:
+        return arguments
+    marked = {fields.STORED_BY_KEY: grant.key_id}
+    messages = Scope(arguments["namespace"], kinds=("message",), session_id=body.session_id, include_archived=True)
+    if af.backend.count(messages) != af.backend.count(replace(messages, metadata=marked)):
+        raise Forbidden("this session has messages of other callers; use another session, or a key that may read")
+    return {**arguments, "metadata": fields.program_metadata(arguments.get("metadata"), marked)}
 
 
 @router.route(
@@ -86,10 +105,11 @@ def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
     """Store a memory.
 
     For a new memory, the response is 201 with the new entry. If an entry with the same content exists already, no
-    second entry is stored, and the response is 200 with the existing entry, or 204 for a key without the right to read.
-    The header `Location` is the URL of the entry, and the header `ETag` is the version of the entry.
+    second entry is stored, and the response is 200 with the existing entry. The header `Location` is the URL of the
+    entry, and the header `ETag` is the version of the entry. For a key without the right to read, the response is 204
+    in both cases; such a key cannot store core blocks, `source_id`, or entries in a session of other callers.
     """
-    return stored_response(service.af.memory.store(**arguments_of(body, grant, exclude_unset=True)), grant)
+    return stored_response(service.af.memory.store(**new_entry_arguments(service.af, grant, body)), grant)
 
 
 @router.route(
@@ -104,15 +124,15 @@ def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
 def store_many(service: Service, grant: Grant, body: requests.NewMemories) -> Response:
     """Store several memories in one transaction.
 
-    If one memory cannot be stored, no memory is stored. The entries in the response have the order of `items`. If some
-    of the memories existed already and the key has no right to read, the response is 204.
+    If one memory cannot be stored, no memory is stored. The entries in the response have the order of `items`. For a
+    key without the right to read, the response is 204.
     """
-    items = [arguments_of(item, grant, exclude_unset=True) for item in body.items]
+    items = [new_entry_arguments(service.af, grant, item) for item in body.items]
     try:
         entries = service.af.memory.store_many(items)
     except InvalidInput as error:
         raise _numbered(items, error) from None
-    if any(entry.repeat_count for entry in entries) and not grant.may("read"):
+    if not grant.may("read"):
         return Response(status=204)
     return reply({"entries": entries_json(entries)}, 201)
 
@@ -156,8 +176,8 @@ def history(service: Service, grant: Grant, entry_id: str) -> Response:
 @router.route(
     "PATCH",
     _ENTRY,
-    "write",
-    {200: models.Entry, 204: None},
+    "change",
+    {200: models.Entry},
     headers=_IF_MATCH,
     errors=(409, 412),
     uses_model=True,
@@ -167,16 +187,15 @@ def update(service: Service, grant: Grant, body: requests.MemoryChange, entry_id
     """Change a memory. The former version stays in the history of the memory.
 
     The header `If-Match` can contain the expected version. If the memory has another version, nothing is changed, and
-    the response is 412. Passages and pages of documents cannot be changed: upload the document again. For a key without
-    the right to read, the response is 204.
+    the response is 412. Passages and pages of documents cannot be changed: upload the document again.
     """
     with _if_match(service.af, grant, entry_id) as version:
         changes = body.model_dump(exclude_unset=True)
         entry = service.af.memory.update(entry_id, expected_version=version, **changes)
-    return changed_response(entry, grant)
+    return entry_response(entry)
 
 
-@router.route("DELETE", _ENTRY, "write", {204: None}, headers=_IF_MATCH, errors=(412,), tool="memory_delete")
+@router.route("DELETE", _ENTRY, "change", {204: None}, headers=_IF_MATCH, errors=(412,), tool="memory_delete")
 def delete(service: Service, grant: Grant, entry_id: str) -> Response:
     """Delete a memory permanently, with its history and with the summaries that were made from this memory.
 

@@ -7,17 +7,17 @@ from flask import Response
 from agentformer.access.grant import Grant
 from agentformer.api.entries import (
     MEMORY,
-    changed_response,
     entries_json,
     entry_response,
     find_entry,
+    new_entry_arguments,
     stored_response,
 )
 from agentformer.api.models import memory as models
 from agentformer.api.models import requests
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import arguments_of, check_length
-from agentformer.api.response import reply, reply_to_reader
+from agentformer.api.response import reply
 from agentformer.tools.result_json import context_json, memory_hit_json, report_json
 from agentformer.types import Scope
 
@@ -49,14 +49,15 @@ def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Respo
     return reply({"hits": [memory_hit_json(hit) for hit in hits], "warnings": list(hits.warnings)})
 
 
-@router.route("POST", f"{MEMORY}/messages", "write", {201: models.Entry}, uses_model=True)
+@router.route("POST", f"{MEMORY}/messages", "write", {201: models.Entry, 204: None}, uses_model=True)
 def add_message(service: Service, grant: Grant, body: requests.NewMessage) -> Response:
     """Store a message of a session.
 
     A message is always stored, even if an equal message exists. After every few messages, the server summarizes the
-    older messages of the session.
+    older messages of the session. For a key without the right to read, the response is 204, and every message of the
+    session must come from this key.
     """
-    return stored_response(service.af.memory.add_message(**arguments_of(body, grant, exclude_unset=True)), grant)
+    return stored_response(service.af.memory.add_message(**new_entry_arguments(service.af, grant, body)), grant)
 
 
 @router.route("GET", f"{MEMORY}/messages", "read", {200: models.Transcript}, tool="conversation_search")
@@ -77,7 +78,7 @@ def context(service: Service, grant: Grant, body: requests.ContextRequest) -> Re
 
 
 @router.route(
-    "POST", f"{MEMORY}/clean", "write", {200: models.CleaningReport}, uses_model=True, tool="memory_consolidate"
+    "POST", f"{MEMORY}/clean", "change", {200: models.CleaningReport}, uses_model=True, tool="memory_consolidate"
 )
 def clean(service: Service, grant: Grant, body: requests.CleaningRequest) -> Response:
     """Summarize the older messages of one session, or of all sessions in the namespace.
@@ -87,17 +88,14 @@ def clean(service: Service, grant: Grant, body: requests.CleaningRequest) -> Res
     return reply(report_json(service.af.memory.clean(**arguments_of(body, grant))))
 
 
-@router.route(
-    "POST", f"{MEMORY}/restore", "write", {200: models.Entries, 204: None}, errors=(404, 409), uses_model=True
-)
+@router.route("POST", f"{MEMORY}/restore", "change", {200: models.Entries}, errors=(404, 409), uses_model=True)
 def restore(service: Service, grant: Grant, body: requests.RestoreRequest) -> Response:
     """Restore the original messages of a summary, or restore an entry that was superseded (replaced by a newer entry).
 
-    The restored entries have their former content, and searches no longer find the summary. For a key without the right
-    to read, the response is 204.
+    The restored entries have their former content, and searches no longer find the summary.
     """
     find_entry(service.af, grant, body.summary_id)
-    return reply_to_reader(grant, {"entries": entries_json(service.af.memory.restore(body.summary_id))})
+    return reply({"entries": entries_json(service.af.memory.restore(body.summary_id))})
 
 
 @router.route("POST", f"{MEMORY}/reindex", "admin", {200: models.Reindexed}, uses_model=True)
@@ -134,8 +132,8 @@ def get_block(service: Service, grant: Grant, query: requests.BlocksQuery, name:
 @core_router.route(
     "POST",
     f"{_BLOCK}/append",
-    "write",
-    {200: models.Entry, 204: None},
+    "change",
+    {200: models.Entry},
     errors=(409,),
     uses_model=True,
     tool="core_memory_append",
@@ -143,31 +141,26 @@ def get_block(service: Service, grant: Grant, query: requests.BlocksQuery, name:
 def append(service: Service, grant: Grant, body: requests.BlockAddition, name: str) -> Response:
     """Append a line to a core block. If the block does not exist, it is created.
 
-    A line that the block already contains is not appended again. For a key without the right to read, the response is
-    204.
+    A line that the block already contains is not appended again.
     """
-    return changed_response(service.af.memory.core.append(name, **arguments_of(body, grant)), grant)
+    return entry_response(service.af.memory.core.append(name, **arguments_of(body, grant)))
 
 
 @core_router.route(
     "POST",
     f"{_BLOCK}/replace",
-    "write",
+    "change",
     {200: models.Entry},
     errors=(409,),
     uses_model=True,
     tool="core_memory_replace",
 )
 def replace(service: Service, grant: Grant, body: requests.BlockReplacement, name: str) -> Response:
-    """Replace a text that occurs exactly once in a core block.
-
-    This endpoint also requires the right to read, because the response shows whether the block contains the text.
-    """
-    grant.require("read")
-    return changed_response(service.af.memory.core.replace(name, **arguments_of(body, grant)), grant)
+    """Replace a text that occurs exactly once in a core block."""
+    return entry_response(service.af.memory.core.replace(name, **arguments_of(body, grant)))
 
 
-@core_router.route("DELETE", _BLOCK, "write", {204: None}, tool="memory_delete")
+@core_router.route("DELETE", _BLOCK, "change", {204: None}, tool="memory_delete")
 def delete_block(service: Service, grant: Grant, query: requests.BlocksQuery, name: str) -> Response:
     """Delete a core block and its history."""
     service.af.memory.core.remove(name, **arguments_of(query, grant))

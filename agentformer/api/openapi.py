@@ -32,7 +32,11 @@ _FILES = {
     "minItems": 1,
     "description": "One or more files. Each file is a part of the form with the name `file`.",
 }
-_KEYS = {None: "Requires no key.", "any": "Requires a key."}
+_KEYS = {
+    None: "Requires no key.",
+    "any": "Requires a key.",
+    "change": "Requires a key with the rights `read` and `write`.",
+}
 
 Schema = dict[str, Any]
 

@@ -15,7 +15,7 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel
 from werkzeug.exceptions import MethodNotAllowed
 
-from agentformer.access.grant import Grant, Right
+from agentformer.access.grant import Grant, Need
 from agentformer.api.request import body_of, check_no_query, form_of, query_of
 from agentformer.errors import Busy
 from agentformer.factory import AgentFormer
@@ -53,7 +53,7 @@ class Operation:
 
     method: str
     path: str  # with parameters in braces, such as /api/jobs/{job_id}
-    right: Right | Literal["any"] | None  # "any": any key, and the view checks its rights; None: no key is needed
+    right: Need | Literal["any"] | None  # "any": any key, and the view checks its rights; None: no key is needed
     returns: Mapping[int, Returns]  # by status
     tag: str
     view: View  # its docstring is the text of the endpoint
@@ -77,7 +77,7 @@ class Router:
         self.operations: list[Operation] = []
 
     def route(
-        self, method: str, path: str, right: Right | Literal["any"] | None, returns: Mapping[int, Returns], **more: Any
+        self, method: str, path: str, right: Need | Literal["any"] | None, returns: Mapping[int, Returns], **more: Any
     ) -> Callable[[View], View]:
         """Return a decorator that declares a view as an endpoint. The docstring of the view becomes the summary and the
         description of the endpoint.

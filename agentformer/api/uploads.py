@@ -113,7 +113,7 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     """
     rag, settings = service.af.rag, service.af.settings
     namespace = grant.namespace(form.namespace)
-    metadata = fields.metadata(_json_object("metadata", form.metadata))
+    metadata = fields.stored_metadata(_json_object("metadata", form.metadata))
     files = _files_of_request(settings)
     task = Task(namespace, tuple(_file_name(file.filename) for file in files), metadata)
     streams = [cast(BinaryIO, file.stream) for file in files]

@@ -15,7 +15,7 @@ from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.records.entry_json import ENTRY_FIELDS
 from agentformer.text.normalize import clean_plain
-from agentformer.types import DEFAULT_NAMESPACE, Decay, MemoryEntry, Scope, Tier, new_id
+from agentformer.types import DEFAULT_NAMESPACE, RESERVED_KINDS, Decay, MemoryEntry, Scope, Tier, new_id
 
 
 class Place(TypedDict, total=False):
@@ -117,7 +117,7 @@ def new_message(values: Mapping[str, Any]) -> MemoryEntry:
     given |= {"tier": "episodic", "kind": "message", "role": role, "occurred_at": given.get("occurred_at") or now()}
     new_text, recalled = without_recalled(raw)
     if recalled:
-        given["metadata"] = {**(given.get("metadata") or {}), "recalled": recalled}
+        given["metadata"] = {**(given.get("metadata") or {}), fields.RECALLED: recalled}
     content = clean_plain(new_text).strip() or (_RECALLED if recalled else raw)
     entry = MemoryEntry(id=new_id(), content=content, raw=raw if raw != content else None, **given)
     return replace(entry, context=context_line(entry))
@@ -143,15 +143,27 @@ def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidInput("changes", f"are missing; these fields can be changed: {', '.join(CHANGED)}")
     if unknown := sorted(set(values) - set(CHANGED)):
         raise InvalidInput(unknown[0], f"cannot be changed; only these fields can be changed: {', '.join(CHANGED)}")
-    changed = {name: _CHECKS[name](name, value) for name, value in values.items()}
+    changed = {name: _changed_value(former, name, value) for name, value in values.items()}
     if "kind" in changed and "category" not in changed and former.category == _CATEGORY_OF_KIND.get(former.kind, ""):
         changed["category"] = _CATEGORY_OF_KIND.get(changed["kind"], "")
     after = replace(former, **changed)
     if former.kind == "message" and after.content != former.content and former.raw is None:
         changed["raw"] = former.content  # a transcript shows the original words
+    if former.kind == "message" and (after.content, after.speaker) != (former.content, former.speaker):
+        changed["metadata"] = {**after.metadata, fields.WORDS_CHANGED: True}
     if context_line(former) != context_line(after) and former.context == context_line(former):
         changed["context"] = context_line(after)
     return changed
+
+
+def _changed_value(former: MemoryEntry, name: str, value: Any) -> Any:
+    if name == "metadata":
+        return fields.changed_metadata(former.metadata, value)
+    if name == "kind" and former.kind in RESERVED_KINDS:
+        if value != former.kind:
+            raise InvalidInput("kind", f"of a {former.kind} cannot be changed; store another entry instead")
+        return value
+    return _CHECKS[name](name, value)
 
 
 def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from agentformer.errors import Conflict, StoreDamaged
 from agentformer.records import change_feed
 from agentformer.records.codec import COLUMNS, from_row, to_micros, to_row
+from agentformer.records.fields import AFTER_RETRIEVED_TEXT
 from agentformer.records.history import insert_version
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.scopes import in_groups, is_selective, where
@@ -28,9 +29,6 @@ from agentformer.types import MemoryEntry, Scope, Use
 # Entries of these kinds, and all episodic entries, are stored again when their content is repeated. Documents and their
 # parts are compared by the bytes of their file.
 REPEATABLE_KINDS = frozenset({"chunk", "document", "message", "page"})
-
-# A metadata key for entries that an agent stored after it had read documents. It is not part of their content.
-AFTER_RETRIEVED_TEXT = "after_retrieved_text"
 
 _PLACE_FIELDS = (
     *("tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "source_type", "source_id"),

@@ -121,7 +121,7 @@ ENTRY_FIELDS = (
     EntryField(
         "context", _text, description="Text that helps a search to find the entry. It is not part of the content."
     ),
-    EntryField("metadata", _metadata, _named(fields.metadata), changeable=True),
+    EntryField("metadata", _metadata, _named(fields.stored_metadata), changeable=True),
     EntryField("source", _source, description="The document of a passage, and the position of the passage in it."),
     EntryField(
         "source_type", _optional_text, fields.optional_name, description="The type of a record of the host application."

@@ -9,13 +9,26 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.errors import InvalidInput
-from agentformer.types import DOCUMENT_KINDS, TIERS, Tier
+from agentformer.types import RESERVED_KINDS, TIERS, Tier
 
 MAX_CONTENT = 1_000_000  # code points of one entry; upload a longer text as a document
 MAX_LIMIT = 10_000  # hits of one search
 _MAX_DEPTH = 100
 _MAX_KEYS = 100  # keys of metadata; each key of a filter is one condition
 MAX_NAME = 200  # code points of a namespace, kind or session id
+
+# Metadata keys that only this program sets, because it decides by their values whose words a text is.
+AFTER_RETRIEVED_TEXT = "after_retrieved_text"  # an agent stored the entry after it had read documents
+RECALLED = "recalled"  # the ids of the entries that a message repeated
+RETRIEVED = "retrieved"  # whether the model had read stored text before it gave this answer
+STORED_BY_KEY = "stored_by_key"  # the id of the key without the right to read that stored the entry
+WORDS_CHANGED = "words_changed"  # the text or the speaker of the message was changed later
+RESERVED_METADATA = frozenset({AFTER_RETRIEVED_TEXT, RECALLED, RETRIEVED, STORED_BY_KEY, WORDS_CHANGED})
+
+
+class ProgramMetadata(dict[str, Any]):
+    """Metadata that may contain the keys in `RESERVED_METADATA`. Requests cannot create this type: JSON values are
+    dicts."""
 
 
 def content(content: Any) -> str:
@@ -56,9 +69,9 @@ def encodable(field: str, text: str) -> str:
 
 def kind(value: Any) -> str:
     """Return the kind of an entry if callers may use this kind. Raises `InvalidInput` if the kind is not valid or is
-    reserved for uploaded documents."""
-    if isinstance(value, str) and value in DOCUMENT_KINDS:
-        problem = f"{value!r} is reserved for uploaded documents; use rag.upload, or choose another kind"
+    reserved for uploaded documents, messages or summaries."""
+    if isinstance(value, str) and value in RESERVED_KINDS:
+        problem = f"{value!r} is reserved for messages, summaries and documents; give another kind, such as fact"
         raise InvalidInput("kind", problem)
     return name("kind", value)
 
@@ -125,6 +138,31 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidInput(field, f"must contain only JSON values: {str(error)[:120]}") from None
     return dict(value)
+
+
+def stored_metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
+    """Check metadata to store, as `metadata` does. Also raises `InvalidInput` if the caller uses a key that only this
+    program sets."""
+    checked = metadata(value, field)
+    if not isinstance(value, ProgramMetadata) and (reserved := sorted(RESERVED_METADATA & checked.keys())):
+        raise InvalidInput(field, f"contains the key {reserved[0]!r}, which only AgentFormer sets; use another key")
+    return checked
+
+
+def program_metadata(value: Any, added: Mapping[str, Any]) -> ProgramMetadata:
+    """Check the metadata of a caller, and return them together with `added`, the metadata of the program. Raises
+    `InvalidInput`."""
+    return ProgramMetadata({**stored_metadata(value), **added})
+
+
+def changed_metadata(former: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    """Check metadata that replace `former`, and return them together with the reserved keys of `former`. A caller may
+    repeat these keys with their values. Raises `InvalidInput` for another value."""
+    own = {key: former[key] for key in RESERVED_METADATA & former.keys()}
+    if isinstance(value, Mapping):
+        same = {key for key in own if json.dumps(value.get(key), default=str) == json.dumps(own[key])}
+        value = {key: item for key, item in value.items() if key not in same}
+    return {**stored_metadata(value), **own}
 
 
 def _check_bounds(value: Any, depth: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from agentformer.access.grant import Right
+from agentformer.access.grant import Need
 from agentformer.errors import InvalidInput
 from agentformer.types import Tool
 
@@ -25,14 +25,15 @@ _MAX_DEPTH = 100  # levels of nested arguments; metadata have the same limit
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The right that a tool requires, and the effects of a call on the stored data.
+    """The right that a tool requires, and the effects of a call on the stored data. The right `change` stands for the
+    rights `read` and `write` together.
 
     `destructive`: the call can delete data permanently. `idempotent`: a second call with the same arguments changes
     nothing. `additive`: the call adds entries and does not change existing entries. `changes_prompt`: the stored text
     becomes part of every later prompt.
     """
 
-    right: Right
+    right: Need
     destructive: bool = False
     idempotent: bool = False
     additive: bool = False

@@ -10,15 +10,14 @@ from pydantic import Field
 
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory.memory_manager import MemoryManager
-from agentformer.records.fields import MAX_CONTENT, MAX_NAME
+from agentformer.records.fields import MAX_CONTENT, MAX_NAME, program_metadata
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
 from agentformer.tools.result_json import brief_hit_json, brief_json, cut_json, metadata_json, report_json
-from agentformer.types import DOCUMENT_KINDS, TIERS, MemoryBackend, MemoryEntry, Scope, Tier
+from agentformer.types import TIERS, MemoryBackend, MemoryEntry, Scope, Tier
 
 _PART = 8_000  # characters of a text that one call returns
 _MESSAGE = "message"
-_RESERVED_KINDS = DOCUMENT_KINDS | {_MESSAGE}  # only conversations and uploads create entries of these kinds
 
 Namespace = Annotated[str | None, Field(description="A namespace other than the default. Omit unless told.")]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The id of a memory, from a search result.")]
@@ -58,7 +57,6 @@ class MemoryTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Remember a fact, a preference or a decision for later conversations. The same fact is stored only once."""
-        _check_kind(kind)
         entry = self._memory.store(
             content,
             kind=kind,
@@ -66,7 +64,7 @@ class MemoryTools:
             category=category,
             salience=salience,
             occurred_at=occurred_at,
-            metadata={**(metadata or {}), **caller.stored_metadata},
+            metadata=program_metadata(metadata, caller.stored_metadata),
             namespace=caller.namespace_for(namespace),
             user_id=caller.user_id,
             agent_id=caller.agent_id,
@@ -115,7 +113,7 @@ class MemoryTools:
         more = {"next_start": end} if end < len(entry.content) else {}
         return {"memory": {**brief_json(entry, entry.content[start:end]), **metadata_json(entry.metadata)}, **more}
 
-    @tool("Change a memory", Hints("write"))
+    @tool("Change a memory", Hints("change"))
     def memory_update(
         self,
         caller: Caller,
@@ -134,20 +132,19 @@ class MemoryTools:
         former = self._visible(caller, id)
         if former.kind == _MESSAGE and (content, kind) != (None, None):
             raise InvalidInput("id", "is the id of a message, and messages cannot be changed; add a memory instead")
-        _check_kind(kind)
         values: dict[str, Any] = {"content": content, "title": title, "kind": kind, "category": category}
         values |= {"salience": salience, "metadata": metadata}
         changes = {name: value for name, value in values.items() if value is not None}
         entry = self._memory.update(id, expected_version=expected_version, **changes)
-        return {"memory": _entry_json(entry, caller)}
+        return {"memory": cut_json(entry, _PART)}
 
-    @tool("Forget a memory", Hints("write", destructive=True, idempotent=True))
+    @tool("Forget a memory", Hints("change", destructive=True, idempotent=True))
     def memory_delete(self, caller: Caller, id: Id) -> dict[str, Any]:
         """Delete a memory permanently, with its history and the summaries made from it. Only if the user asks for
         it."""
         return {"forgotten": self._memory.remove(self._visible(caller, id).id)}
 
-    @tool("Add to a core block", Hints("write", idempotent=True, additive=True, changes_prompt=True))
+    @tool("Add to a core block", Hints("change", idempotent=True, additive=True, changes_prompt=True))
     def core_memory_append(
         self,
         caller: Caller,
@@ -157,9 +154,9 @@ class MemoryTools:
     ) -> dict[str, Any]:
         """Add a short line to a core block. Core blocks are always in your context."""
         block = self._memory.core.append(name, text, **self._owner(caller, namespace))
-        return {"block": _entry_json(block, caller)}
+        return {"block": cut_json(block, _PART)}
 
-    @tool("Correct a core block", Hints("write", changes_prompt=True))
+    @tool("Correct a core block", Hints("change", changes_prompt=True))
     def core_memory_replace(
         self,
         caller: Caller,
@@ -169,9 +166,8 @@ class MemoryTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Replace a text in a core block."""
-        caller.grant.require("read")  # otherwise the caller could find out the content of the block by guesses
         block = self._memory.core.replace(name, old, new, **self._owner(caller, namespace))
-        return {"block": _entry_json(block, caller)}
+        return {"block": cut_json(block, _PART)}
 
     @tool("Search conversations", Hints("read", idempotent=True))
     def conversation_search(
@@ -193,7 +189,7 @@ class MemoryTools:
         )
         return {"messages": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}
 
-    @tool("Summarise older messages", Hints("write", idempotent=True))
+    @tool("Summarise older messages", Hints("change", idempotent=True))
     def memory_consolidate(
         self,
         caller: Caller,
@@ -250,16 +246,3 @@ class MemoryTools:
 
     def _owner(self, caller: Caller, namespace: str | None) -> dict[str, Any]:
         return {"namespace": caller.namespace_for(namespace), "agent_id": caller.agent_id, "user_id": caller.user_id}
-
-
-def _check_kind(kind: str | None) -> None:
-    """Raise `InvalidInput` for a kind that is reserved for conversations and uploads."""
-    if kind in _RESERVED_KINDS:
-        raise InvalidInput("kind", f"{kind!r} is reserved for messages and documents; give another kind, such as fact")
-
-
-def _entry_json(entry: MemoryEntry, caller: Caller) -> dict[str, Any]:
-    """Return the entry as JSON. A caller without the right to read gets only the id, the namespace and the version."""
-    if caller.grant.may("read"):
-        return cut_json(entry, _PART)
-    return {"id": entry.id, "namespace": entry.namespace, "version": entry.version}

@@ -125,7 +125,7 @@ class RAGTool:
         readable file.
         """
         namespace = fields.name("namespace", namespace)
-        metadata = fields.metadata(metadata)
+        metadata = fields.stored_metadata(metadata)
         data, file_name = _read(file, self._limits.max_file_bytes)
         name = _safe_name(name or file_name)
         digest = hashlib.sha256(data).hexdigest()

@@ -18,6 +18,7 @@ TIERS: tuple[Tier, ...] = ("core", "semantic", "episodic", "working")
 # search returns their chunks, and never the document or the page.
 UNSEARCHED_KINDS = frozenset({"document", "page"})
 DOCUMENT_KINDS = UNSEARCHED_KINDS | {"chunk"}  # only uploads store these kinds, so that every citation has a document
+RESERVED_KINDS = DOCUMENT_KINDS | {"message", "summary"}  # callers cannot choose these kinds for an entry
 
 DEFAULT_NAMESPACE = "default"
 

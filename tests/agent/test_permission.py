@@ -9,6 +9,7 @@ import pytest
 from agentformer import AgentFormer
 from agentformer.agent.calls import may_quote
 from agentformer.errors import InvalidInput
+from agentformer.records.fields import ProgramMetadata
 from agentformer.tools.definition import Hints
 from agentformer.tools.toolbox import HINTS
 from agentformer.types import ChatMessage, MemoryEntry, ToolCall
@@ -31,7 +32,7 @@ def test_these_tools_need_a_permission_and_looking_up_and_adding_never_do(af: Ag
     assert {tool.name for tool in definitions if tool.needs_permission} == GUARDED
     assert {tool.name for tool in definitions if not tool.needs_permission and not tool.read_only} == {"memory_add"}
     assert all(
-        hints.right == "write"
+        hints.right in ("write", "change")
         for hints in HINTS.values()
         if hints.additive or hints.changes_prompt or hints.destructive
     )
@@ -119,6 +120,10 @@ def test_what_may_hold_retrieved_text() -> None:
         (ChatMessage("assistant", "x"), True),
         (MemoryEntry("a", "x", kind="message", role="user"), False),
         (MemoryEntry("a", "x", kind="message", role="user", speaker="Eino"), True),
+        (MemoryEntry("a", "x", kind="message", role="user", metadata={"stored_by_key": ""}), True),
+        (MemoryEntry("a", "x", kind="message", role="user", metadata={"words_changed": True}), True),
+        (MemoryEntry("a", "x", kind="message", metadata={"retrieved": False}), True),
+        (MemoryEntry("a", "x", kind="message", role="tool", metadata={"retrieved": False}), True),
         (MemoryEntry("a", "x", kind="message", role="assistant"), True),
         (MemoryEntry("a", "x", kind="message", role="assistant", metadata={"retrieved": False}), False),
         (MemoryEntry("a", "x", kind="message", role="assistant", metadata={"retrieved": True}), True),
@@ -195,11 +200,12 @@ def test_what_is_remembered_after_reading_is_marked_and_the_model_cannot_unmark_
     one, _ = agent(
         calls(("memory_add", {"content": "Aino drinks tea.", "metadata": {"about": "tea"}})),
         calls(READ),
-        calls(("memory_add", {"content": "Tea is free.", "metadata": {"after_retrieved_text": False}})),
+        calls(("memory_add", {"content": "Tea is dear.", "metadata": {"after_retrieved_text": False}})),
+        calls(("memory_add", {"content": "Tea is free."})),
         says("Noted."),
     )
     turn = one.turn("I am Aino, and drink tea.", session_id="s")
-    assert [run.failed for run in turn.tool_runs] == [False, False, False]
+    assert [run.failed for run in turn.tool_runs] == [False, False, True, False]
     kept = {entry.content: dict(entry.metadata) for entry in af.memory.list(kinds=["fact"])}
     assert kept == {"Aino drinks tea.": {"about": "tea"}, "Tea is free.": {"after_retrieved_text": True}}
 
@@ -238,11 +244,9 @@ def test_the_mark_is_no_detail_for_any_backend(opened: Open, backend: str) -> No
     ):
         for number, (one, two) in enumerate(((first, then), (then, first))):
             content = f"Fact {number} about {len(first)}."
-            kept = memory.store(content, metadata=one)
-            assert memory.store(content, metadata=two).id == kept.id
+            kept = memory.store(content, metadata=ProgramMetadata(one))
+            assert memory.store(content, metadata=ProgramMetadata(two)).id == kept.id
             assert memory.get(kept.id).metadata == one
-    told = memory.store("Tea is free.", metadata={"after_retrieved_text": "said so"})
-    assert memory.store("Tea is free.", metadata={"after_retrieved_text": 1}).id != told.id  # not our mark
 
 
 def test_a_call_shows_the_memory_that_it_means_and_no_other(agent: Make, af: AgentFormer) -> None:

@@ -274,7 +274,7 @@ def test_a_document_is_found_in_its_namespace_only(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rights", "reads", "deletes"), [(("read",), 200, 403), (("write",), 403, 204), (("admin",), 200, 204)]
+    ("rights", "reads", "deletes"), [(("read",), 200, 403), (("write",), 403, 403), (("admin",), 200, 204)]
 )
 def test_each_right_opens_what_it_says(client: Any, rights: tuple[str, ...], reads: int, deletes: int) -> None:
     there = f"/api/rag/documents/{bring(client, KEYS.encode(), 'keys.txt')}"

@@ -153,14 +153,13 @@ def test_a_schema_and_its_tool_accept_the_same_arguments(toolbox: Toolbox) -> No
 
 
 def test_hints_describe_the_effect_of_a_tool(toolbox: Toolbox) -> None:
-    assert {name for name, hints in HINTS.items() if hints.right == "write"} == {
-        "memory_add",
+    assert {name for name, hints in HINTS.items() if hints.right == "write"} == {"memory_add", "rag_upload"}
+    assert {name for name, hints in HINTS.items() if hints.right == "change"} == {
         "memory_update",
         "memory_delete",
         "core_memory_append",
         "core_memory_replace",
         "memory_consolidate",
-        "rag_upload",
     }
     assert {name for name, hints in HINTS.items() if hints.destructive} == {"memory_delete", "rag_upload"}
     assert [definition.name for definition in toolbox.definitions()] == list(HINTS)
@@ -168,9 +167,10 @@ def test_hints_describe_the_effect_of_a_tool(toolbox: Toolbox) -> None:
 
 
 def test_a_grant_decides_which_tools_are_shown(toolbox: Toolbox) -> None:
-    writing = Grant(frozenset({"write"}), without=frozenset({"memory_delete", "rag_upload"}))
+    assert [tool.name for tool in toolbox.definitions(Grant(frozenset({"write"})))] == ["memory_add", "rag_upload"]
+    writing = Grant(frozenset({"read", "write"}), without=frozenset({"memory_delete", "rag_upload"}))
     shown = [definition.name for definition in toolbox.definitions(writing)]
-    assert shown == [name for name, hints in HINTS.items() if hints.right == "write" and name not in writing.without]
+    assert shown == [name for name in HINTS if name not in writing.without]
     assert [each.name for each in toolbox.tools(writing)] == shown
     assert [each["function"]["name"] for each in toolbox.schemas(writing)] == shown
     assert len(toolbox.definitions(EVERYTHING)) == 14

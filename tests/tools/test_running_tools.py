@@ -181,12 +181,12 @@ def test_who_is_bound_to_a_user_consolidates_sessions_that_the_user_took_part_in
     assert af.toolbox.call("memory_consolidate", {"session_id": "monday"}, aino)["archived"] == 0
 
 
-@pytest.mark.parametrize("kind", ["message", "chunk", "document", "page"])
+@pytest.mark.parametrize("kind", ["message", "chunk", "document", "page", "summary"])
 def test_kinds_of_conversations_and_uploads_are_not_remembered(af: AgentFormer, kind: str) -> None:
     fact = af.memory.store("The crane is blue.")
     for name, more in (("memory_add", {"content": "x"}), ("memory_update", {"id": fact.id})):
         assert run(af, name, {**more, "kind": kind}).text == (
-            f"kind: {kind!r} is reserved for messages and documents; give another kind, such as fact"
+            f"kind: {kind!r} is reserved for messages, summaries and documents; give another kind, such as fact"
         )
     assert [entry.kind for entry in af.memory.list()] == ["fact"]
 
@@ -257,14 +257,17 @@ def test_who_may_only_write_is_shown_nothing_that_was_there(af: AgentFormer) -> 
     told = [
         af.toolbox.call("memory_add", {"content": secret.content.upper().title()}, writer),
         af.toolbox.call("memory_add", {"content": secret.content}, writer),
-        af.toolbox.call("memory_update", {"id": secret.id, "salience": 0.5}, writer),
-        af.toolbox.call("core_memory_append", {"name": "persona", "text": "Be kind."}, writer),
     ]
     assert "4711" not in str(told)
     assert told[0] == told[1]
-    assert told[2]["memory"]["id"] == secret.id
-    with pytest.raises(Forbidden, match="does not have the right to read"):  # or it could be guessed letter by letter
-        af.toolbox.call("core_memory_replace", {"name": "persona", "old": "4", "new": "4"}, writer)
+    for name, arguments in (
+        ("memory_update", {"id": secret.id, "salience": 0.5}),
+        ("memory_delete", {"id": secret.id}),
+        ("core_memory_append", {"name": "persona", "text": "Be kind."}),
+        ("core_memory_replace", {"name": "persona", "old": "4", "new": "4"}),
+    ):
+        with pytest.raises(Forbidden, match="does not have the right to read"):
+            af.toolbox.call(name, arguments, writer)
 
 
 def test_a_search_of_one_user_finds_his_own_and_what_is_nobodys(af: AgentFormer) -> None:

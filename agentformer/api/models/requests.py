@@ -11,7 +11,7 @@ from agentformer.api.models import Cursor, Limit, Name, Namespace, Text
 from agentformer.api.models.memory import Moment
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME
-from agentformer.types import UNSEARCHED_KINDS, Tier
+from agentformer.types import RESERVED_KINDS, Tier
 
 _MOST_HITS = 1000
 _MOST_ITEMS = 1000  # of a batch, which is one transaction
@@ -21,7 +21,7 @@ _MOST_TOKENS = 10_000_000
 # No maxLength: generators of test data would make texts of this length.
 Content = Annotated[Text, Field(description=f"The text, with at most {MAX_CONTENT} characters.")]
 Word = Annotated[str, Field(max_length=MAX_NAME)]
-Kind = Annotated[Name, Field(json_schema_extra={"not": {"enum": sorted(UNSEARCHED_KINDS)}})]
+Kind = Annotated[Name, Field(json_schema_extra={"not": {"enum": sorted(RESERVED_KINDS)}})]
 Share = Annotated[float, Field(ge=0, le=1)]
 Metadata = Annotated[dict[str, Any], Field(max_length=100)]
 Names = Annotated[list[Name], Field(max_length=_MOST_NAMES)]

@@ -62,7 +62,7 @@ def ingest(
     """
     given = {
         "namespace": fields.name("--namespace", namespace),
-        "metadata": fields.metadata(object_of(metadata) if metadata else None, "--metadata"),
+        "metadata": fields.stored_metadata(object_of(metadata) if metadata else None, "--metadata"),
         "password": password,
     }
     files = [item for path in paths for item in _files(Path(path))]
