@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import BoundedSemaphore
 from typing import Any
 
-from flask import Blueprint, Flask
+from flask import Blueprint, Flask, redirect, request
 
 from agentformer.access.grant import Grant
 from agentformer.api import docs_page, documents, entries, jobs, memory, server, tools, uploads
@@ -47,6 +47,7 @@ def create_app(settings: Settings) -> Flask:
     memory = AgentFormer(settings)
     try:
         _mount(app, memory, Guard(memory), "", whole=True)
+        app.add_url_rule("/", "start", lambda: redirect(f"{request.script_root}/docs"))
     except BaseException:
         memory.close()
         raise

@@ -1,7 +1,7 @@
 """Writes the output of commands: JSON for programs, lines and tables for people, errors in one line, and progress.
 
 Progress is written to standard error, so that standard output has only results. Progress bars are shown only if
-standard error is a terminal.
+standard error is a terminal. Otherwise, work that takes longer than ten seconds prints a line every ten seconds.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _GAP = "  "
 _INDENT = "    "
 _READABLE = 24  # least width of the last column; in a narrower column, long cells move to a separate line
 _REFRESH_SECONDS = 0.5
+_PIPE_SECONDS = 10.0  # seconds until the first line of progress, and between two lines, if there is no terminal
 _LINE_SECONDS = 5.0  # seconds between two progress lines if there is no terminal
 
 Progress = Callable[[int, int], None]  # called with the number of finished items and the number of all items
@@ -238,8 +239,12 @@ def on_terminal() -> bool:
 
 @contextmanager
 def bar(label: str) -> Iterator[Progress]:
-    """Show a progress bar on a terminal while the `with` block runs. Yield the function that updates the bar."""
-    with click.progressbar(length=1, label=label, file=sys.stderr, hidden=not on_terminal()) as shown:
+    """Show progress while the `with` block runs. Yield the function that reports progress. On a terminal, a progress
+    bar is shown. Otherwise, long work prints lines."""
+    if not on_terminal():
+        yield _printed_progress(label)
+        return
+    with click.progressbar(length=1, label=label, file=sys.stderr) as shown:
 
         def progress(done: int, total: int) -> None:
             shown.length = total
@@ -249,13 +254,22 @@ def bar(label: str) -> Iterator[Progress]:
         shown.finish()
 
 
+def _printed_progress(label: str) -> Progress:
+    printed = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal printed
+        if (now := time.monotonic()) - printed >= _PIPE_SECONDS:
+            printed = now
+            say(f"{label}: {done} of {total}", err=True)
+
+    return progress
+
+
 @contextmanager
 def watching(state: Callable[[], str]) -> Iterator[None]:
-    """While the `with` block runs, show the text that `state` returns on the terminal, twice a second. Clear the line
-    at the end."""
-    if not on_terminal():
-        yield
-        return
+    """While the `with` block runs, show the text that `state` returns. On a terminal, one line is updated twice a
+    second, and cleared at the end. Otherwise, long work prints lines."""
     done = threading.Event()
     watcher = threading.Thread(target=_watch, args=(state, done), daemon=True)
     watcher.start()
@@ -269,11 +283,12 @@ def watching(state: Callable[[], str]) -> Iterator[None]:
 def _watch(state: Callable[[], str], done: threading.Event) -> None:
     started = time.monotonic()
     line = ""
-    while not done.wait(_REFRESH_SECONDS):
+    terminal = on_terminal()
+    while not done.wait(_REFRESH_SECONDS if terminal else _PIPE_SECONDS):
         with suppress(AgentFormerError):  # the work reports its own errors
             line = f"{state()}, {duration(time.monotonic() - started)}"
-            click.echo(f"\r{line:70}", err=True, nl=False)
-    if line:
+            click.echo(f"\r{line:70}" if terminal else line, err=True, nl=not terminal)
+    if line and terminal:
         click.echo(f"\r{'':70}\r", err=True, nl=False)
 
 

@@ -9,12 +9,14 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentformer.cli import output
 from agentformer.cli.output import clip, table, width
 from tests.edges.conftest import Invoke
 
@@ -150,3 +152,18 @@ def test_stored_text_moves_no_cursor_and_sets_no_colour(
     shown("remember", "Aino \x1b[31mprefers\x1b[0m tea.\x07", "--title", "\u202eaet", "--tier", "core")
     said = run(*command).stdout
     assert said and not set("\x1b\x07\u202e") & set(said)
+
+
+def test_long_work_prints_lines_of_progress_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with output.bar("entries") as progress, output.watching(lambda: "copying"):
+        progress(1, 3)
+    assert capsys.readouterr().err == "", "short work prints nothing"
+    monkeypatch.setattr(output, "_PIPE_SECONDS", 0.01)
+    with output.bar("entries") as progress, output.watching(lambda: "copying"):
+        time.sleep(0.2)
+        progress(2, 3)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert {"entries: 2 of 3", "copying, 0:00"} == set(shown.err.splitlines())

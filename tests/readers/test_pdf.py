@@ -224,6 +224,16 @@ def test_a_password_is_needed_and_accepted() -> None:
     assert "lighthouse" in read_here(locked, password="öppna").pages[0].text
 
 
+@pytest.mark.parametrize("names", [b"/Filter /Adobe.PubSec", b"/Filter/Entrust.PPKEF/SubFilter/adbe.pkcs7.s5"])
+def test_a_file_that_is_encrypted_for_a_certificate_is_called_encrypted(names: bytes) -> None:
+    dictionary = b"/Encrypt << " + names + b" /V 4 /Length 128 /Recipients [<30820100>] >> "
+    head, trailer, rest = make_pdf([PROSE]).rpartition(b"trailer")
+    locked = head + trailer + rest.replace(b"<<", b"<< " + dictionary, 1)
+    for password in (None, "open sesame"):
+        with pytest.raises(EncryptedDocument, match="certificate"):
+            read_here(locked, password=password)
+
+
 def test_a_password_is_prepared_as_the_standard_says() -> None:
     locked = rewritten(make_pdf([PROSE]), lambda w: w.encrypt("SaSLprep", algorithm="AES-256"))
 

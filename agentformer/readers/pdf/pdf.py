@@ -49,6 +49,11 @@ _DICTIONARY = 400  # bytes around "/Count" that contain its dictionary
 _TO_NOTHING = re.compile("[\u00ad\u034f\u1806\u180b-\u180d\u200b-\u200d\u2060\ufeff\ufe00-\ufe0f]")
 
 _NEEDED = "the PDF is encrypted and needs a password; give the password, or save a copy without encryption"
+_CERTIFICATE = (
+    "the PDF is encrypted for the owner of a certificate, and no password opens it; save a copy without encryption"
+)
+# The encryption dictionary of such a file is never compressed (ISO 32000-2, 7.5.7 and 7.6.5).
+_FOR_CERTIFICATES = re.compile(rb"/Filter\s*/Adobe\.P(?:ubSec|PKLite)\b|/SubFilter\s*/adbe\.pkcs7\.s[345]\b")
 _WRONG = "the PDF is encrypted and the given password is wrong; give the right password"
 _DAMAGED = "the PDF is too damaged to read; download it again or print it to a new PDF"
 
@@ -120,7 +125,7 @@ def _open(data: bytes, options: ReadOptions) -> tuple[PdfiumDocument | None, Pyp
     if slow.encrypted or (locked and not len(slow)):
         raise EncryptedDocument(_WRONG if options.password else _NEEDED)
     if not len(slow):
-        raise CorruptDocument(_DAMAGED)
+        raise EncryptedDocument(_CERTIFICATE) if _FOR_CERTIFICATES.search(data) else CorruptDocument(_DAMAGED)
     if locked and (plain := slow.decrypted()):
         with suppress(PasswordNeeded, Unreadable):
             return PdfiumDocument(plain, None), slow
