@@ -17,7 +17,8 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import Reference, make_entry
-from agentformer.types import Query, Scope
+from agentformer.types import MemoryBackend, Query, Scope
+from tests.faults.long_form import LONG
 
 pytestmark = pytest.mark.process
 
@@ -55,9 +56,9 @@ backend.close()
 class Other:
     """Another process with the same store open."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: str = HELPER, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HELPER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, str(folder), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self.answer() == "ready"
 
@@ -205,3 +206,89 @@ def test_a_lease_from_before_the_clock_was_set_back_is_not_for_ever(
     assert other.lease("clean", "other", 300)
     first.close()
     other.close()
+
+
+# Opens a backend, and for each line of its input supersedes the first id by the second one. "play SEED" makes 60 random
+# calls on the entries e0 to e5.
+SUPERSEDER = """
+import dataclasses
+import random
+import sys
+from pathlib import Path
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
+from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.testing import make_entry
+from agentformer.types import Scope
+folder = Path(sys.argv[1])
+faiss = sys.argv[2] == "faiss"
+backend = FaissMemoryBackend(folder, HashingEmbedder(), Indexes) if faiss else LocalJsonMemoryBackend(folder)
+print("ready", flush=True)
+
+def play(choose):
+    one, other = (f"e{n}" for n in choose.sample(range(6), 2))
+    def fresh(): return make_entry(f"entry {one}", id=one, source_type="note", source_id=one)
+    action = choose.choice(["supersede"] * 4 + ["restore", "remove", "replace", "store", "import"])
+    if action == "supersede":
+        backend.update(one, {"superseded_by": other})
+    elif action == "restore":
+        backend.update(one, {"superseded_by": None})
+    elif action == "remove":
+        backend.remove([one])
+    elif action == "replace":
+        backend.store([make_entry("in its place")], replacing=[Scope(source_type="note", source_id=one)])
+    elif action == "store":
+        backend.store([fresh()])
+    else:
+        backend.store([dataclasses.replace(fresh(), superseded_by=other)])
+
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except (Conflict, InvalidInput, NotFound):
+        return "refused"
+    return "done"
+
+for line in sys.stdin:
+    old, new = line.split()
+    if old == "play":
+        choose = random.Random(new)
+        for _ in range(60):
+            refused(play, choose)
+        print("played", flush=True)
+    else:
+        print(refused(backend.update, old, {"superseded_by": new}), flush=True)
+backend.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["faiss", "local_json"])
+def test_two_processes_supersede_and_remove_and_nothing_is_hidden_for_good(tmp_path: Path, kind: str) -> None:
+    """Each supersedes the other's entry at the same moment; then both make any calls in any order."""
+    backend: MemoryBackend = LocalJsonMemoryBackend(tmp_path)
+    if kind == "faiss":
+        backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    pairs = 150 if LONG else 30
+    backend.store([make_entry(f"{side} {n}", id=f"{side}{n}") for n in range(pairs) for side in "ab"])
+    processes = [Other(tmp_path, SUPERSEDER, kind) for _ in range(2)]
+    for n in range(pairs):
+        for process, (old, new) in zip(processes, ("ab", "ba"), strict=True):
+            process.tell(f"{old}{n} {new}{n}")
+        assert sorted(process.answer() for process in processes) == ["done", "refused"]
+        assert backend.count(Scope()) == 2 * pairs - n - 1
+    for seed in range(0, 20 if LONG else 4, 2):
+        for k, process in enumerate(processes):
+            process.tell(f"play {seed + k}")
+        for process in processes:
+            process.answer()
+        assert not [check for check in backend.verify() if check.found]
+        for entry in backend.list(Scope(include_archived=True), limit=1000):
+            chain = [entry]
+            while (following := chain[-1].superseded_by) is not None:
+                assert following not in [one.id for one in chain]
+                chain += backend.get([following])
+                assert chain[-1].id == following
+    assert [process.finish() for process in processes] == [0, 0]
+    backend.close()

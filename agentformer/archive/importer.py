@@ -95,7 +95,10 @@ def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
 
 
 def _without_counts(entry: MemoryEntry) -> Mapping[str, Any]:
-    return {name: value for name, value in entry_to_json(entry).items() if name not in (*COUNTS, "last_accessed")}
+    """Return the fields that an import must not change. A later supersession raises the version, so `superseded_by` is
+    left out: a backend stores an entry without a successor that does not exist."""
+    ignored = (*COUNTS, "last_accessed", "superseded_by")
+    return {name: value for name, value in entry_to_json(entry).items() if name not in ignored}
 
 
 def _check_references(backend: MemoryBackend, archive: Archive, missing: Sequence[int]) -> None:

@@ -80,6 +80,8 @@ class Archive:
         self._hashes = array("Q")
         self._groups = array("Q")  # entries that belong together have one number
         self._group_numbers: dict[str, int] = {}
+        self._superseded: dict[int, str] = {}  # position of an entry, and id of the entry that superseded it
+        self._joined: dict[int, int] = {}  # number of a group, and number of the group to which it was added
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -90,11 +92,30 @@ class Archive:
 
     def groups(self, numbers: Iterable[int]) -> list[list[int]]:
         """Return the positions of these entries in groups. Each group must be imported in one transaction, such as a
-        document with its pages and chunks, or a summary with its originals."""
+        document with its pages and chunks, a summary with its originals, or an entry with the entry that superseded
+        it."""
         groups: dict[int, list[int]] = {}
         for number in numbers:
-            groups.setdefault(self._groups[number], []).append(number)
+            groups.setdefault(self._joined_group(number), []).append(number)
         return list(groups.values())
+
+    def _joined_group(self, number: int) -> int:
+        group = self._groups[number]
+        while (target := self._joined.get(group)) is not None:
+            self._joined[group] = self._joined.get(target, target)  # shorter paths keep a long chain fast
+            group = target
+        return group
+
+    def _join_superseded(self) -> None:
+        """Add the group of each superseded entry to the group of its successor, because a backend stores no entry whose
+        successor is missing."""
+        successors = set(self._superseded.values())
+        positions = {entry_id: number for number, entry_id in enumerate(self.ids) if entry_id in successors}
+        for number, successor in self._superseded.items():
+            if successor in positions:
+                group, target = self._joined_group(number), self._joined_group(positions[successor])
+                if group != target:
+                    self._joined[group] = target
 
     def read(self, numbers: Iterable[int]) -> Iterator[ArchivedEntry]:
         """Yield the entries at these positions of the export. Raises `InvalidInput` if a file has changed since it was
@@ -139,6 +160,7 @@ class Archive:
                 self._add(which, lines)
         if problem := relations.finish():
             raise damaged(problem)
+        self._join_superseded()
         self.outside_references = relations.outside_references()
 
     def _add(self, which: int, lines: _EntryLines) -> None:
@@ -147,6 +169,8 @@ class Archive:
             self.blocks.append(len(self.ids))
         if entry.kind == "document":
             self.documents.append(len(self.ids))
+        if entry.superseded_by is not None:
+            self._superseded[len(self.ids)] = entry.superseded_by
         group = entry.source.document_id if entry.source else entry.archived_by or entry.parent_id or entry.id
         self.ids.append(entry.id)
         self._files.append(which)

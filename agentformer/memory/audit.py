@@ -131,18 +131,14 @@ def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[Memory
             continue
         oldest, *others = unchanged
         updates = [_supersede(backend, entry, oldest.id) for entry in others if is_duplicate(entry, oldest)]
-        superseded = [entry for entry in updates if entry]
-        if _live(backend, [oldest.id]):
-            merged += superseded
-        else:  # another caller has removed or superseded the oldest entry: undo the merge
-            for entry in superseded:
-                _supersede(backend, entry, None)
-    return merged
+        merged += [entry for entry in updates if entry]
+    current = {entry.id: entry.superseded_by for entry in backend.get([entry.id for entry in merged])}
+    return [entry for entry in merged if current.get(entry.id)]  # a removal of the oldest entry undoes a merge
 
 
-def _supersede(backend: MemoryBackend, entry: MemoryEntry, by: str | None) -> MemoryEntry | None:
-    """Mark the entry as superseded (replaced) by the entry with the id `by`. If `by` is None, remove this mark. Return
-    the updated entry, or None if another caller has changed or removed the entry."""
+def _supersede(backend: MemoryBackend, entry: MemoryEntry, by: str) -> MemoryEntry | None:
+    """Mark the entry as superseded (replaced) by the entry with the id `by`. Return the updated entry, or None if
+    another caller has changed, removed or superseded one of the two entries."""
     try:
         return backend.update(entry.id, {"superseded_by": by}, expected_version=entry.version)
     except (Conflict, NotFound):

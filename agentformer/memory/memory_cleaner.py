@@ -175,12 +175,21 @@ class MemoryCleaner:
         self._last_run: datetime | None = None
         self._last_error: str | None = None
 
-    def run(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:
+    def run(
+        self,
+        *,
+        namespace: str | None = None,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        project: str | None = None,
+    ) -> CleaningReport:
         """Clean one session, the sessions of one namespace, or all sessions, and return a report. If only `session_id`
-        is given, the sessions with this id in all namespaces are cleaned. Sessions that another caller is cleaning are
+        is given, the sessions with this id in all namespaces are cleaned. With `user_id` or `project`, only the entries
+        of this user or project are read and summarized. Sessions that another caller is cleaning are
         skipped. In contrast to automatic cleaning, `run` also summarizes entries that a caller has restored from a
         summary. If a part of the summarizer cannot be loaded, the error is raised before anything is changed."""
-        return self._run(namespace, session_id, on_request=True)
+        scope = _episodes(namespace or "", session_id, user_id=user_id, project=project)
+        return self._run(scope, on_request=True)
 
     def message_added(self, entry: MemoryEntry) -> None:
         """Clean the session of the new message `entry` if the number of messages has reached a multiple of
@@ -193,7 +202,7 @@ class MemoryCleaner:
             if not self._counter.reached((entry.namespace, entry.session_id), lambda: self._backend.count(scope)):
                 return
             if self._summarizer.instant:
-                self._run(entry.namespace, entry.session_id, max_groups=_MAX_IMMEDIATE)
+                self._run(_episodes(entry.namespace, entry.session_id), max_groups=_MAX_IMMEDIATE)
             else:
                 self._queue.add((entry.namespace, entry.session_id))
 
@@ -224,16 +233,17 @@ class MemoryCleaner:
             "queued": len(self._queue),
         }
 
-    def _run(
-        self, namespace: str | None, session_id: str | None, *, max_groups: int | None = None, on_request: bool = False
-    ) -> CleaningReport:
+    def _run(self, scope: Scope, *, max_groups: int | None = None, on_request: bool = False) -> CleaningReport:
+        """Clean the sessions in `scope`. If the namespace of the scope is empty, clean the sessions of all
+        namespaces."""
         report = CleaningReport()
         try:
             if on_request:
                 self._ready()
-            for name in self._backend.namespaces() if namespace is None else [namespace]:
-                for session in self._sessions(name) if session_id is None else [session_id]:
-                    report += self._clean(name, session, max_groups, on_request)
+            for name in [scope.namespace] if scope.namespace else self._backend.namespaces():
+                within = dataclasses.replace(scope, namespace=name)
+                for session in self._sessions(within) if scope.session_id is None else [scope.session_id]:
+                    report += self._clean(dataclasses.replace(within, session_id=session), max_groups, on_request)
         except Exception as error:
             self._last_error = str(error)
             raise
@@ -242,7 +252,7 @@ class MemoryCleaner:
 
     def _clean_quietly(self, job: tuple[str | None, str | None]) -> None:
         with self._logging_errors():
-            self._run(*job)
+            self._run(_episodes(job[0] or "", job[1]))
 
     @contextmanager
     def _logging_errors(self) -> Iterator[None]:
@@ -257,23 +267,23 @@ class MemoryCleaner:
             self._last_error = str(error)
             log.exception("old messages could not be summarized; the next cleaning tries again")
 
-    def _sessions(self, namespace: str) -> list[str]:
-        """Return the ids of the sessions of the namespace that have enough live entries for a summary, sorted."""
-        episodes = all_entries(self._backend, Scope(namespace, tiers=("episodic",)))
-        counts = Counter(entry.session_id for entry in episodes)
+    def _sessions(self, scope: Scope) -> list[str]:
+        """Return the ids of the sessions in the scope that have enough live entries for a summary, sorted."""
+        counts = Counter(entry.session_id for entry in all_entries(self._backend, scope))
         least = self._options.keep_recent + self._options.batch
         return sorted(session for session, count in counts.items() if session is not None and count >= least)
 
-    def _clean(self, namespace: str, session_id: str, max_groups: int | None, on_request: bool) -> CleaningReport:
-        """Clean one session while holding a lease for the session, and return a report. If there are more than
-        `max_groups` groups of entries, `max_groups` groups are summarized now, and the session is queued for the other
-        groups."""
+    def _clean(self, scope: Scope, max_groups: int | None, on_request: bool) -> CleaningReport:
+        """Clean the session of the scope while holding a lease for the session, and return a report. If there are more
+        than `max_groups` groups of entries, `max_groups` groups are summarized now, and the session is queued for the
+        other groups."""
+        namespace, session_id = scope.namespace, scope.session_id or ""
         name = f"clean/{namespace}/{session_id}"
         holder = f"{os.getpid()}/{new_id()}"  # a new holder for each run, because two threads must not share a lease
         if not self._backend.lease(name, holder, self._options.lease_seconds):
             return CleaningReport(busy=(session_id,))
         try:
-            groups = self._groups(namespace, session_id, on_request)
+            groups = self._groups(scope, on_request)
             report = CleaningReport(sessions=min(1, len(groups)))
             for number, ids in enumerate(groups[:max_groups]):
                 if number and not self._backend.lease(name, holder, self._options.lease_seconds):
@@ -287,21 +297,20 @@ class MemoryCleaner:
             self._queue.add((namespace, session_id))
         return report
 
-    def _groups(self, namespace: str, session_id: str, on_request: bool) -> list[list[str]]:
-        """Return the ids of the entries to summarize in a session, as one list for each summary. Only ids and owners of
-        entries are kept in memory, because the texts of a long session would need much memory."""
-        scope = Scope(namespace, tiers=("episodic",), session_id=session_id)
+    def _groups(self, scope: Scope, on_request: bool) -> list[list[str]]:
+        """Return the ids of the entries to summarize in the session of the scope, as one list for each summary. Only
+        ids and owners of entries are kept in memory, because the texts of a long session would need much memory."""
         entries = (
             dataclasses.replace(entry, content="", raw=None, metadata={}) for entry in all_entries(self._backend, scope)
         )
-        restored = frozenset() if on_request else self._restored(namespace, session_id)
+        restored = frozenset() if on_request else self._restored(scope)
         options = self._options
         return select_groups(entries, keep_recent=options.keep_recent, batch=options.batch, leave=restored)
 
-    def _restored(self, namespace: str, session_id: str) -> frozenset[str]:
+    def _restored(self, episodes: Scope) -> frozenset[str]:
         """Return the ids of entries that a caller has restored from a summary. The summaries of these entries are
         archived."""
-        live = Scope(namespace, kinds=(SUMMARY_KIND,), session_id=session_id)
+        live = dataclasses.replace(episodes, tiers=(), kinds=(SUMMARY_KIND,))
         scope = dataclasses.replace(live, include_archived=True)
         if self._backend.count(scope) == self._backend.count(live):
             return frozenset()  # in the usual case, no summary needs to be read
@@ -332,3 +341,9 @@ class MemoryCleaner:
             self._last_error = str(error)
             log.exception("%d entries of session %r could not be summarized and were not changed", len(ids), session_id)
             return CleaningReport(conflicts=1)
+
+
+def _episodes(
+    namespace: str, session_id: str | None, user_id: str | None = None, project: str | None = None
+) -> Scope:
+    return Scope(namespace, tiers=("episodic",), session_id=session_id, user_id=user_id, project=project)

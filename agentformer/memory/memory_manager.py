@@ -87,6 +87,7 @@ class MemoryManager:
         `add_message`. The messages must be in order of time. If one message is invalid, `InvalidInput` is raised and no
         message is stored."""
         entries = [validation.new_message(message) for message in validation.mappings("messages", messages)]
+        _check_parents(self._backend, entries)
         stored = [*self._backend.store(entries, replacing=validation.replaced(entries))] if entries else []
         for entry in stored:
             self._cleaner.message_added(entry)
@@ -100,7 +101,8 @@ class MemoryManager:
         `salience` (importance, 0..1), `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone), and
         `metadata` (JSON; a list under `aliases` contains other names of the entry). `namespace`, `session_id`,
         `agent_id`, `user_id` and `project` are the owner of the entry. `parent_id` is the id of the entry that contains
-        the new entry. `pair_id` is the id of an entry that forms a pair with the new entry.
+        the new entry; it must not belong to another user, and if it is removed, the new entry is removed too, unless
+        the two entries have different users or projects. `pair_id` is the id of an entry that forms a pair with the new entry.
 
         `source_type` and `source_id` identify a record of the host application. The new entry replaces earlier entries
         of the same record.
@@ -119,6 +121,7 @@ class MemoryManager:
             raise InvalidInput("items", f"must be a list of texts or mappings, got {type(items).__name__}")
         mappings = [{**common, **(item if isinstance(item, Mapping) else {"content": item})} for item in items]
         entries = [self.hierarchical.check_tier(validation.new_entry(values)) for values in mappings]
+        _check_parents(self._backend, entries)
         return _store_unique(self._backend, entries) if entries else []
 
     def search(
@@ -224,7 +227,8 @@ class MemoryManager:
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
         """Mark the entry `old_id` as superseded (replaced) by the entry `new_id`, so that searches no longer return the
         old entry. Return the old entry. Raises `NotFound` if an entry does not exist. Raises `InvalidInput` if the new
-        entry cannot supersede the old entry. Raises `Conflict` if one of the two entries is already superseded."""
+        entry cannot supersede the old entry. Raises `Conflict` if one of the two entries is already superseded, or if
+        the new entry is archived. If the new entry is removed later, searches find the old entry again."""
         old, new = _changeable(self._backend, old_id), _changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
@@ -234,10 +238,13 @@ class MemoryManager:
         these entries are deleted too. Return the number of deleted entries.
 
         If a part of a document is in the scope, the complete document is deleted. If an original of a summary is
-        deleted, the summary is deleted too, and the other originals of the summary become live again. Raises `NotFound`
-        if the entry does not exist. Raises `Conflict` if `expected_version` is given and the stored entry has another
-        version. Raises `InvalidInput` if `what` is the id of an uploaded document, or of a part of a document; use
-        `rag.remove` to remove documents.
+        deleted, the summary is deleted too, and the other originals of the summary become live again. If a deleted
+        entry superseded another entry, that other entry becomes live again. A part with another namespace, user or
+        project than the deleted entry is not deleted.
+
+        Raises `NotFound` if the entry does not exist. Raises `Conflict` if `expected_version` is given and the stored
+        entry has another version. Raises `InvalidInput` if `what` is the id of an uploaded document, or of a part of a
+        document; use `rag.remove` to remove documents.
         """
         if isinstance(what, Scope):
             deleted, digests = _remove_scope(self._backend, validation.checked(what))
@@ -255,11 +262,19 @@ class MemoryManager:
         self._usage.count(ids, reads=1)
         self._usage.flush()
 
-    def clean(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:
+    def clean(
+        self,
+        *,
+        namespace: str | None = None,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        project: str | None = None,
+    ) -> CleaningReport:
         """Replace old episodic entries by summaries, and return a report. With `namespace` or `session_id`, only the
-        sessions of this namespace or with this id are cleaned."""
-        namespace = fields.optional_name("namespace", namespace)
-        return self._cleaner.run(namespace=namespace, session_id=fields.optional_name("session_id", session_id))
+        sessions of this namespace or with this id are cleaned. With `user_id` or `project`, only the entries of this
+        user or project are replaced."""
+        given = {"namespace": namespace, "session_id": session_id, "user_id": user_id, "project": project}
+        return self._cleaner.run(**{name: fields.optional_name(name, value) for name, value in given.items()})
 
     def restore(self, summary_id: str) -> Entries:
         """Undo a summary: end the archiving of its originals (the entries that it replaced), and archive the summary.
@@ -300,6 +315,18 @@ class MemoryManager:
 
     def _scope(self, values: Mapping[str, Any]) -> Scope:
         return validation.scope_from(values, self._decay)
+
+
+def _check_parents(backend: MemoryBackend, entries: Sequence[MemoryEntry]) -> None:
+    """Raise `InvalidInput` if an entry of a user has a parent that belongs to another user."""
+    ids = dict.fromkeys(entry.parent_id for entry in entries if entry.parent_id and entry.user_id is not None)
+    parents = {parent.id: parent for parent in backend.get([*filter(None, ids)])} if ids else {}
+    for entry in entries:
+        parent = parents.get(entry.parent_id or "")
+        if entry.user_id is None or parent is None or parent.namespace != entry.namespace:
+            continue
+        if parent.user_id not in (None, entry.user_id):
+            raise InvalidInput("parent_id", f"{parent.id} is not an entry of this user; give the id of another entry")
 
 
 def _store_unique(backend: MemoryBackend, entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
@@ -367,6 +394,3 @@ def _check_supersession(old: MemoryEntry, new: MemoryEntry) -> None:
         raise InvalidInput("old_id", "core blocks are not superseded; edit them with core.append or core.replace")
     if old.derived_from and old.kind == "summary" and old.archived_at is None:
         raise InvalidInput("old_id", f"{old.id} summarizes other entries; update its text, or restore it first")
-    for entry in (old, new):
-        if entry.superseded_by is not None:
-            raise Conflict(f"{entry.id} is already superseded by {entry.superseded_by}; restore it first")

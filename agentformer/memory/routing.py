@@ -143,7 +143,12 @@ class RoutedBackend(_Combined[MemoryBackend]):
         return Hits(best, warnings, one_sided=one_sided)
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        return self._owner(entry_id).update(entry_id, changes, expected_version)
+        """Change an entry in the backend that stores it. Raises `Conflict` if another backend stores the successor (the
+        entry that will supersede this entry), because one transaction must check both entries."""
+        owner, successor = self._owner(entry_id), changes.get("superseded_by")
+        if successor is not None and self._owner(successor) is not owner:
+            raise Conflict("these entries are stored in several backends, so one cannot supersede the other")
+        return owner.update(entry_id, changes, expected_version)
 
     def touch(self, uses: Sequence[Use]) -> None:
         for backend in self._all:

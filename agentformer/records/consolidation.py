@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.records import change_feed
+from agentformer.records import change_feed, supersession
 from agentformer.records import entries as records
 from agentformer.records.codec import to_micros
 from agentformer.types import MemoryEntry
@@ -82,11 +82,14 @@ def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[i
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
     """Delete entries and the summaries that repeat the content of these entries. If a deleted summary has other
-    originals, these originals are no longer archived. Return the number of deleted entries."""
+    originals, these originals are no longer archived. If a deleted entry superseded another entry, that other entry is
+    current again. Return the number of deleted entries."""
     to_delete = with_summaries(connection, nums)
     ids = [entry.id for entry in records.by_num(connection, sorted(to_delete)).values()]
     _make_live(connection, [num for num in _originals(connection, ids) if num not in to_delete])
-    return records.remove(connection, sorted(to_delete))
+    deleted = records.remove(connection, sorted(to_delete))
+    supersession.release(connection, ids)
+    return deleted
 
 
 def check_free(connection: sqlite3.Connection, entry: MemoryEntry) -> None:

@@ -36,6 +36,7 @@ _PLACE_FIELDS = (
 _DETAIL_FIELDS = ("title", "speaker", "category", "metadata", "occurred_at", "parent_id", "pair_id", "derived_from")
 _NORMALIZED = 10_000  # code points; for a run of combining marks, the time of normalization is quadratic
 _INSERT = f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)})"
+_OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
 _SAME_START = (
     "SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) AND content IS ? "
@@ -43,11 +44,12 @@ _SAME_START = (
     "AND archived_at IS NULL AND superseded_by IS NULL ORDER BY +id"
 )
 _PARTS = """
-    WITH RECURSIVE whole (num, id, namespace) AS (
-        SELECT num, id, namespace FROM entries WHERE num IN (SELECT value FROM json_each(?))
+    WITH RECURSIVE whole (num, id, namespace, user_id, project) AS (
+        SELECT num, id, namespace, user_id, project FROM entries WHERE num IN (SELECT value FROM json_each(?))
         UNION
-        SELECT e.num, e.id, e.namespace
-        FROM entries AS e JOIN whole AS w ON e.parent_id = w.id AND +e.namespace = w.namespace
+        SELECT e.num, e.id, e.namespace, e.user_id, e.project
+        FROM entries AS e JOIN whole AS w ON e.parent_id = w.id
+            AND +e.namespace = w.namespace AND +e.user_id IS w.user_id AND +e.project IS w.project
     ) SELECT num FROM whole
 """
 # Goes from one kind to the next in the index. A GROUP BY would sort all entries of a large store first.
@@ -196,7 +198,8 @@ def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list
 
 def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
     """Return the row numbers of these entries and of all their parts, such as the pages and chunks of a document. The
-    field `parent_id` of a part has the id of the entry to which the part belongs. Parts of parts are included."""
+    field `parent_id` of a part has the id of the entry to which the part belongs, and the part has the same namespace,
+    user and project. Parts of parts are included."""
     return [row[0] for row in connection.execute(_PARTS, [json.dumps(list(nums))])]
 
 
@@ -225,11 +228,16 @@ def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
     row = connection.execute("SELECT * FROM entries WHERE id = ?", [changed.id]).fetchone()
     former = from_row(row)
     insert_version(connection, row["num"], former)
-    assignments = ",".join(f"{column} = :{column}" for column in COLUMNS if column != "id")
-    connection.execute(f"UPDATE entries SET {assignments} WHERE id = :id", to_row(changed))
+    overwrite(connection, changed)
     neighbors = _other_neighbors(connection, (former, changed), [row["num"]])
     change_feed.append(connection, [row["num"], *neighbors])
     return int(row["num"])
+
+
+def overwrite(connection: sqlite3.Connection, changed: MemoryEntry) -> None:
+    """Overwrite the entry that has the id of `changed`, without a former version. The caller adds the change to the
+    change feed."""
+    connection.execute(_OVERWRITE, to_row(changed))
 
 
 def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:

@@ -161,6 +161,10 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE spaces ADD COLUMN checksum INTEGER;
     ALTER TABLE meta ADD COLUMN checksum INTEGER;
     """,
+    # 7: an index of the entries that another entry supersedes, for the removal of that other entry.
+    """
+    CREATE INDEX entries_by_successor ON entries (superseded_by) WHERE superseded_by IS NOT NULL;
+    """,
 )
 _METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum
 

@@ -22,7 +22,7 @@ from agentformer.testing.case import (
     make_entry,
     raises,
 )
-from agentformer.testing.changing import Changing, Leases
+from agentformer.testing.changing import Changing, Leases, Parts, Superseding
 from agentformer.testing.embedding import Pending, Reembedding
 from agentformer.testing.models import EmbedderConformance, LanguageModelConformance, RerankerConformance
 from agentformer.testing.searching import Scopes, Searching
@@ -50,6 +50,8 @@ class BackendConformance(
     Storing,
     Duplicates,
     Changing,
+    Superseding,
+    Parts,
     Uses,
     Leases,
     Summaries,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
@@ -128,6 +131,122 @@ class Changing(BackendCase):
         run_in_threads(4, lambda n: [backend.update(entry.id, {"project": f"p{n}"}) for _ in range(5)])
         assert [e.version for e in backend.get([entry.id])] == [21]
         assert [e.version for e in backend.history(entry.id)] == list(range(1, 21))
+
+
+class Superseding(BackendCase):
+    """Tests of `superseded_by`: an entry is hidden only while the entry that superseded it exists."""
+
+    def test_both_ends_of_a_supersession_are_checked(self, tmp_path: Path) -> None:
+        """`update` raises `NotFound` if the successor does not exist. It raises `InvalidInput` if the successor is the
+        entry itself, or belongs to another namespace or another user. It raises `Conflict` if one of the two entries is
+        already superseded, or if the successor is archived. Nothing is changed."""
+        elsewhere, another = make_entry("a", namespace="elsewhere"), make_entry("b", user_id="another")
+        dusty = make_entry("c", archived_at=_MOMENT)
+        backend, (old, new, *_) = self.stored(tmp_path, "old", "new", elsewhere, another, dusty)
+        refused: list[tuple[str, type[Exception]]] = [("missing", NotFound), (dusty.id, Conflict)]
+        refused += [(entry_id, InvalidInput) for entry_id in (old.id, elsewhere.id, another.id)]
+        for successor, error in refused:
+            with unchanged(backend, old.id), raises(error):
+                backend.update(old.id, {"superseded_by": successor})
+        backend.update(old.id, {"superseded_by": new.id})
+        third = backend.store([make_entry("third")])[0]
+        for entry_id, successor in ((old.id, third.id), (third.id, old.id), (new.id, old.id)):
+            with unchanged(backend, old.id, new.id, third.id), raises(Conflict):
+                backend.update(entry_id, {"superseded_by": successor})
+
+    def test_no_cycle_of_any_length_is_stored(self, tmp_path: Path) -> None:
+        """A chain of superseded entries cannot be closed to a cycle, and its last entry is always found."""
+        backend, entries = self.stored(tmp_path, *(f"the {n}. okapi" for n in range(4)))
+        ids = [entry.id for entry in entries]
+        for old, new in pairwise(ids):
+            backend.update(old, {"superseded_by": new})
+        for first in ids[:-1]:
+            with unchanged(backend, *ids), raises(Conflict):
+                backend.update(ids[-1], {"superseded_by": first})
+        backend.update(ids[0], {"superseded_by": None})
+        backend.update(ids[-1], {"superseded_by": ids[0]})
+        with raises(Conflict):
+            backend.update(ids[0], {"superseded_by": ids[1]})
+        assert by_words(backend, "okapi") == [ids[0]]
+
+    def test_an_entry_whose_successor_is_removed_is_found_again(self, tmp_path: Path) -> None:
+        """If a successor is removed by its id, by a scope, as a part, or because another entry replaces it, the entry
+        that it superseded is found again. The history contains the superseded version."""
+        for way in ("id", "scope", "part", "replaced"):
+            whole = make_entry("a whole")
+            successor = make_entry("a new tapir", session_id=way, parent_id=whole.id)
+            backend, (old, *_) = self.stored(tmp_path / way, "an old tapir", whole, successor)
+            superseded = backend.update(old.id, {"superseded_by": successor.id})
+            assert by_words(backend, "tapir") == [successor.id]
+            assert old.id not in self.by_vectors(backend, "tapir")
+            if way == "replaced":
+                backend.store([make_entry("a heron")], replacing=[Scope(session_id=way)], unique=True)
+            else:
+                backend.remove({"id": [successor.id], "part": [whole.id]}.get(way, Scope(session_id=way)))
+            assert by_words(backend, "tapir") == [old.id] and old.id in self.by_vectors(backend, "tapir")
+            (freed,) = backend.get([old.id])
+            expected = dataclasses.replace(superseded, superseded_by=None, version=3, updated_at=freed.updated_at)
+            assert freed == expected and list(backend.history(old.id)) == [old, superseded]
+
+    def test_an_entry_whose_successor_moves_away_is_found_again(self, tmp_path: Path) -> None:
+        """If a successor gets another namespace or another user, the entry that it superseded is found again. If a
+        superseded entry moves, it is found at its new place."""
+        for change in ({"namespace": "elsewhere"}, {"user_id": "another"}):
+            for moved in (0, 1):
+                backend, (old, new) = self.stored(tmp_path / f"{[*change]}{moved}", "an old tapir", "a new tapir")
+                backend.update(old.id, {"superseded_by": new.id})
+                backend.update((old, new)[moved].id, change)
+                assert [entry.superseded_by for entry in backend.get([old.id, new.id])] == [None, None]
+
+    def test_a_stored_entry_is_superseded_only_by_an_entry_that_exists(self, tmp_path: Path) -> None:
+        """`store` drops a `superseded_by` that is the id of no entry of the same namespace and user, or that closes a
+        cycle. Otherwise the entry would never be found."""
+        first, second, third = (make_entry(f"the {n}. gnu") for n in range(3))
+        one = dataclasses.replace(first, superseded_by=second.id)
+        two = dataclasses.replace(second, superseded_by=third.id)
+        three = dataclasses.replace(third, superseded_by=first.id)
+        lost = make_entry("a lost gnu", superseded_by="missing")
+        other = make_entry("another gnu", superseded_by=first.id, user_id="another")
+        backend, stored = self.stored(tmp_path, one, two, three, lost, other)
+        assert list(backend.get([entry.id for entry in stored])) == stored
+        links = [entry.superseded_by for entry in stored]
+        assert links.count(None) == 3 and links[3:] == [None, None]
+        assert len(by_words(backend, "gnu")) == 3
+
+    def test_two_entries_never_supersede_each_other(self, tmp_path: Path) -> None:
+        """If several threads supersede two entries by each other at the same time, one of the entries stays visible."""
+        backends = [self.start(tmp_path), self.start(tmp_path)]
+        for n in range(5):
+            ids = [entry.id for entry in backends[0].store([make_entry(f"one {n}"), make_entry(f"two {n}")])]
+
+            def write(k: int, ids: Sequence[str] = ids) -> None:
+                with suppress(Conflict):
+                    backends[k % 2].update(ids[k % 2], {"superseded_by": ids[1 - k % 2]})
+
+            run_in_threads(4, write)
+            assert [entry.superseded_by for entry in backends[0].get(ids)].count(None) == 1
+
+
+class Parts(BackendCase):
+    """Tests of the parts of an entry, which are removed together with the entry."""
+
+    def test_parts_of_the_same_owner_are_removed_with_an_entry(self, tmp_path: Path) -> None:
+        """The parts of an entry, and the parts of these parts, are removed with the entry. An entry of another
+        namespace, user or project is kept, even if it has the id of the removed entry as `parent_id`."""
+        whole = make_entry("whole", user_id="aino", project="p")
+        part = make_entry("part", user_id="aino", project="p", parent_id=whole.id)
+        deep = make_entry("deep part", user_id="aino", project="p", parent_id=part.id)
+        owners = ({"user_id": "bo", "project": "p"}, {"project": "p"}, {"user_id": "aino"})
+        kept = [make_entry("kept", parent_id=entry.id, **owner) for owner in owners for entry in (whole, part)]
+        kept.append(make_entry("kept", user_id="aino", project="p", parent_id=whole.id, namespace="other"))
+        for way in ([whole.id], Scope(user_id="aino", project="p"), "replaced"):
+            backend, _ = self.stored(tmp_path / str(type(way)), whole, part, deep, *kept)
+            if isinstance(way, str):
+                backend.store([make_entry("new")], replacing=[Scope(user_id="aino", project="p")])
+            else:
+                assert backend.remove(way) == 3
+            assert not backend.get([whole.id, part.id, deep.id])
+            assert [entry.id for entry in backend.get([entry.id for entry in kept])] == [entry.id for entry in kept]
 
 
 class Leases(BackendCase):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -230,9 +231,14 @@ def _population(seed: int, size: int) -> list[MemoryEntry]:
                 metadata=choose.choice([{}, {"k": choose.choice(_JSON)}, {"k": 1, "l": choose.choice([1, 2])}]),
                 salience=choose.choice([0.0, 0.25, 0.5, 1.0]),
                 archived_at=choose.choice([None, None, None, _DAY]),
-                superseded_by=choose.choice([None, None, None, "newer"]),
             )
         )
+    last: dict[tuple[str, str | None], str] = {}  # the newest entry of each owner, which is not superseded
+    for n in reversed(range(size)):
+        owner = (entries[n].namespace, entries[n].user_id)
+        if owner in last and choose.random() < 0.25:
+            entries[n] = replace(entries[n], superseded_by=last[owner])
+        last.setdefault(owner, entries[n].id)
     return entries
 
 

@@ -58,8 +58,9 @@ class Storing(BackendCase):
     def test_every_field_is_read_back_unchanged(self, tmp_path: Path) -> None:
         """An entry with a value in every field is read back unchanged."""
         entry = _full()
-        stored = self.start(tmp_path).store([entry])
-        assert list(stored) == [entry]
+        successor = make_entry("newer", id="newer", namespace=entry.namespace, user_id=entry.user_id)
+        stored = self.start(tmp_path).store([entry, successor])
+        assert stored[0] == entry
         assert list(self.start(tmp_path).get([entry.id])) == [entry]
 
     def test_a_message_keeps_role_speaker_and_raw_text(self, tmp_path: Path) -> None:

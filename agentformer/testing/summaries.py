@@ -228,8 +228,9 @@ class Summaries(BackendCase):
         """`consolidate` raises `Conflict` and changes nothing if an original is archived, superseded or missing, or if
         the id of the summary already exists."""
         archived = make_entry("archived lemur", archived_at=_MOMENT)
-        superseded = make_entry("superseded lemur", superseded_by="x")
-        backend, (live, other, *_) = self.stored(tmp_path, "live lemur", "other lemur", archived, superseded)
+        other = make_entry("other lemur")
+        superseded = make_entry("superseded lemur", superseded_by=other.id)
+        backend, (live, *_) = self.stored(tmp_path, "live lemur", other, archived, superseded)
         ids = [live.id, other.id, archived.id, superseded.id]
         for bad in (archived.id, superseded.id, "missing"):
             with unchanged(backend, *ids), raises(Conflict):

@@ -133,7 +133,8 @@ class Duplicates(BackendCase):
 
     def test_archived_entries_are_no_duplicates(self, tmp_path: Path) -> None:
         """With `unique`, a new entry is stored even if it equals an archived, superseded or summarized entry."""
-        backend, _ = self.stored(tmp_path, _fact(archived_at=_NOON), _fact(superseded_by="x"))
+        newer = make_entry("a newer fact", user_id=_fact().user_id)
+        backend, _ = self.stored(tmp_path, newer, _fact(archived_at=_NOON), _fact(superseded_by=newer.id))
         first, second = _fact(), _fact()
         assert [entry.id for entry in backend.store([first], unique=True)] == [first.id]
         backend.consolidate(make_entry("A summary of birds.", kind="summary"), [first.id])
@@ -244,7 +245,7 @@ class Uses(BackendCase):
         made = (make_entry(f"{n}", session_id="ab"[n % 2], occurred_at=_NOON + n * _HOUR) for n in range(300))
         backend, entries = self.stored(tmp_path, *made)
         backend.update(entries[298].id, {"archived_at": _NOON})
-        backend.update(entries[296].id, {"superseded_by": "x"})
+        backend.update(entries[296].id, {"superseded_by": entries[299].id})
         scope = Scope(session_id="a")
         assert [e.content for e in backend.latest(scope, limit=3)] == ["294", "292", "290"]
         archived = dataclasses.replace(scope, include_archived=True)

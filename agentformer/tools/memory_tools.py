@@ -200,7 +200,8 @@ class MemoryTools:
         own, session = caller.namespace_for(namespace), caller.session_id if session_id is None else session_id
         if caller.is_restricted:
             self._check_session(caller, own, session)
-        return report_json(self._memory.clean(namespace=own, session_id=session))
+        limits = {"user_id": caller.user_id, "project": caller.project}
+        return report_json(self._memory.clean(namespace=own, session_id=session, **limits))
 
     @tool("Audit memories", Hints("read", idempotent=True))
     def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def test_entries_changed_during_an_import_are_reported(out: Path, copy: MemoryBa
 def test_a_reference_into_another_namespace_is_refused(tmp_path: Path, copy: MemoryBackend) -> None:
     there = make_entry("a secret of the board", namespace="board")
     origin = FaissMemoryBackend(tmp_path / "first", HashingEmbedder(), Indexes)
-    for name in ("parent_id", "pair_id", "superseded_by", "archived_by"):
+    for name in ("parent_id", "pair_id", "archived_by"):
         origin.remove(Scope(include_archived=True))
         origin.store([make_entry("a stranger", **{name: there.id})])
         exported(origin, tmp_path / name)

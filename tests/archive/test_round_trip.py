@@ -203,3 +203,22 @@ def test_metadata_of_a_document_may_nest_as_deep_as_other_metadata(tmp_path: Pat
         af.import_from(tmp_path / "e")
         (document,) = af.rag.documents()
         assert document.metadata == given
+
+
+@pytest.mark.parametrize("batch", [1, 1000])
+def test_superseded_entries_are_imported_together_with_their_successors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """A successor may come after the entry that it superseded, and in another batch."""
+    monkeypatch.setattr(importer, "_BATCH", batch)
+    origin = faiss(tmp_path / "first", HashingEmbedder())
+    ids = [entry.id for entry in origin.store([make_entry(f"newt {n}") for n in range(6)])]
+    for old, new in ((0, 3), (1, 3), (3, 2), (5, 4)):
+        origin.update(ids[old], {"superseded_by": ids[new]})
+    exported(origin, tmp_path / "out")
+    copy = local_json(tmp_path / "second", HashingEmbedder())
+    imported(copy, tmp_path / "out")
+    assert everything(copy) == everything(origin)
+    assert imported(copy, tmp_path / "out").there_already == 6
+    origin.close()
+    copy.close()

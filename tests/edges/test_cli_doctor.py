@@ -116,6 +116,7 @@ def test_a_memory_that_is_whole_is_well(folder: Path, run: Invoke, shown: Shown)
         "entries": 6,
         "history": 0,
         "links": 0,
+        "superseded": 0,
         "changes": 6,
         "leases": 0,
         "vectors": 3,

@@ -99,7 +99,9 @@ def test_messages_documents_and_what_is_not_live_are_no_duplicates(backend: Fais
     source = Source("d", "rules.pdf", 1)
     backend.store([make_entry(TEA, tier="episodic", kind="message", role="user", session_id="s") for _ in range(2)])
     backend.store([make_entry(TEA, kind="chunk", source=source) for _ in range(2)])
-    backend.store([make_entry(TEA), make_entry(TEA, archived_at=NOW), make_entry(TEA, superseded_by="x")])
+    newer = make_entry("newer")
+    backend.store([newer])
+    backend.store([make_entry(TEA), make_entry(TEA, archived_at=NOW), make_entry(TEA, superseded_by=newer.id)])
     report = look(backend)
     assert (report.duplicates, report.near_duplicates) == ((), ())
 
@@ -112,7 +114,7 @@ def test_merging_leaves_alone_what_was_changed_since(backend: FaissMemoryBackend
     assert [entry.id for entry in merge_duplicates(backend, report)] == [three.id]
     backend.remove([one.id])
     assert merge_duplicates(backend, report) == []
-    assert [entry.content for entry in backend.list(Scope())] == ["Aino prefers coffee.", "A summary."]
+    assert [entry.content for entry in backend.list(Scope())] == ["Aino prefers coffee.", TEA, "A summary."]
 
 
 def test_merging_gives_back_what_was_merged_into_an_entry_that_went_meanwhile(backend: FaissMemoryBackend) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -119,10 +119,37 @@ def test_what_is_superseded_leaves_the_results_and_stays_reachable(memory: Memor
 def test_a_superseded_entry_can_be_brought_back(memory: MemoryManager) -> None:
     old, new = memory.store("Alarm code is 1111."), memory.store("Alarm code is 2222.")
     memory.supersede(old.id, new.id)
-    memory.remove(new.id)
-    assert memory.search("alarm code") == []
+    assert [hit.entry.id for hit in memory.search("alarm code")] == [new.id]
     assert [entry.id for entry in memory.restore(old.id)] == [old.id]
+    assert {hit.entry.id for hit in memory.search("alarm code")} == {old.id, new.id}
+
+
+def test_a_superseded_entry_is_found_again_when_its_successor_is_gone(memory: MemoryManager) -> None:
+    old = memory.store("Alarm code is 1111.")
+    new = memory.store("Alarm code is 2222.", source_type="note", source_id="7")
+    memory.supersede(old.id, new.id)
+    memory.store("The house was sold.", source_type="note", source_id="7")
     assert [hit.entry.id for hit in memory.search("alarm code")] == [old.id]
+    with pytest.raises(InvalidInput):
+        memory.restore(old.id)
+
+
+def test_a_parent_of_another_user_is_refused(memory: MemoryManager) -> None:
+    theirs = memory.store("theirs", user_id="b")
+    calls: list[Callable[..., object]] = [
+        lambda **values: memory.store("mine", **values),
+        lambda **values: memory.add_message("s", "user", "mine", **values),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput, match="parent_id"):
+            call(user_id="a", parent_id=theirs.id)
+        for values in ({"parent_id": theirs.id}, {"user_id": "a", "parent_id": "not yet there"}):
+            call(**values)
+    shared = memory.store("for everybody")
+    part = memory.store("mine", user_id="a", parent_id=shared.id)
+    memory.remove(shared.id)
+    memory.remove(theirs.id)
+    assert memory.get(part.id) and len(memory.list(parent_id=theirs.id)) == 2
 
 
 def test_nobody_supersedes_what_is_another_users(memory: MemoryManager) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -26,6 +26,7 @@ from agentformer.testing import admits, by_words, make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope, Use
 from tests.faults.long_form import LONG
 
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # to shrink a failure takes minutes
 MOMENT = datetime(2026, 11, 20, tzinfo=UTC)
 WORDS = ("numbat", "kakapo", "axolotl", "dugong")
 NAMESPACES = ("default", "other")
@@ -42,6 +43,7 @@ drafts = st.fixed_dictionaries(
         "title": st.sampled_from(("", "a heading")),
         "metadata": st.sampled_from(({"k": 1}, {"k": True}, {})),
         "parent": pick,
+        "user_id": st.sampled_from(("aino", None)),
     },
 )
 scopes = st.builds(
@@ -59,6 +61,7 @@ class Model:
     def __init__(self) -> None:
         self.entries: dict[str, MemoryEntry] = {}
         self.former: dict[str, list[MemoryEntry]] = {}
+        self.freed: set[str] = set()  # what was found again, at a time that only the store knows
 
     def put(self, entry: MemoryEntry, **changes: Any) -> None:
         self.entries[entry.id] = dataclasses.replace(entry, **changes)
@@ -67,8 +70,8 @@ class Model:
         """The two messages before and the two after a message of a session."""
         if entry.kind != "message" or entry.session_id is None:
             return []
-        place = (entry.namespace, entry.session_id)
-        there = (e for e in self.entries.values() if e.kind == "message" and (e.namespace, e.session_id) == place)
+        place = (*owner(entry), entry.session_id)
+        there = (e for e in self.entries.values() if e.kind == "message" and (*owner(e), e.session_id) == place)
         said = [e for e in there if e.superseded_by is None or e.id == entry.id]
         session = sorted(said, key=lambda e: (e.occurred_at or e.created_at, e.id))
         at = session.index(entry)
@@ -92,7 +95,30 @@ class Model:
             standing.append(known[0] if known else entry.id)
         self.entries = entries
         self.drop(doomed)
+        for entry in new:
+            if entry.id in self.entries and self.is_lost(entry.id):
+                self.put(self.entries[entry.id], superseded_by=None)
         return standing
+
+    def is_lost(self, entry_id: str) -> bool:
+        """Would nobody be led from this superseded entry to one that can be found?"""
+        entry = self.entries[entry_id]
+        chain = [entry_id]
+        while (following := self.entries[chain[-1]].superseded_by) in self.entries:
+            if following in chain:
+                return following == entry_id
+            chain.append(following)
+        if entry.superseded_by is None:
+            return False
+        return len(chain) == 1 or owner(self.entries[chain[1]]) != owner(entry)
+
+    def free(self, gone: Iterable[str]) -> None:
+        """What one of these superseded is found again."""
+        for entry in list(self.entries.values()):
+            if entry.superseded_by in gone:
+                self.former.setdefault(entry.id, []).append(entry)
+                self.put(entry, superseded_by=None, version=entry.version + 1)
+                self.freed.add(entry.id)
 
     def update(self, entry_id: str, changes: Mapping[str, Any], version: int | None) -> None:
         entry = self.entries.get(entry_id)
@@ -102,8 +128,20 @@ class Model:
             raise Conflict("stale")
         if "archived_at" in changes and (entry.archived_by or self.originals(entry_id)):
             raise InvalidInput("archived_at", "would part a summary from its originals")
+        changed = dataclasses.replace(entry, **changes, version=entry.version + 1)
+        if (by := changes.get("superseded_by")) is not None:
+            if by not in self.entries:
+                raise NotFound("gone")
+            if by == entry_id or owner(changed) != owner(self.entries[by]):
+                raise InvalidInput("superseded_by", "not of the same owner")
+            if entry.superseded_by or self.entries[by].superseded_by or self.entries[by].archived_at:
+                raise Conflict("superseded or archived")
         self.former.setdefault(entry_id, []).append(entry)
-        self.put(entry, **changes, version=entry.version + 1)
+        if owner(changed) != owner(entry):
+            self.put(dataclasses.replace(changed, superseded_by=by))
+            self.free({entry_id})
+        else:
+            self.put(changed)
 
     def touch(self, uses: Iterable[Use]) -> None:
         for use in uses:
@@ -148,8 +186,8 @@ class Model:
         """All that goes with these."""
         doomed = set(ids) & self.entries.keys()
         while True:
-            places = {(i, self.entries[i].namespace) for i in doomed}
-            more = {e.id for e in self.entries.values() if (e.parent_id, e.namespace) in places}
+            places = {(i, *owner(self.entries[i])) for i in doomed}
+            more = {e.id for e in self.entries.values() if (e.parent_id, *owner(e)) in places}
             more |= {by for i in doomed if (by := self.entries[i].archived_by)}
             for entry in self.entries.values():
                 restored = entry.kind == "summary" and entry.archived_at
@@ -166,7 +204,12 @@ class Model:
         for entry_id in doomed:
             del self.entries[entry_id]
             self.former.pop(entry_id, None)
+        self.free(doomed)
         return len(doomed)
+
+
+def owner(entry: MemoryEntry) -> tuple[str, str | None]:
+    return entry.namespace, entry.user_id
 
 
 class Machine(RuleBasedStateMachine):
@@ -267,6 +310,28 @@ class Machine(RuleBasedStateMachine):
     def supersede(self, old: int, new: int) -> None:
         self.change(self.id_of(old), {"superseded_by": self.id_of(new)})
 
+    @rule(old=pick, new=pick)
+    def supersede_what_can_be(self, old: int, new: int) -> None:
+        live = [entry for entry in self.model.entries.values() if not entry.superseded_by and not entry.archived_at]
+        pairs = [(a.id, b.id) for a in live for b in live if a.id != b.id and owner(a) == owner(b)]
+        if pairs:
+            first, second = sorted(pairs)[old % len(pairs)]
+            self.change(first, {"superseded_by": second})
+
+    @rule(n=pick)
+    def supersede_no_more(self, n: int) -> None:
+        if superseded := sorted(entry.id for entry in self.model.entries.values() if entry.superseded_by):
+            self.change(superseded[n % len(superseded)], {"superseded_by": None})
+
+    @rule(n=pick, by=pick, draft=drafts)
+    def store_superseded(self, n: int, by: int, draft: dict[str, Any]) -> None:
+        """As an import does: one entry leads to another, which may be missing, or leads back."""
+        first, second = self.entry(draft), self.entry(draft)
+        targets = [second.id, self.id_of(n)]
+        first = dataclasses.replace(first, superseded_by=targets[n % 2])
+        second = dataclasses.replace(second, superseded_by=[first.id, self.id_of(by), None][by % 3])
+        self.store_entries([first, second], False, [])
+
     @rule(n=pick, at=st.sampled_from((None, MOMENT)))
     def archive_or_revive_by_hand(self, n: int, at: datetime | None) -> None:
         self.change(self.id_of(n), {"archived_at": at})
@@ -352,9 +417,16 @@ class Machine(RuleBasedStateMachine):
         self.backend = type(self).open(self.folder)
 
     @invariant()
+    def nothing_is_hidden_for_good(self) -> None:
+        assert not any(map(self.model.is_lost, self.model.entries))
+
+    @invariant()
     def records_agree(self) -> None:
         if not hasattr(self, "backend"):
             return
+        for entry in self.backend.get(sorted(self.model.freed & self.model.entries.keys())):
+            self.adopt(entry, "updated_at")
+        self.model.freed.clear()
         entries = self.model.entries
         for namespace in NAMESPACES:
             for scope in (Scope(namespace), Scope(namespace, include_archived=True), Scope(namespace, session_id="s")):
@@ -399,7 +471,7 @@ def run(opened: Callable[[Path], MemoryBackend], examples: int, *, around: bool 
         neighbours = around
         done: ClassVar[Counter[str]] = Counter()
 
-    run_state_machine_as_test(Opened, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(Opened, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None, phases=PHASES))
     assert all(Opened.done[name] > examples // 4 for name in ("store", "update", "consolidate", "restore")), Opened.done
 
 

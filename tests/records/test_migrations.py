@@ -12,7 +12,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.records import entries, schema
+from agentformer.records import entries, schema, supersession
 from agentformer.records.database import Database
 from agentformer.records.integrity.file_guard import open_read_only
 from agentformer.testing import make_entry
@@ -66,6 +66,15 @@ def test_the_lookup_of_duplicates_uses_its_index(tmp_path: Path) -> None:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {entries._SAME_START}", ["default", "x", "x"]).fetchall()
     database.close()
     assert "entries_by_beginning (namespace=? AND <expr>=?)" in plan[0][3]
+
+
+def test_the_lookup_of_superseded_entries_uses_its_index(tmp_path: Path) -> None:
+    """Every removal runs it, so it must not read all entries."""
+    database = Database(tmp_path / "memory.sqlite3")
+    with database.reading() as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {supersession.PREDECESSORS}", ['["x"]']).fetchall()
+    database.close()
+    assert any("entries_by_successor (superseded_by=?)" in row[3] for row in plan)
 
 
 def test_a_former_version_on_read_only_media_raises_store_error_with_advice(tmp_path: Path) -> None:

@@ -181,6 +181,23 @@ def test_who_is_bound_to_a_user_consolidates_sessions_that_the_user_took_part_in
     assert af.toolbox.call("memory_consolidate", {"session_id": "monday"}, aino)["archived"] == 0
 
 
+def test_who_is_bound_to_a_user_or_project_consolidates_and_deletes_nothing_of_others(af: AgentFormer) -> None:
+    owners: list[dict[str, Any]] = [{"user_id": "aino"}, {"user_id": "bo"}, {}, {"user_id": "aino", "project": "p"}]
+    for number in range(12):
+        for owner in owners:
+            af.memory.add_message("monday", "user", f"Message {number} is about pier {number}.", **owner)
+    report = af.toolbox.call("memory_consolidate", {"session_id": "monday"}, Caller(user_id="aino", project="p"))
+    assert report["archived"] == 5
+    assert af.toolbox.call("memory_consolidate", {"session_id": "monday"}, Caller(user_id="bo"))["archived"] == 5
+    left = [len(af.memory.list(kinds=("message",), session_id="monday", **owner)) for owner in owners]
+    assert left == [24 - 5, 12 - 5, 48 - 10, 12 - 5]
+    mine = af.memory.store("mine", user_id="aino")
+    parts = [af.memory.store(f"part {n}", parent_id=mine.id, **owner) for n, owner in enumerate(({}, {"project": "p"}))]
+    own = af.memory.store("my part", parent_id=mine.id, user_id="aino")
+    assert af.toolbox.call("memory_delete", {"id": mine.id}, Caller(user_id="aino"))["forgotten"] == 2
+    assert [len(af.backend.get([entry.id])) for entry in (*parts, own)] == [1, 1, 0]
+
+
 @pytest.mark.parametrize("kind", ["message", "chunk", "document", "page", "summary"])
 def test_kinds_of_conversations_and_uploads_are_not_remembered(af: AgentFormer, kind: str) -> None:
     fact = af.memory.store("The crane is blue.")

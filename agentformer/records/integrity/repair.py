@@ -8,7 +8,6 @@ inspect.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sqlite3
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import StoreDamaged, StoreFull
-from agentformer.records import change_feed, meta
+from agentformer.records import change_feed, meta, supersession
 from agentformer.records import entries as records
-from agentformer.records.codec import CHECKED, from_row, from_state, now
+from agentformer.records.codec import CHECKED, from_state
 from agentformer.records.database import Database
 from agentformer.records.files import sync_folder
 from agentformer.records.integrity import Findings, checksums
@@ -29,6 +28,7 @@ from agentformer.types import DOCUMENT_KINDS
 
 _MAX_ROWS = 1_000  # deleted in one transaction
 _JSON_INDEXES = ("entries_by_sha256", "entries_by_name")  # SQLite cannot remove damaged metadata from these
+HOW_SUPERSEDED = "these entries are current again; in a cycle, only the newest entry"
 _DAMAGED = "its checksum differs, or it cannot be decoded"
 
 
@@ -151,8 +151,7 @@ def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quaranti
         for former in connection.execute("SELECT * FROM history WHERE entry = ?", [num]):
             quarantine.add("history", dict(former), "its entry is damaged")
         _remove(connection, num)
-    for other in connection.execute("SELECT num FROM entries WHERE superseded_by = ?", [row["id"]]).fetchall():
-        _clear_superseded(connection, other["num"])
+        supersession.release(connection, [row["id"]])
     return False, str(row["kind"])
 
 
@@ -170,17 +169,6 @@ def _content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str 
     content = str(pages[0]["content"])[start:end]
     values: Mapping[str, Any] = {**dict(row), "content": content}
     return content if checksums.of_values([values[name] for name in CHECKED]) == row["checksum"] else None
-
-
-def _clear_superseded(connection: sqlite3.Connection, num: int) -> None:
-    """Make the entry with the row number `num` current again, because the entry that superseded it was damaged and
-    removed."""
-    with lenient_text(connection):
-        row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
-    if is_intact(row):
-        entry = from_row(row)
-        changed = dataclasses.replace(entry, superseded_by=None, version=entry.version + 1, updated_at=now())
-        records.replace(connection, changed)
 
 
 def _remove(connection: sqlite3.Connection, num: int) -> None:
@@ -230,6 +218,18 @@ def links(database: Database, findings: Findings, quarantine: Quarantine) -> Non
             change_feed.append(connection, [num])
     how = "entries without a current summary were made current again, and the other entries were archived"
     findings.mark_repaired(len(findings.keys), how)
+
+
+def superseded(database: Database, findings: Findings, quarantine: Quarantine) -> None:
+    """Make the entries current whose successor is missing. In a cycle of entries that supersede each other, the newest
+    entry is made current, so that the other entries lead to this entry."""
+    for entry_id in findings.keys:
+        with database.writing() as connection, lenient_text(connection):
+            find = supersession.finder(connection)
+            entry = find(entry_id)
+            if entry is not None and supersession.is_lost(entry, find, set()):
+                records.replace(connection, supersession.current(entry))
+    findings.mark_repaired(len(findings.keys), HOW_SUPERSEDED)
 
 
 def changes(database: Database, findings: Findings, quarantine: Quarantine) -> None:

@@ -14,12 +14,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from agentformer.errors import StoreDamaged
+from agentformer.records import supersession
 from agentformer.records.codec import from_row, from_state
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity.checksums import ADVICE, damage_error, entry_name
 from agentformer.records.integrity.file_guard import is_damage
 from agentformer.records.meta import check_value
 from agentformer.records.spaces import decode_space
+from agentformer.types import MemoryEntry
 
 # SQLite's messages about a damaged index, which a repair rebuilds from the rows
 _INDEX_WORDS = ("index", "non-unique entry")
@@ -30,6 +32,9 @@ _PAGE = 500  # rows read at a time
 _MAX_NUM = 2**62  # above every number of a row
 # Tables that refer to rows of other tables. Windows are not here, because they have a separate check.
 REFERRING_TABLES = ("history", "pending", "moving", "vectors")
+
+
+SUPERSEDED = "each superseded entry has a successor, and no entries supersede each other in a cycle"
 
 
 class DamagedRow(NamedTuple):
@@ -125,6 +130,21 @@ def links(connection: sqlite3.Connection) -> Findings:
                 problem = "the summary is missing"
             findings.add(f"entry {entry} was archived for the summary {summary}, but {problem}", num)
     return findings
+
+
+def superseded(connection: sqlite3.Connection) -> Findings:
+    """Check that the entry which superseded another entry exists, and that no entries supersede each other in a cycle.
+    The keys of the findings are the ids of the entries that no search would find again."""
+    findings = Findings("superseded", SUPERSEDED)
+    with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
+        findings.looked_at = _count(connection, "entries WHERE superseded_by IS NOT NULL")
+        findings.add_all((lost_text(entry), entry.id) for entry in supersession.lost_entries(connection))
+    return findings
+
+
+def lost_text(entry: MemoryEntry) -> str:
+    """Return a sentence for users about a superseded entry that `supersession.is_lost` describes."""
+    return f"entry {entry.id} is superseded by {entry.superseded_by}, which is missing or leads back to this entry"
 
 
 def changes(connection: sqlite3.Connection) -> Findings:

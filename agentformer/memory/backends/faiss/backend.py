@@ -18,7 +18,7 @@ from agentformer.index.files import SecureDelete, check_records, read_index_stat
 from agentformer.index.vectors.training_options import IndexOptions
 from agentformer.memory.backends import check_version, with_changes, with_times
 from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions
-from agentformer.records import change_feed, consolidation, meta, spaces
+from agentformer.records import change_feed, consolidation, meta, spaces, supersession
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
@@ -188,6 +188,7 @@ class FaissMemoryBackend(FolderRecords):
                 insert_histories(connection, nums, entries, histories)
             self._indexes.embedding.commit(connection, nums, inserted, embedded)
             consolidation.remove(connection, sorted(replaced))  # removed last: vectors of unchanged text are kept
+            stored = supersession.keep_valid(connection, stored)
         self._indexes.embedding.follow_up(embedded)
         return stored
 
@@ -207,7 +208,11 @@ class FaissMemoryBackend(FolderRecords):
                     continue  # another caller changed the entry first: apply the changes to the new version
                 if "archived_at" in changes:
                     consolidation.check_free(connection, current)
+                supersession.check(current, changes, supersession.finder(connection))
                 updated = with_changes(current, changes)  # use counts and consolidations do not increase the version
+                if supersession.is_moved(current, updated):
+                    updated = dataclasses.replace(updated, superseded_by=changes.get("superseded_by"))
+                    supersession.release(connection, [entry_id])
                 nums = [records.replace(connection, updated)]
                 self._indexes.embedding.commit(connection, nums, [updated], embedded)
             return updated

@@ -157,6 +157,7 @@ class StoreVerifier:
             entries,
             self._check(checks.history, repairs.history),
             self._check(checks.links, repairs.links),
+            self._check(checks.superseded, repairs.superseded),
             self._check(checks.changes, repairs.changes),
             self._check(checks.leases, repairs.leases),
         ]

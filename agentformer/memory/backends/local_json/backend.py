@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import InvalidInput, NotFound, StoreFull
-from agentformer.memory.backends import by_time, check_version, with_changes, with_times
+from agentformer.memory.backends import by_time, check_version, with_times
 from agentformer.memory.backends.local_json import operations
 from agentformer.memory.backends.local_json.file_format import checked, file_name, file_text
 from agentformer.memory.backends.local_json.folder import Contents, Folder
@@ -23,6 +23,7 @@ from agentformer.records.entry_json import check_settable
 from agentformer.records.files import write_atomically
 from agentformer.records.history import Histories, check_histories
 from agentformer.records.integrity import Findings
+from agentformer.records.integrity.repair import HOW_SUPERSEDED
 from agentformer.search.fusion import merge
 from agentformer.settings import Settings
 from agentformer.types import (
@@ -115,6 +116,7 @@ class LocalJsonMemoryBackend:
                 for entry in entries:
                     operations.insert(records, entry, tuple(map(checked, past.get(entry.id, ()))))
             operations.delete(records, to_delete)
+            operations.keep_valid(records, (entry.id for entry in entries if entry.id in records))
         return [_copied(records[entry_id].entry) for entry_id in stored]
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
@@ -150,16 +152,11 @@ class LocalJsonMemoryBackend:
         version."""
         check_settable(changes)
         with self._folder.writing() as (contents, records):
-            contents.check_ids([entry_id])
+            contents.check_ids([entry_id, *filter(None, [changes.get("superseded_by")])])
             if entry_id not in records:
                 raise NotFound(f"there is no entry {entry_id}")
-            record = records[entry_id]
-            former = record.entry
-            check_version(former, expected_version)
-            if "archived_at" in changes:
-                operations.check_archivable(records, former)
-            changed = checked(with_changes(former, changes))
-            records[entry_id] = record.replaced(changed, (*record.former, former))
+            check_version(records[entry_id].entry, expected_version)
+            changed = operations.update(records, entry_id, changes)
         return _copied(changed)
 
     def touch(self, uses: Sequence[Use]) -> None:
@@ -260,8 +257,9 @@ class LocalJsonMemoryBackend:
         return 0
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Check the files, the former versions of entries, the links of summaries, and the leases. With `repair`,
-        invalid leases are removed; nothing else is repaired, because a person must edit the files."""
+        """Check the files, the former versions of entries, the links of summaries, the superseded entries, and the
+        leases. With `repair`, invalid leases are removed, and entries without a valid successor are made current.
+        Nothing else is repaired, because a person must edit the files."""
         files = Findings("files", "the files can be read", "")
         contents = Contents()
         with files.reading():
@@ -270,7 +268,13 @@ class LocalJsonMemoryBackend:
             for name, reason in contents.damaged.items():
                 files.add(reason, name)
         history, links = operations.check_history(contents.records), operations.check_links(contents.records)
-        return [findings.to_check() for findings in (files, history, links, self._leases.check(repair=repair))]
+        superseded = operations.check_superseded(contents.records)
+        if repair and superseded.keys:
+            with superseded.repairing(), self._folder.writing() as (_, records):
+                operations.repair_superseded(records, superseded.keys)
+            superseded.mark_repaired(len(superseded.keys), HOW_SUPERSEDED)
+        leases = self._leases.check(repair=repair)
+        return [findings.to_check() for findings in (files, history, links, superseded, leases)]
 
     def backup(self, folder: Path) -> None:
         """Write a copy of all files into the empty folder `folder`. Raises `StoreFull` if the folder cannot be written,

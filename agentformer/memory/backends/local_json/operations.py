@@ -3,22 +3,25 @@ thrown away after an error, so no function needs to undo a change."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.memory.backends import is_live
-from agentformer.memory.backends.local_json.file_format import Record
+from agentformer.memory.backends import is_live, with_changes
+from agentformer.memory.backends.local_json.file_format import Record, checked
 from agentformer.memory.backends.local_json.folder import Folder, write_error
+from agentformer.records import supersession
 from agentformer.records.entries import comparable, is_duplicate
 from agentformer.records.files import read_file, write_atomically
 from agentformer.records.history import history_problem
 from agentformer.records.integrity import Findings
+from agentformer.records.integrity.verify import SUPERSEDED, lost_text
 from agentformer.types import MemoryEntry, Use
 
 Records = dict[str, Record]
@@ -83,18 +86,24 @@ def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[st
 
 def _with_parts(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
     """Return the ids in `ids` that exist, together with the ids of all parts of these entries. The `parent_id` of a
-    part is the id of the entry that contains the part. Parts of parts are included."""
-    parts: dict[tuple[str, str | None], list[str]] = defaultdict(list)
+    part is the id of the entry that contains the part, and both have the same namespace, user and project. Parts of
+    parts are included."""
+    parts: dict[tuple[str | None, ...], list[str]] = defaultdict(list)
     for entry_id, record in records.items():
-        parts[record.entry.namespace, record.entry.parent_id].append(entry_id)
+        if record.entry.parent_id is not None:
+            parts[record.entry.parent_id, *_owner(record.entry)].append(entry_id)
     visited: set[str] = set()
     queue = [entry_id for entry_id in ids if entry_id in records]
     while queue:
         entry_id = queue.pop()
         if entry_id not in visited:
             visited.add(entry_id)
-            queue += parts[records[entry_id].entry.namespace, entry_id]
+            queue += parts[entry_id, *_owner(records[entry_id].entry)]
     return visited
+
+
+def _owner(entry: MemoryEntry) -> tuple[str | None, ...]:
+    return entry.namespace, entry.user_id, entry.project
 
 
 def _summaries_of(records: Mapping[str, Record], ids: Collection[str]) -> set[str]:
@@ -107,12 +116,48 @@ def _summaries_of(records: Mapping[str, Record], ids: Collection[str]) -> set[st
 
 def delete(records: Records, ids: Collection[str]) -> None:
     """Delete the entries with these ids, which must include all ids of `with_dependents`. If a summary is deleted, the
-    entries that it replaced and that are not deleted become live again."""
+    entries that it replaced and that are not deleted become live again. If a deleted entry superseded another entry,
+    that other entry is current again."""
     for entry_id, record in list(records.items()):
         if entry_id in ids:
             del records[entry_id]
         elif record.entry.archived_by in ids:
             records[entry_id] = record.with_fields(archived_at=None, archived_by=None)
+    release(records, ids)
+
+
+def release(records: Records, ids: Collection[str]) -> None:
+    """Make all entries current that one of the entries `ids` superseded, because these entries were removed or moved.
+    The superseded version is added to the history."""
+    for entry_id, record in list(records.items()):
+        if record.entry.superseded_by in ids:
+            records[entry_id] = record.replaced(supersession.current(record.entry), (*record.former, record.entry))
+
+
+def update(records: Records, entry_id: str, changes: Mapping[str, Any]) -> MemoryEntry:
+    """Change fields of an entry, and add its former version to its history. Return the changed entry."""
+    record = records[entry_id]
+    if "archived_at" in changes:
+        check_archivable(records, record.entry)
+    supersession.check(record.entry, changes, _finder(records))
+    changed = checked(with_changes(record.entry, changes))
+    if supersession.is_moved(record.entry, changed):
+        release(records, [entry_id])
+        changed = dataclasses.replace(changed, superseded_by=changes.get("superseded_by"))
+    records[entry_id] = record.replaced(changed, (*record.former, record.entry))
+    return changed
+
+
+def keep_valid(records: Records, ids: Iterable[str]) -> None:
+    """Remove the successor (the entry in `superseded_by`) of each of these new entries whose successor is not valid."""
+    find, ending = _finder(records), set[str]()
+    for entry_id in ids:
+        if supersession.is_lost(records[entry_id].entry, find, ending):
+            records[entry_id] = records[entry_id].with_fields(superseded_by=None)
+
+
+def _finder(records: Mapping[str, Record]) -> supersession.FindEntry:
+    return lambda entry_id: records[entry_id].entry if entry_id in records else None
 
 
 def consolidate(
@@ -193,6 +238,26 @@ def check_links(records: Mapping[str, Record]) -> Findings:
         elif entry.archived_at is None:
             findings.add(f"entry {entry.id} is live, and so is its summary {entry.archived_by}")
     return findings
+
+
+def check_superseded(records: Mapping[str, Record]) -> Findings:
+    """Check that the entry which superseded another entry exists, and that no entries supersede each other in a cycle.
+    The keys of the findings are the ids of the entries that no search would find again, newest first."""
+    findings = Findings("superseded", SUPERSEDED)
+    findings.looked_at = sum(record.entry.superseded_by is not None for record in records.values())
+    find, ending = _finder(records), set[str]()
+    for entry_id in sorted(records, reverse=True):
+        if supersession.is_lost(records[entry_id].entry, find, ending):
+            findings.add(lost_text(records[entry_id].entry), entry_id)
+    return findings
+
+
+def repair_superseded(records: Records, ids: Iterable[str]) -> None:
+    """Make each of these entries current if its successor is still missing, or still leads back to the entry."""
+    for entry_id in ids:
+        record = records.get(entry_id)
+        if record and supersession.is_lost(record.entry, _finder(records), set()):
+            records[entry_id] = record.replaced(supersession.current(record.entry), (*record.former, record.entry))
 
 
 _EDIT = "correct the file in an editor"

@@ -1,0 +1,125 @@
+"""Supersession: `superseded_by` of an entry is the id of its successor, the entry that replaces it. A superseded entry
+is hidden, so its successor must exist, and a chain of successors must end at an entry that is not superseded.
+
+`check` and `is_lost` are for every backend. The other functions change the database. The caller of these functions
+opens and commits the write transaction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from agentformer.errors import Conflict, InvalidInput, NotFound, StoreDamaged
+from agentformer.records import entries as records
+from agentformer.records.codec import now
+from agentformer.types import MemoryEntry
+
+FindEntry = Callable[[str], MemoryEntry | None]
+OWNER = ("namespace", "user_id")  # an entry and its successor have the same values in these fields
+# An index contains the entries with a successor, so this query does not read all entries.
+PREDECESSORS = "SELECT num FROM entries WHERE superseded_by IN (SELECT value FROM json_each(?)) ORDER BY num"
+
+
+def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> None:
+    """Raise an error if `changes` contain a successor that cannot supersede the entry. `find` returns the entry with an
+    id, or None. Raises `NotFound` if the successor does not exist, and `InvalidInput` if it is the entry itself or has
+    another owner. Raises `Conflict` if one of the two entries is already superseded, or if the successor is archived.
+
+    The successor is never superseded when it gets its first predecessor, so no sequence of changes can make a cycle.
+    """
+    if (successor_id := changes.get("superseded_by")) is None:
+        return
+    successor = find(successor_id)
+    if successor is None:
+        raise NotFound(f"there is no entry {successor_id}")
+    changed = dataclasses.replace(entry, **changes)
+    if successor.id == entry.id or not _same_owner(changed, successor):
+        raise InvalidInput("superseded_by", "must be the id of another entry of the same namespace and the same user")
+    for one in (entry, successor):
+        if one.superseded_by is not None:
+            raise Conflict(f"{one.id} is already superseded by {one.superseded_by}; restore it first")
+    if successor.archived_at is not None:
+        raise Conflict(f"{successor.id} is archived, so nothing would be found; restore it first")
+
+
+def is_lost(entry: MemoryEntry, find: FindEntry, ending: set[str]) -> bool:
+    """Return whether the entry is superseded, but its successor does not exist or has another owner, or the chain of
+    successors comes back to the entry. Nothing would lead to such an entry.
+
+    `ending` contains ids of entries whose chains have an end. Ids are added to `ending`, so that a caller that passes
+    the same set for many entries reads each entry of a long chain only a few times.
+    """
+    if entry.superseded_by is None:
+        return False
+    successor = find(entry.superseded_by)
+    if successor is None or not _same_owner(entry, successor):
+        return True
+    visited: set[str] = set()
+    while successor is not None and successor.id not in ending:
+        if successor.id == entry.id:
+            return True
+        if successor.id in visited:
+            return False  # other entries supersede each other in a cycle
+        visited.add(successor.id)
+        successor = find(successor.superseded_by) if successor.superseded_by is not None else None
+    ending |= visited
+    return False
+
+
+def is_moved(former: MemoryEntry, changed: MemoryEntry) -> bool:
+    """Return whether a change of the entry `former` gives it another owner."""
+    return not _same_owner(former, changed)
+
+
+def current(entry: MemoryEntry) -> MemoryEntry:
+    """Return the next version of a superseded entry, in which it is no longer superseded."""
+    return dataclasses.replace(entry, superseded_by=None, version=entry.version + 1, updated_at=now())
+
+
+def finder(connection: sqlite3.Connection) -> FindEntry:
+    """Return a function that reads an entry of the database by its id."""
+    return lambda entry_id: next(iter(records.get(connection, [entry_id])), None)
+
+
+def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+    """Make all entries current that one of the entries `ids` superseded, because these entries were removed or moved.
+    The superseded version is added to the history. A damaged entry is left for the repair."""
+    for row in connection.execute(PREDECESSORS, [json.dumps(list(ids))]).fetchall():
+        with suppress(StoreDamaged):
+            (entry,) = records.by_num(connection, [row[0]]).values()
+            records.replace(connection, current(entry))
+
+
+def keep_valid(connection: sqlite3.Connection, stored: Sequence[MemoryEntry]) -> list[MemoryEntry]:
+    """Remove the successor of each new entry whose successor is not valid, and return the entries as they are stored
+    then. A new entry has no former version yet, so this is no change of it."""
+    result = []
+    find, ending = finder(connection), set[str]()
+    for entry in stored:
+        if is_lost(entry, find, ending):
+            entry = dataclasses.replace(entry, superseded_by=None)
+            records.overwrite(connection, entry)
+        result.append(entry)
+    return result
+
+
+def lost_entries(connection: sqlite3.Connection) -> list[MemoryEntry]:
+    """Return all entries that are lost, newest first. See `is_lost`. Damaged entries are left out."""
+    found = []
+    find, ending = finder(connection), set[str]()
+    rows = connection.execute("SELECT num FROM entries WHERE superseded_by IS NOT NULL ORDER BY id DESC").fetchall()
+    for row in rows:
+        with suppress(StoreDamaged):
+            (entry,) = records.by_num(connection, [row[0]]).values()
+            if is_lost(entry, find, ending):
+                found.append(entry)
+    return found
+
+
+def _same_owner(one: MemoryEntry, other: MemoryEntry) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in OWNER)
