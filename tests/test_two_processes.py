@@ -58,7 +58,10 @@ class Other:
 
     def __init__(self, folder: Path, program: str = HELPER, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, str(folder), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, str(folder), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self.answer() == "ready"
 

@@ -343,7 +343,5 @@ class MemoryCleaner:
             return CleaningReport(conflicts=1)
 
 
-def _episodes(
-    namespace: str, session_id: str | None, user_id: str | None = None, project: str | None = None
-) -> Scope:
+def _episodes(namespace: str, session_id: str | None, user_id: str | None = None, project: str | None = None) -> Scope:
     return Scope(namespace, tiers=("episodic",), session_id=session_id, user_id=user_id, project=project)

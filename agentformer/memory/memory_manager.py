@@ -101,8 +101,8 @@ class MemoryManager:
         `salience` (importance, 0..1), `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone), and
         `metadata` (JSON; a list under `aliases` contains other names of the entry). `namespace`, `session_id`,
         `agent_id`, `user_id` and `project` are the owner of the entry. `parent_id` is the id of the entry that contains
-        the new entry; it must not belong to another user, and if it is removed, the new entry is removed too, unless
-        the two entries have different users or projects. `pair_id` is the id of an entry that forms a pair with the new entry.
+        the new entry. This parent must not belong to another user. If the parent has the same user and project, the new
+        entry is removed together with the parent. `pair_id` is the id of an entry that forms a pair with the new entry.
 
         `source_type` and `source_id` identify a record of the host application. The new entry replaces earlier entries
         of the same record.

@@ -67,6 +67,11 @@ class MemoryBackend(_Readable, Protocol):
     `consolidate` stores a summary and archives the original entries; `archived_by` of each original is the id of the
     summary. When a summary is removed or archived, its originals become live again, which means that they are no longer
     archived. No call leaves originals archived without a live summary.
+
+    `superseded_by` of an entry is the id of its successor, which replaces the entry in searches. A successor exists,
+    has the same namespace and user, and its own chain of successors ends at an entry that is not superseded. When a
+    successor is removed, or moved to another namespace or user, the entry gets a new version without a successor in
+    the same transaction. `store` removes a `superseded_by` that breaks these rules.
     """
 
     def store(
@@ -106,6 +111,10 @@ class MemoryBackend(_Readable, Protocol):
 
         The fields that the store sets cannot be changed: the id, the times of storing, the version, the counts and
         `archived_by`. `archived_at` cannot be changed for a live summary or for its originals; use `restore` for these.
+
+        If `changes` contain a successor in `superseded_by`, raises `NotFound` if the successor does not exist. Raises
+        `InvalidInput` if the successor is the entry itself, or has another namespace or user. Raises `Conflict` if the
+        entry or the successor is already superseded, or if the successor is archived.
         """
 
     def touch(self, uses: Sequence[Use]) -> None:
@@ -114,9 +123,9 @@ class MemoryBackend(_Readable, Protocol):
         not change. Missing ids are ignored."""
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Delete entries with their parts, vectors, index terms and history. The parts of an entry are the entries in
-        the same namespace that have its id as `parent_id`. Return the number of deleted entries. If the version of one
-        of the given entries is not `expected_version`, raise `Conflict` and delete nothing.
+        """Delete entries with their parts, vectors, index terms and history. The parts of an entry are the entries that
+        have its id as `parent_id`, and the same namespace, user and project. Return the number of deleted entries. If
+        the version of one of the given entries is not `expected_version`, raise `Conflict` and delete nothing.
 
         A summary repeats the content of its originals. Therefore the summary is also deleted if one of its originals is
         deleted, and its other originals become live again. If a summary is deleted, all its originals become live

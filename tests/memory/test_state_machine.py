@@ -471,7 +471,9 @@ def run(opened: Callable[[Path], MemoryBackend], examples: int, *, around: bool 
         neighbours = around
         done: ClassVar[Counter[str]] = Counter()
 
-    run_state_machine_as_test(Opened, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None, phases=PHASES))
+    run_state_machine_as_test(
+        Opened, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None, phases=PHASES)
+    )
     assert all(Opened.done[name] > examples // 4 for name in ("store", "update", "consolidate", "restore")), Opened.done
 
 

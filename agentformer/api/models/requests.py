@@ -97,7 +97,9 @@ class _NewEntry(MemoryPlace):
     source_id: Name | None = Field(default=None, description="The id of the record of the host application.")
     pair_id: Name | None = None
     parent_id: Name | None = Field(
-        default=None, description="The id of the parent entry. If the parent is deleted, this entry is deleted too."
+        default=None,
+        description="The id of the parent entry. If the parent has the same user and project and is deleted, this "
+        "entry is deleted too.",
     )
 
 
