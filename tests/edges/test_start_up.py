@@ -111,7 +111,7 @@ def test_looking_at_records_imports_no_index_model_or_reader(store: tuple[str, .
     ],
 )
 def test_looking_at_records_imports_nothing_for_the_embedder_that_is_set(
-    tmp_path: Path, command: str, embedder: str
+    empty_memory: None, tmp_path: Path, command: str, embedder: str
 ) -> None:
     there = imported(
         RUN, command, "--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", embedder
@@ -240,7 +240,7 @@ def test_a_package_that_is_always_needed_and_broken_is_named_in_one_line(
     ],
 )
 def test_an_optional_package_that_is_broken_is_told_with_the_reason(
-    tmp_path: Path, library: str, command: str, extra: str
+    empty_memory: None, tmp_path: Path, library: str, command: str, extra: str
 ) -> None:
     done = with_broken(tmp_path, library, *command.split())
     assert (done.returncode, done.stdout) == (2, ""), done.stderr

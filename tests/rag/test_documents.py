@@ -312,7 +312,7 @@ def test_memory_and_documents_share_one_store(af: agentformer.AgentFormer) -> No
 
 
 def test_containers_of_documents_are_not_memories_kinds(af: agentformer.AgentFormer) -> None:
-    with pytest.raises(InvalidInput, match=r"rag\.upload"):
+    with pytest.raises(InvalidInput, match="'document' is reserved for messages, summaries and documents"):
         af.memory.store("x", kind="document")
     document = af.rag.upload(KEYS.encode(), name="keys.txt")
     with pytest.raises(InvalidInput, match=r"rag\.remove"):
