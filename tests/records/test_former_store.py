@@ -30,7 +30,6 @@ def test_a_former_store_gives_the_same_answers(folder: Path) -> None:
     former_store.export(folder, export)
     assert _files(export) == _files(folder / "export")
     answers = former_store.answers(folder)
-    expected["checks"][0][1] += 1  # the database has one page more, for the index of origins
     assert answers.keys() == expected.keys()
     new = next(check for check in answers["checks"] if check[0] == "superseded")
     assert new[2] == 0 and new[1] > 0
