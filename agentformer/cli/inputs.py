@@ -90,12 +90,12 @@ def id_of(af: AgentFormer, argument: str, scope: Scope, noun: str) -> str:
         matches = [entry for entry in page if entry.id.startswith(argument.lower())]
     if not matches:
         raise NotFound(
-            f"there is no {noun} {argument:.200} in namespace {scope.namespace}; give an id, the beginning of an id, "
+            f"there is no {noun} {argument!r:.200} in namespace {scope.namespace}; give an id, the beginning of an id, "
             "or a name, or use --namespace to select another namespace"
         )
     if len(matches) > 1:
         ids = ", ".join(entry.id for entry in matches[:_NAMED])
-        raise InvalidInput("ID", f"{argument:.200} matches several entries; give one of these ids: {ids}")
+        raise InvalidInput("ID", f"{argument!r:.200} matches several entries; give one of these ids: {ids}")
     return matches[0].id
 
 
