@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
@@ -15,7 +16,6 @@ from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Document, KeyedLock, Originals, document_of
 from agentformer.rag.identity import OnConflict, Origin, Placement, checked_on_conflict, place
-from agentformer.rag.uploaded_file import origin_of, read_file, safe_name
 from agentformer.records import fields
 from agentformer.types import (
     DEFAULT_NAMESPACE,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _PENDING = (
     "the embedder was unavailable; searches find the document only by its words until you run `agentformer reindex`"
 )
+_MAX_NAME = 255  # code points of a name; the limit of common file systems
 _MAX_TOKENS = 4096  # of an answer
 _ATTEMPTS = 20  # at an upload; each failed attempt means that another process has changed the same document
 
@@ -144,9 +145,9 @@ class RAGTool:
         namespace = fields.name("namespace", namespace)
         metadata = fields.stored_metadata(metadata)
         on_conflict = checked_on_conflict(on_conflict)
-        data, file_name = read_file(file, self._limits.max_file_bytes)
-        origin = origin or origin_of(file, name)
-        name = safe_name(name or file_name)
+        data, file_name = _read(file, self._limits.max_file_bytes)
+        origin = origin or _origin_of(file, name)
+        name = _safe_name(name or file_name)
         digest = hashlib.sha256(data).hexdigest()
         about = {"sha256": digest, "bytes": len(data), "metadata": metadata, "origin": origin.path, "root": origin.root}
         document = Document(name, namespace, "ready", **about)  # type: ignore[arg-type]
@@ -356,6 +357,76 @@ def _check_question(question: Any, max_chars: int) -> None:
     if len(question) > max_chars:
         raise InvalidInput("question", f"has {len(question)} characters; shorten it to at most {max_chars}")
     fields.encodable("question", question)
+
+
+def _read(file: Any, limit: int) -> tuple[bytes, str]:
+    """Return the bytes and the name of a file to upload. If `file` is bytes, the name is "". Raises `InvalidInput` if
+    the file cannot be read, or if the file has more than `limit` bytes."""
+    data: bytes | None
+    if isinstance(file, (bytes, bytearray, memoryview)):
+        data, name = bytes(file), ""
+    elif isinstance(file, (str, os.PathLike)):
+        data, name = _read_path(Path(file), limit), Path(file).name
+    else:
+        try:
+            data = file.read(limit + 1)
+        except (AttributeError, UnicodeDecodeError):
+            data = None
+        label = getattr(file, "name", "")
+        name = Path(label).name if isinstance(label, str) else ""
+    if not isinstance(data, bytes):
+        raise InvalidInput("file", "must be a path, bytes, or a file opened in binary mode ('rb')")
+    _check_size(len(data), limit)
+    return data, name
+
+
+def _origin_of(file: Any, name: str) -> Origin:
+    """Return the origin of a file to upload. Bytes, and an open file that the caller has given a name, have no path."""
+    if isinstance(file, (str, os.PathLike)):
+        return Origin.of_file(file)
+    path = getattr(file, "name", None)
+    try:
+        if name or not isinstance(path, str) or not os.path.samestat(Path(path).stat(), os.fstat(file.fileno())):
+            return Origin()
+    except (AttributeError, OSError, ValueError):  # not a file of the file system
+        return Origin()
+    return Origin.of_file(path)
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidInput("file", f"has more than {limit} bytes; split the file, or raise the setting max_file_bytes")
+
+
+def _read_path(path: Path, limit: int) -> bytes:
+    try:
+        if path.is_dir():
+            raise InvalidInput("file", f"{path} is a folder; give a file (`agentformer ingest` accepts folders)")
+        if path.exists() and not path.is_file():
+            raise InvalidInput("file", f"{path} is a device or a pipe; give a regular file")
+        with path.open("rb") as file:
+            _check_size(os.fstat(file.fileno()).st_size, limit)  # before the file is read
+            return file.read(limit + 1)
+    except FileNotFoundError:
+        raise InvalidInput("file", f"{path} does not exist; check the path") from None
+    except PermissionError:
+        raise InvalidInput("file", f"{path} cannot be read: permission denied; allow this process to read it") from None
+    except InvalidInput:
+        raise
+    except (OSError, ValueError) as error:
+        raise InvalidInput("file", f"{str(path)[:200]!r} cannot be read: {error}") from None
+
+
+def _safe_name(name: Any) -> str:
+    """Return the name without unprintable characters and without parts such as `..`. The name is never used as a path.
+    Raises `InvalidInput` if no name is left."""
+    if not isinstance(name, str):
+        raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
+    printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable()).encode("utf-8", "ignore").decode()
+    parts = [part.strip() for part in printable.split("/") if part.strip() not in ("", ".", "..")]
+    if not parts:
+        raise InvalidInput("name", "is missing; give the document a name, such as report.pdf")
+    return "/".join(parts)[-_MAX_NAME:]
 
 
 def _page_of(entry: MemoryEntry) -> Page:
