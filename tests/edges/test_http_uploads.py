@@ -25,7 +25,7 @@ KEYS = b"The caretaker keeps the keys in the blue cupboard."
 FORM = "multipart/form-data; boundary=x"
 DOCUMENT = {
     *("name", "namespace", "status", "reason", "id", "pages", "chunks"),
-    *("media_type", "sha256", "bytes", "unchanged", "replaced", "metadata"),
+    *("media_type", "sha256", "bytes", "unchanged", "metadata"),
 }
 
 
@@ -119,29 +119,12 @@ def test_a_pdf_may_have_a_reserved_name(client: Any) -> None:
     assert (made["name"], made["status"], made["pages"]) == ("con.pdf", "ready", 1)
 
 
-def test_files_of_one_request_with_the_same_name_are_all_stored(client: Any) -> None:
-    boats = b"Boats are lifted in October."
-    made = upload(client, (KEYS, "a.txt"), (boats, "a.txt"), (KEYS, "a.txt")).json["documents"]
-    assert [(d["name"], d["status"], d["unchanged"], d["replaced"]) for d in made] == [
-        ("a.txt", "ready", False, ""),
-        ("a (2).txt", "ready", False, ""),
-        ("a.txt", "ready", True, ""),
-    ]
-    assert listed(client) == ["a.txt", "a (2).txt"]
-
-
-def test_a_replacement_is_reported_and_can_be_refused_or_avoided(client: Any) -> None:
-    old = upload(client, (KEYS, "a.txt")).json["documents"][0]
-    boats = (b"Boats are lifted in October.", "a.txt")
-    refused = upload(client, boats, on_conflict="fail")
-    assert (refused.status_code, refused.content_type) == (409, "application/problem+json")
-    some = upload(client, boats, (b"Another text.", "b.txt"), on_conflict="fail")
-    assert (some.status_code, [d["status"] for d in some.json["documents"]]) == (201, ["failed", "ready"])
-    both = upload(client, boats, on_conflict="keep-both").json["documents"][0]
-    assert (both["name"], both["replaced"]) == ("a (2).txt", "")
-    new = upload(client, (b"Boats are lifted in May.", "a.txt")).json["documents"][0]
-    assert (new["name"], new["replaced"]) == ("a.txt", old["id"])
-    assert upload(client, boats, on_conflict="perhaps").status_code == 400
+def test_of_several_files_with_one_name_the_last_is_stored(client: Any) -> None:
+    made = upload(client, (KEYS, "a.txt"), (b"Boats are lifted in October.", "a.txt"))
+    assert [d["status"] for d in made.json["documents"]] == ["ready", "ready"]
+    assert listed(client) == ["a.txt"]
+    found = client.get(f"/api/rag/documents/{made.json['documents'][1]['id']}").json
+    assert found["sha256"] == made.json["documents"][1]["sha256"]
 
 
 @pytest.mark.process
@@ -372,12 +355,3 @@ def test_the_upload_tool_shows_a_write_only_key_no_more(shared: Mounted) -> None
     assert (there["name"], there["id"], there["metadata"], there["unchanged"]) == ("guess.txt", "", {"mine": 1}, False)
     assert {key for key in there if there[key] != new[key]} == {"sha256", "bytes"}
     assert told(KEYS.decode(), grant("read", "write"))["name"] == "Mergers 2027.md"
-
-
-@pytest.mark.process
-def test_a_write_only_key_cannot_ask_whether_a_document_exists(shared: Mounted) -> None:
-    form = {"file": (io.BytesIO(KEYS), "guess.txt"), "on_conflict": "fail"}
-    assert shared.ask("POST", "/api/rag/upload", WRITER, data=form).status_code == 403
-    tool = {"name": "guess.txt", "text": "Some text.", "on_conflict": "fail"}
-    assert shared.post("/api/tools/rag_upload", tool, WRITER).status_code == 403
-    assert shared.post("/api/tools/rag_upload", tool, grant("read", "write")).status_code == 200

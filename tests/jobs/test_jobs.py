@@ -16,7 +16,7 @@ import pytest
 from agentformer.errors import Busy, Conflict, NotFound, StoreError, StoreFull
 from agentformer.jobs import queue
 from agentformer.jobs.queue import Jobs, Progress
-from agentformer.jobs.store import Job, JobStore, Task
+from agentformer.jobs.store import Job
 from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, remaining_folders, task, until
 
 
