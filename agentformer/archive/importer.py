@@ -119,13 +119,9 @@ def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence
     id."""
     new = set(missing)
     for entry, _ in archive.read(number for number in archive.documents if number in new):
-        origin = entry.metadata.get("origin")
-        for name in ("origin" if origin else "name", "sha256"):
+        for name in ("name", "sha256"):
             scope = Scope(entry.namespace, kinds=("document",), metadata={name: entry.metadata[name]})
-            documents = backend.list(scope)
-            if name == "name":  # a name identifies only documents without an origin
-                documents = [other for other in documents if not other.metadata.get("origin")]
-            if documents:
+            if documents := backend.list(scope, limit=1):
                 raise Conflict(
                     f"nothing was imported: {entry.content[:200]!r} already exists in namespace {entry.namespace}, as "
                     f"document {documents[0].id}; remove this document first: agentformer remove {documents[0].id}"

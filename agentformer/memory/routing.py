@@ -6,7 +6,7 @@ used."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from heapq import merge as merge_sorted
 from itertools import groupby, islice
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
-from agentformer.memory.backends import all_entries, by_time, check_expected
+from agentformer.memory.backends import all_entries, by_time
 from agentformer.records.history import Histories, check_histories
 from agentformer.search.fusion import merge
 from agentformer.settings import Route
@@ -99,8 +99,7 @@ class RoutedBackend(_Combined[MemoryBackend]):
         self,
         entries: Sequence[MemoryEntry],
         *,
-        replacing: Sequence[Scope | Sequence[str]] = (),
-        expecting: Sequence[tuple[Scope, Collection[str]]] = (),
+        replacing: Sequence[Scope] = (),
         unique: bool = False,
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -110,19 +109,13 @@ class RoutedBackend(_Combined[MemoryBackend]):
         parts: dict[int, list[MemoryEntry]] = {}
         for entry in entries:
             parts.setdefault(self._all.index(self._target(entry)), []).append(entry)
-        expected = self._expected(expecting)
         stored: dict[str, MemoryEntry] = {}
-        orphans = [part_id for what in replacing for part_id in self._parts(self._selected(what))]
+        orphans = [part_id for scope in replacing for part_id in self._parts(self._documents(scope))]
         try:
             for index, part in parts.items():
                 versions = {entry.id: past[entry.id] for entry in part if entry.id in past}
                 results = self._all[index].store(
-                    part,
-                    replacing=replacing,
-                    expecting=expected[index],
-                    unique=unique,
-                    former=versions,
-                    progress=progress,
+                    part, replacing=replacing, unique=unique, former=versions, progress=progress
                 )
                 stored.update({entry.id: result for entry, result in zip(part, results, strict=True)})
         except BaseException:
@@ -130,12 +123,9 @@ class RoutedBackend(_Combined[MemoryBackend]):
             raise
         for index, backend in enumerate(self._all):
             if index not in parts:
-                if not entries:
-                    backend.store([], expecting=expected[index])
-                for what in replacing:
-                    scope = dataclasses.replace(what, include_archived=True) if isinstance(what, Scope) else None
-                    if backend.count(scope) if scope else backend.get(what):  # type: ignore[arg-type]
-                        backend.remove(what)
+                for scope in replacing:
+                    if backend.count(dataclasses.replace(scope, include_archived=True)):
+                        backend.remove(scope)
         self._remove(orphans)
         return [stored[entry.id] for entry in entries]
 
@@ -167,7 +157,7 @@ class RoutedBackend(_Combined[MemoryBackend]):
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
         """Remove entries from all backends, and return the number of removed entries. If a document is removed, its
         pages and chunks are removed too, even if another backend stores them."""
-        parts = [*self._parts(self._selected(what))]
+        parts = [*self._parts(self._documents(what) if isinstance(what, Scope) else self.get(what))]
         return sum(backend.remove(what, expected_version) for backend in self._all) + self._remove(parts)
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
@@ -293,23 +283,6 @@ class RoutedBackend(_Combined[MemoryBackend]):
             if backend.get([entry_id]):
                 return backend
         raise missing(f"there is no entry {entry_id}")
-
-    def _expected(
-        self, expecting: Sequence[tuple[Scope, Collection[str]]]
-    ) -> list[list[tuple[Scope, Collection[str]]]]:
-        """Return the part of `expecting` for each backend. Raises `Conflict` if a scope does not contain the expected
-        entries now."""
-        parts: list[list[tuple[Scope, Collection[str]]]] = [[] for _ in self._all]
-        for scope, ids in expecting:
-            stored = [[entry.id for entry in all_entries(backend, scope)] for backend in self._all]
-            check_expected([entry_id for part in stored for entry_id in part], ids)
-            for part, own in zip(parts, stored, strict=True):
-                part.append((scope, own))
-        return parts
-
-    def _selected(self, what: Scope | Sequence[str]) -> Iterable[MemoryEntry]:
-        """Return the documents in a scope, or the entries with these ids."""
-        return self._documents(what) if isinstance(what, Scope) else self.get(what)
 
     def _documents(self, scope: Scope) -> Iterator[MemoryEntry]:
         """Yield the documents in a scope, including archived documents."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from agentformer.errors import Conflict
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, unchanged
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, unchanged
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source
 
 _MOMENT = datetime(2024, 2, 29, 23, 59, 59, 123_456, tzinfo=UTC)
@@ -121,48 +120,6 @@ class Storing(BackendCase):
         assert [e.id for e in backend.list(EVERYTHING)] == sorted([other.id, kept.id, new.id, chunk.id])
         assert by_words(backend, "chunk") == sorted([kept.id, chunk.id])
         assert self.by_vectors(backend, "chunk") == sorted([kept.id, chunk.id])
-
-    def test_replacing_accepts_ids(self, tmp_path: Path) -> None:
-        """`store` with `replacing` removes the entries with the given ids, also if no entry is stored. Missing ids are
-        ignored."""
-        old, part = make_entry("old document", kind="document"), make_entry("old chunk", kind="chunk")
-        part = dataclasses.replace(part, parent_id=old.id)
-        backend, (_, _, kept) = self.stored(tmp_path, old, part, "kept")
-        (new,) = backend.store([make_entry("new")], replacing=[[old.id, "missing"], Scope(session_id="none")])
-        assert [entry.id for entry in backend.list(EVERYTHING)] == sorted([kept.id, new.id])
-        assert list(backend.store([], replacing=[[kept.id]])) == []
-        assert [entry.id for entry in backend.list(EVERYTHING)] == [new.id]
-
-    def test_an_unexpected_entry_stores_nothing(self, tmp_path: Path) -> None:
-        """If a scope of `expecting` does not contain exactly the expected entries, `store` raises `Conflict` and
-        changes nothing."""
-        backend, (first, second) = self.stored(
-            tmp_path, make_entry("first", session_id="s"), make_entry("second", session_id="s")
-        )
-        session = Scope(session_id="s")
-        for ids in ([], [first.id], [first.id, second.id, "missing"]):
-            for entries in ([make_entry("new")], []):
-                with unchanged(backend, first.id, second.id), raises(Conflict):
-                    backend.store(entries, replacing=[session], expecting=[(Scope(session_id="t"), []), (session, ids)])
-        expected = [(Scope(session_id="t"), []), (session, [second.id, first.id])]
-        (new,) = backend.store([make_entry("new", session_id="s")], replacing=[session], expecting=expected)
-        assert [entry.id for entry in backend.list(EVERYTHING)] == [new.id]
-
-    def test_of_concurrent_writers_that_expect_nothing_one_stores(self, tmp_path: Path) -> None:
-        """If several threads store an entry at the same time and expect an empty scope, one of them succeeds and the
-        others get `Conflict`."""
-        backend = self.start(tmp_path)
-        scope = Scope(session_id="s")
-        conflicts: list[Conflict] = []
-
-        def store(number: int) -> None:
-            try:
-                backend.store([make_entry(f"writer {number}", session_id="s")], expecting=[(scope, [])])
-            except Conflict as error:
-                conflicts.append(error)
-
-        run_in_threads(4, store)
-        assert (backend.count(scope), len(conflicts)) == (1, 3)
 
     def test_replacing_keeps_the_new_entries(self, tmp_path: Path) -> None:
         """`store` with `replacing` keeps the new entries, also if they are inside the replaced scope."""

@@ -13,7 +13,6 @@ from pydantic import Field
 from agentformer.access.grant import Grant
 from agentformer.errors import InvalidInput
 from agentformer.rag.documents import Document
-from agentformer.rag.identity import OnConflict, Origin
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
 from agentformer.tools.memory_tools import Metadata, Namespace
@@ -40,28 +39,21 @@ class DocumentTools:
         content_base64: Annotated[str | None, Field(description="The content in base64.")] = None,
         metadata: Metadata = None,
         namespace: Namespace = None,
-        on_conflict: Annotated[
-            OnConflict, Field(description="What to do if the document is stored with other content.")
-        ] = "replace",
     ) -> dict[str, Any]:
         """Upload a document (PDF, Word, HTML, Markdown, text). Give its path, its text, or its bytes in base64. A
-        former version with the same path, or with the same name and no path, is replaced."""
+        document of the same name is replaced."""
         contents = {"path": path, "text": text, "content_base64": content_base64}
         if [value is not None for value in contents.values()].count(True) != 1:
             raise InvalidInput("path", f"give exactly one of {', '.join(contents)}")
         if path is None and not name:
             raise InvalidInput("name", "is missing; a document given by its content needs a name, such as notes.txt")
-        place = {"namespace": caller.namespace_for(namespace), "metadata": metadata, "on_conflict": on_conflict}
-        if on_conflict == "fail":
-            caller.grant.require("read")  # because the result says whether the document exists
+        place = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
         if path is None:
             document = self._rag.upload(_content(text, content_base64), name=name, **place)  # type: ignore[arg-type]
         else:
             relative, file = caller.open_file(path)
-            assert caller.folder is not None  # else the file was not opened
             with file:
-                origin = Origin.of_file(caller.folder / relative, caller.folder)
-                document = self._rag.upload(file, name=name or relative, origin=origin, **place)  # type: ignore[arg-type]
+                document = self._rag.upload(file, name=name or relative, **place)  # type: ignore[arg-type]
         return {"document": upload_json(document, caller.grant, name or document.name, metadata)}
 
     @tool("Answer from documents", Hints("read", idempotent=True))

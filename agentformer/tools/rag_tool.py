@@ -11,11 +11,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Document, KeyedLock, Originals, document_of
-from agentformer.rag.identity import OnConflict, Origin, Placement, checked_on_conflict, place
 from agentformer.records import fields
 from agentformer.types import (
     DEFAULT_NAMESPACE,
@@ -38,7 +37,6 @@ _PENDING = (
 )
 _MAX_NAME = 255  # code points of a name; the limit of common file systems
 _MAX_TOKENS = 4096  # of an answer
-_ATTEMPTS = 20  # at an upload; each failed attempt means that another process has changed the same document
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,17 +93,12 @@ class RAGTool:
         self._uploads = KeyedLock()
 
     def reingest(self, document: MemoryEntry) -> Document:
-        """Ingest a stored document again from its original file. The new version has new ids and the same name and
-        origin, and replaces the stored document. Raises `NotFound` if the original file is missing, and `Conflict` if
-        another caller replaces or removes the document at the same time."""
+        """Ingest a stored document again from its original file. The new version has new ids and replaces the stored
+        document. Raises `NotFound` if the original file is missing."""
         known = document_of(document)
-        data, pipeline = self._originals.get(known.sha256), self._ingest()
-        scope = Scope(known.namespace, kinds=("document",), metadata={"sha256": known.sha256})
-        with self._uploads.hold((known.namespace, known.sha256)):
-            former = list(all_entries(self._backend, scope))
-            former.sort(key=lambda entry: entry.id != document.id)
-            placement = Placement(known, tuple(former), None, [(scope, {document.id, *(e.id for e in former)})])
-            return pipeline.store(data, pipeline.read(data, known.name), placement)
+        data, namespace, digest = self._originals.get(known.sha256), known.namespace, known.sha256
+        with self._uploads.hold((namespace, digest)):
+            return self._ingest().run(data, known.name, namespace=namespace, sha256=digest, metadata=known.metadata)
 
     def ready(self) -> None:
         """Build the objects that uploads and questions need. Raises an error if an object cannot be built."""
@@ -121,74 +114,31 @@ class RAGTool:
         metadata: Mapping[str, Any] | None = None,
         password: str | None = None,
         progress: Progress | None = None,
-        origin: Origin | None = None,
-        on_conflict: OnConflict = "replace",
     ) -> Document:
         """Ingest a document. `file` is a path, bytes, or an open binary file.
 
-        A file from a path is identified by its absolute path, so files in different folders are different documents. An
-        upload without a path is identified by its name. Bytes have no path. An open file has a path only if no `name`
-        is given. `origin` can give a path for bytes and open files, and the folder that the file belongs to.
-
-        `name` may begin with folders. The default of `name` is the name of the file. If a document with another path
-        has this name, folders of the path are put before the name.
-
-        If the same bytes are stored already, no new document is stored: the result is the stored document, with its own
-        name and metadata, and with `unchanged` set to True. If the original file of the stored document is missing,
-        this file is stored again. If the document of this path or name has other bytes, `on_conflict` decides:
-        `replace` replaces this former version in one step, and the result has its id in `replaced`; `keep-both` stores
-        the file under a new name such as `report (2).pdf`; `fail` raises `Conflict`.
-
-        Problems of the content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a
-        path that is not a readable file.
+        `name` may begin with folders. The default of `name` is the name of the file. If the same bytes are stored
+        already, no new document is stored: the result is the stored document, with its own name and metadata, and with
+        `unchanged` set to True. If the original file of the stored document is missing, this file is stored again. If a
+        document of the same name has other bytes, the new document replaces that document in one step. Problems of the
+        content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a path that is not a
+        readable file.
         """
         namespace = fields.name("namespace", namespace)
         metadata = fields.stored_metadata(metadata)
-        on_conflict = checked_on_conflict(on_conflict)
         data, file_name = _read(file, self._limits.max_file_bytes)
-        origin = origin or _origin_of(file, name)
         name = _safe_name(name or file_name)
         digest = hashlib.sha256(data).hexdigest()
-        about = {"sha256": digest, "bytes": len(data), "metadata": metadata, "origin": origin.path, "root": origin.root}
-        document = Document(name, namespace, "ready", **about)  # type: ignore[arg-type]
+        about: dict[str, Any] = {"namespace": namespace, "sha256": digest, "metadata": metadata}
         with self._uploads.hold((namespace, digest)):  # concurrent uploads of the same bytes report `unchanged`
-            return self._with_state(self._upload(data, document, on_conflict, password, progress))
-
-    def _upload(
-        self, data: bytes, document: Document, on_conflict: OnConflict, password: str | None, progress: Progress | None
-    ) -> Document:
-        """Store the document, or find out that its bytes are stored already. If another process changes a document that
-        the decision depends on, decide again."""
-        text = None
-        for _ in range(_ATTEMPTS):
-            placement = place(self._backend, document, on_conflict)
-            pipeline = None if placement.same else self._ingest()
-            if pipeline and text is None:
-                text = pipeline.read(data, document.name, password)
-            try:
-                if placement.same:
-                    return self._unchanged(data, document, placement, placement.same)
-                assert pipeline is not None and text is not None
-                return pipeline.store(data, text, placement, progress)
-            except Conflict:
-                continue
-        raise Conflict(f"other uploads of {document.name[:200]!r} are in progress; upload the file again")
-
-    def _unchanged(self, data: bytes, document: Document, placement: Placement, same: MemoryEntry) -> Document:
-        """Return the stored document `same`, which has the same bytes. Remove the former version of the uploaded
-        document. If an older version of agentformer stored `same`, add the origin. Raises `Conflict` if another process
-        has changed one of these documents."""
-        if placement.former:
-            self._backend.store([], replacing=placement.replacing, expecting=placement.expecting)
-            self.discard_originals(entry.metadata["sha256"] for entry in placement.former)
-        if document.origin and "origin" not in same.metadata:
-            metadata = {**same.metadata, "origin": document.origin, "root": document.root}
-            same = self._backend.update(same.id, {"metadata": metadata}, same.version)
-        if self._backend.pending(Scope(same.namespace, document_id=same.id)):
-            self._backend.embed_pending()
-        self._originals.restore(data)
-        self._usage.count([same.id], others=1)
-        return dataclasses.replace(document_of(same), unchanged=True, replaced=placement.replaced)
+            if same := self._document_of_bytes(namespace, digest):
+                if self._backend.pending(Scope(namespace, document_id=same.id)):
+                    self._backend.embed_pending()
+                self._originals.restore(data)
+                self._usage.count([same.id], others=1)
+                return dataclasses.replace(self._with_state(same), unchanged=True)
+            document = self._ingest().run(data, name, **about, password=password, progress=progress)
+        return self._with_state(document)
 
     def query(
         self,
@@ -329,6 +279,13 @@ class RAGTool:
             raise NotFound(f"there is no document {document_id}{place}; `agentformer list` shows the documents")
         return entries[0]
 
+    def _document_of_bytes(self, namespace: str, digest: str) -> Document | None:
+        """Return the document that was made from the bytes with this digest, or None. Only a document with the status
+        `ready` is returned."""
+        scope = Scope(namespace, kinds=("document",), metadata={"sha256": digest})
+        entries = self._backend.list(scope, limit=1)
+        return document_of(entries[0]) if entries and entries[0].metadata["status"] == "ready" else None
+
     def _with_state(self, document: Document) -> Document:
         """Return the document. If a part of the document still waits for the embedder, the status in the result is
         `pending`."""
@@ -378,19 +335,6 @@ def _read(file: Any, limit: int) -> tuple[bytes, str]:
         raise InvalidInput("file", "must be a path, bytes, or a file opened in binary mode ('rb')")
     _check_size(len(data), limit)
     return data, name
-
-
-def _origin_of(file: Any, name: str) -> Origin:
-    """Return the origin of a file to upload. Bytes, and an open file that the caller has given a name, have no path."""
-    if isinstance(file, (str, os.PathLike)):
-        return Origin.of_file(file)
-    path = getattr(file, "name", None)
-    try:
-        if name or not isinstance(path, str) or not os.path.samestat(Path(path).stat(), os.fstat(file.fileno())):
-            return Origin()
-    except (AttributeError, OSError, ValueError):  # not a file of the file system
-        return Origin()
-    return Origin.of_file(path)
 
 
 def _check_size(size: int, limit: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,20 +78,14 @@ class MemoryBackend(_Readable, Protocol):
         self,
         entries: Sequence[MemoryEntry],
         *,
-        replacing: Sequence[Scope | Sequence[str]] = (),
-        expecting: Sequence[tuple[Scope, Collection[str]]] = (),
+        replacing: Sequence[Scope] = (),
         unique: bool = False,
         former: Mapping[str, Sequence[MemoryEntry]] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Sequence[MemoryEntry]:
-        """Store all entries. In the same transaction, remove all other entries that `replacing` selects, with the parts
-        of these entries. An item of `replacing` is a scope or a list of ids. Raises `Conflict` if an id already exists.
-        The function `progress` receives the number of embedded windows (parts of entries) and the number of all
-        windows.
-
-        Each item of `expecting` is a scope together with the ids of all entries that the caller has found in this
-        scope. If a scope contains other entries at the beginning of the transaction, `Conflict` is raised and nothing
-        is changed. Thus a caller can read, decide and write, and no concurrent writer can come between these steps.
+        """Store all entries. In the same transaction, remove all other entries in the scopes of `replacing`, with the
+        parts of these entries. Raises `Conflict` if an id already exists. The function `progress` receives the number
+        of embedded windows (parts of entries) and the number of all windows.
 
         `former` contains a list of former versions for each entry id, oldest first. These versions become the `history`
         of the entry. The version numbers must be ascending and lower than the version of the entry, and the entry must

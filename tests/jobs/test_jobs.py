@@ -274,7 +274,7 @@ def test_jobs_of_a_newer_version_are_refused(tmp_path: Path, ingestor: Recording
     jobs = open_jobs(tmp_path, ingestor)
     with closing(sqlite3.connect(tmp_path / "i" / "jobs.sqlite")) as connection:
         connection.execute("CREATE TABLE jobs (id TEXT)")
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 2")
     with pytest.raises(StoreError, match="version 2 of the file; this release knows only 1"):
         jobs.get("x")
     jobs.close()

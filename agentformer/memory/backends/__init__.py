@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -53,12 +53,6 @@ def check_version(entry: MemoryEntry, expected: int | None) -> None:
         raise Conflict(
             f"entry {entry.id} has version {entry.version}, not {expected} as expected; read the entry again"
         )
-
-
-def check_expected(ids: Collection[str], expected: Collection[str]) -> None:
-    """Raise `Conflict` if `ids`, the ids of the entries in a scope, are not the ids that the caller expects."""
-    if set(ids) != set(expected):
-        raise Conflict("another caller has stored or removed an entry in the meantime; read the entries again")
 
 
 def with_changes(former: MemoryEntry, changes: Mapping[str, Any]) -> MemoryEntry:

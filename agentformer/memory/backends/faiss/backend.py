@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from agentformer.errors import NotFound, StoreError
 from agentformer.index.files import SecureDelete, check_records, read_index_status
 from agentformer.index.vectors.training_options import IndexOptions
-from agentformer.memory.backends import check_expected, check_version, with_changes, with_times
+from agentformer.memory.backends import check_version, with_changes, with_times
 from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions
 from agentformer.records import change_feed, consolidation, meta, spaces, supersession
 from agentformer.records import entries as records
@@ -164,8 +164,7 @@ class FaissMemoryBackend(FolderRecords):
         self,
         entries: Sequence[MemoryEntry],
         *,
-        replacing: Sequence[Scope | Sequence[str]] = (),
-        expecting: Sequence[tuple[Scope, Collection[str]]] = (),
+        replacing: Sequence[Scope] = (),
         unique: bool = False,
         former: Histories | None = None,
         progress: Progress | None = None,
@@ -176,11 +175,9 @@ class FaissMemoryBackend(FolderRecords):
         histories = check_histories(entries, former, unique=unique)
         embedded = self._embed(entries, progress)
         with self._changing() as connection:
-            for scope, ids in expecting:
-                check_expected(records.ids(connection, scope), ids)
             replaced: set[int] = set()
-            for what in replacing:
-                replaced.update(records.with_parts(connection, records.numbers(connection, what)))
+            for scope in replacing:
+                replaced.update(records.with_parts(connection, records.numbers(connection, scope)))
             inserted = stored = entries
             if unique:
                 replaced = consolidation.with_summaries(connection, sorted(replaced))

@@ -6,13 +6,13 @@ import copy
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from agentformer.errors import InvalidInput, NotFound, StoreFull
-from agentformer.memory.backends import by_time, check_expected, check_version, with_times
+from agentformer.memory.backends import by_time, check_version, with_times
 from agentformer.memory.backends.local_json import operations
 from agentformer.memory.backends.local_json.file_format import checked, file_name, file_text
 from agentformer.memory.backends.local_json.folder import Contents, Folder
@@ -97,20 +97,17 @@ class LocalJsonMemoryBackend:
         self,
         entries: Sequence[MemoryEntry],
         *,
-        replacing: Sequence[Scope | Sequence[str]] = (),
-        expecting: Sequence[tuple[Scope, Collection[str]]] = (),
+        replacing: Sequence[Scope] = (),
         unique: bool = False,
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[MemoryEntry]:
-        """Store entries, and remove all other entries that `replacing` selects, in one transaction; see
-        `MemoryBackend.store`."""
+        """Store entries, and remove all other entries that are in one of the scopes `replacing`, in one transaction;
+        see `MemoryBackend.store`."""
         entries = [checked(with_times(entry)) for entry in entries]
         past = check_histories(entries, former, unique=unique)
         with self._folder.writing() as (contents, records):
-            for scope, ids in expecting:
-                check_expected(_ids(contents, scope), ids)
-            replaced = {entry_id for what in replacing for entry_id in _ids(contents, what)}
+            replaced = {entry_id for scope in replacing for entry_id in _ids(contents, scope)}
             to_delete = operations.with_dependents(records, replaced)
             if unique:
                 stored = operations.insert_unique(records, entries, to_delete)
@@ -321,11 +318,8 @@ def _in_scope(contents: Contents, scope: Scope) -> Iterator[MemoryEntry]:
     return filter(scope_filter(scope), (record.entry for record in records))
 
 
-def _ids(contents: Contents, what: Scope | Sequence[str]) -> set[str]:
-    if isinstance(what, Scope):
-        return {entry.id for entry in _in_scope(contents, what)}
-    contents.check_ids(what)
-    return {entry_id for entry_id in what if entry_id in contents.records}
+def _ids(contents: Contents, scope: Scope) -> set[str]:
+    return {entry.id for entry in _in_scope(contents, scope)}
 
 
 def _copied(entry: MemoryEntry) -> MemoryEntry:
