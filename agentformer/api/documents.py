@@ -30,9 +30,17 @@ _SAFE_TYPES = (
     "text/markdown",
     "text/plain",
 )
+_LOCAL_EMBEDDERS = ("auto", "hashing", "minilm", "sbert")
 _POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 
 router = Router("documents")
+
+
+def _waits(service: Service) -> bool:
+    """Return whether a question may wait for a server. With a local embedder and no language model, an answer is a
+    quotation and takes milliseconds."""
+    settings = service.af.settings
+    return bool(settings.llm_model) or settings.embedder.partition(":")[0] not in _LOCAL_EMBEDDERS
 
 
 @router.route(
@@ -41,7 +49,7 @@ router = Router("documents")
     "read",
     {200: (models.Answer, EVENT_STREAM)},
     errors=(503,),
-    uses_model=lambda service, body: bool(service.af.settings.llm_model),  # a quotation takes milliseconds
+    uses_model=lambda service, body: _waits(service),
     tool="rag_query",
 )
 def query(service: Service, grant: Grant, body: models.Question) -> Response:

@@ -66,6 +66,7 @@ class Served:
 @contextmanager
 def served(folder: Path, *options: str, **environ: str) -> Iterator[Served]:
     with ExitStack() as ending:
+        environ = {"AGENTFORMER_QUEUE_SECONDS": "1", **environ}
         server = Server(folder, "--threads", str(THREADS), *options, environ=environ)
         ending.callback(server.close)
         here = Served(server)

@@ -86,16 +86,6 @@ def test_a_short_message_takes_its_language_from_those_around_it(af: AgentFormer
     assert found(af, "missä on vene")[0] == "Veneellä."
 
 
-def test_a_message_that_is_stored_as_a_fact_is_helps_and_is_helped_too(af: AgentFormer) -> None:
-    """By the way of storing that looks for equal ones."""
-    said = {"kind": "message", "session_id": "s"}
-    af.memory.store("The ketch leaks.", occurred_at="2026-03-01T12:00:00Z", **said)
-    assert found(af, "bilge") == []
-    af.memory.store("Try the bilge pump.", occurred_at="2026-03-01T12:01:00Z", **said)
-    assert set(found(af, "bilge")) == {"Try the bilge pump.", "The ketch leaks."}
-    assert set(found(af, "ketch")) == {"Try the bilge pump.", "The ketch leaks."}
-
-
 def test_ones_own_words_count_twice(af: AgentFormer) -> None:
     """Beside a message of the same length that says the word once, its neighbour has it once and is behind."""
     ids = talk(af)
