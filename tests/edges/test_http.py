@@ -92,7 +92,6 @@ def test_unknown_paths_and_methods_are_problem_documents(client: Any) -> None:
     assert (client.get("/nowhere").status_code, client.get("/nowhere").json["status"]) == (404, 404)
     assert client.get("/api/rag/query").json["type"] == "urn:agentformer:problem:method-not-allowed"
     for path in (
-        "//",
         "/api/rag/documents//chunks",
         "/api/rag/query/",
         "/static/x",
