@@ -30,17 +30,19 @@ _SAFE_TYPES = (
     "text/markdown",
     "text/plain",
 )
-_LOCAL_EMBEDDERS = ("auto", "hashing", "minilm", "sbert")
+_LOCAL_EMBEDDERS = {"auto", "hashing", "minilm", "sbert"}
 _POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 
 router = Router("documents")
 
 
 def _waits(service: Service) -> bool:
-    """Return whether a question may wait for a server. With a local embedder and no language model, an answer is a
-    quotation and takes milliseconds."""
+    """Return whether a question may wait for another server: for the language model, or for an embedder that the
+    settings name or that has been used. Otherwise, the answer is a quotation, which takes milliseconds."""
     settings = service.af.settings
-    return bool(settings.llm_model) or settings.embedder.partition(":")[0] not in _LOCAL_EMBEDDERS
+    used = [name.removeprefix("embedder ") for name in service.af.usage() if name.startswith("embedder ")]
+    providers = {spec.partition(":")[0] for spec in (settings.embedder, *used)}
+    return bool(settings.llm_model) or not providers <= _LOCAL_EMBEDDERS
 
 
 @router.route(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flask import Response
 
 from agentformer.access.grant import Grant
@@ -15,7 +17,7 @@ from agentformer.api.entries import (
 )
 from agentformer.api.models import memory as models
 from agentformer.api.models import requests
-from agentformer.api.operations import Router, Service
+from agentformer.api.operations import Router, Service, View
 from agentformer.api.request import arguments_of, check_length
 from agentformer.api.response import reply
 from agentformer.tools.result_json import context_json, memory_hit_json, report_json
@@ -27,6 +29,19 @@ _MAX_WAITING = 100  # entries without vectors in a response
 
 router = Router("memories")
 core_router = Router("core memory")
+
+
+def _edit_route(verb: str) -> Callable[[View], View]:
+    """Return a decorator that declares the endpoint of one way to edit a core block."""
+    return core_router.route(
+        "POST",
+        f"{_BLOCK}/{verb}",
+        "change",
+        {200: models.Entry},
+        errors=(409,),
+        uses_model=True,
+        tool=f"core_memory_{verb}",
+    )
 
 
 @router.route(
@@ -129,15 +144,7 @@ def get_block(service: Service, grant: Grant, query: requests.BlocksQuery, name:
     return entry_response(service.af.memory.core.get(name, **arguments_of(query, grant)))
 
 
-@core_router.route(
-    "POST",
-    f"{_BLOCK}/append",
-    "change",
-    {200: models.Entry},
-    errors=(409,),
-    uses_model=True,
-    tool="core_memory_append",
-)
+@_edit_route("append")
 def append(service: Service, grant: Grant, body: requests.BlockAddition, name: str) -> Response:
     """Append a line to a core block. If the block does not exist, it is created.
 
@@ -146,15 +153,7 @@ def append(service: Service, grant: Grant, body: requests.BlockAddition, name: s
     return entry_response(service.af.memory.core.append(name, **arguments_of(body, grant)))
 
 
-@core_router.route(
-    "POST",
-    f"{_BLOCK}/replace",
-    "change",
-    {200: models.Entry},
-    errors=(409,),
-    uses_model=True,
-    tool="core_memory_replace",
-)
+@_edit_route("replace")
 def replace(service: Service, grant: Grant, body: requests.BlockReplacement, name: str) -> Response:
     """Replace a text that occurs exactly once in a core block."""
     return entry_response(service.af.memory.core.replace(name, **arguments_of(body, grant)))

@@ -74,7 +74,7 @@ class ScratchFolder:
                     _link(path, self.folder / WORDS_FOLDER / path.name)
         except OSError as error:
             raise StoreFull(
-                f"cannot write to the folder for temporary files: {error.strerror or error}; the indexes of the "
+                f"the folder for temporary files cannot be written to: {error.strerror or error}; the indexes of the "
                 f"read-only memory {source} are written there; free some disk space"
             ) from error
 

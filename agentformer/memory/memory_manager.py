@@ -14,7 +14,7 @@ from agentformer.memory.backends import all_entries
 from agentformer.memory.hierarchical import HierarchicalMemory
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.usage import UsageCounter
-from agentformer.memory.validation import MessageFields, Place, ScopeFields, StoredFields
+from agentformer.memory.validation import CleaningScope, MessageFields, Place, ScopeFields, StoredFields
 from agentformer.records import fields
 from agentformer.records.scopes import effective_salience
 from agentformer.types import (
@@ -262,19 +262,12 @@ class MemoryManager:
         self._usage.count(ids, reads=1)
         self._usage.flush()
 
-    def clean(
-        self,
-        *,
-        namespace: str | None = None,
-        session_id: str | None = None,
-        user_id: str | None = None,
-        project: str | None = None,
-    ) -> CleaningReport:
+    def clean(self, **scope: Unpack[CleaningScope]) -> CleaningReport:
         """Replace old episodic entries by summaries, and return a report. With `namespace` or `session_id`, only the
         sessions of this namespace or with this id are cleaned. With `user_id` or `project`, only the entries of this
         user or project are replaced."""
-        given = {"namespace": namespace, "session_id": session_id, "user_id": user_id, "project": project}
-        return self._cleaner.run(**{name: fields.optional_name(name, value) for name, value in given.items()})
+        checked = {name: fields.optional_name(name, value) for name, value in scope.items()}
+        return self._cleaner.run(**checked)
 
     def restore(self, summary_id: str) -> Entries:
         """Undo a summary: end the archiving of its originals (the entries that it replaced), and archive the summary.

@@ -58,6 +58,15 @@ class StoredFields(Place, _Common, total=False):
     salience: float  # 0..1
 
 
+class CleaningScope(TypedDict, total=False):
+    """Keyword arguments that select the sessions and entries for a cleaning. A missing key selects everything."""
+
+    namespace: str | None
+    session_id: str | None
+    user_id: str | None
+    project: str | None
+
+
 class ScopeFields(Place, total=False):
     """Keyword arguments that select the entries for a call, such as a search."""
 

@@ -64,7 +64,7 @@ class Originals:
             write_atomically(path, data)
         except OSError as error:
             raise StoreFull(
-                f"cannot write the original file to {self._folder}: {error.strerror or error}; "
+                f"the original file cannot be written to {self._folder}: {error.strerror or error}; "
                 "free some disk space or choose another folder with --upload-dir"
             ) from error
         return digest

@@ -25,7 +25,7 @@ _MAX_DEPTH = 100  # levels of nested arguments; metadata have the same limit
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The right that a tool requires, and the effects of a call on the stored data. The right `change` stands for the
+    """The right that a tool requires, and the effects of a call on the stored data. The right `change` means the
     rights `read` and `write` together.
 
     `destructive`: the call can delete data permanently. `idempotent`: a second call with the same arguments changes

@@ -69,7 +69,7 @@ def check_refusals(af: agentformer.AgentFormer, backend: str) -> None:
         writes.append(lambda: af.reembed("hashing:96"))
     for number, write in enumerate(writes):
         told = refusal(write)
-        assert ("cannot be" in told or "cannot write" in told) and "Traceback" not in told, (number, told)
+        assert "cannot be" in told and "Traceback" not in told, (number, told)
 
 
 def command(disk: Path, backend: str, *arguments: str) -> tuple[int, str]:

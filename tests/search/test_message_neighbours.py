@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import agentformer
 from agentformer import AgentFormer
+from agentformer.testing import make_entry
 from agentformer.types import Query
 
 TALK = (
@@ -84,6 +86,16 @@ def test_a_short_message_takes_its_language_from_those_around_it(af: AgentFormer
     for n, text in enumerate(("Missä sinä olit eilen illalla?", "Veneellä.", "Ja kuka oli siellä kanssasi?")):
         af.memory.add_message("fi", "user", text, occurred_at=f"2026-03-02T12:0{n}:00Z")
     assert found(af, "missä on vene")[0] == "Veneellä."
+
+
+def test_a_message_that_a_backend_stores_as_a_fact_is_helps_and_is_helped_too(af: AgentFormer) -> None:
+    """By the way of storing that looks for equal ones."""
+    for minute, text in enumerate(("The ketch leaks.", "Try the bilge pump.")):
+        assert found(af, "bilge") == []
+        at = datetime(2026, 3, 1, 12, minute, tzinfo=UTC)
+        af.backend.store([make_entry(text, kind="message", session_id="s", occurred_at=at)], unique=True)
+    assert set(found(af, "bilge")) == {"Try the bilge pump.", "The ketch leaks."}
+    assert set(found(af, "ketch")) == {"Try the bilge pump.", "The ketch leaks."}
 
 
 def test_ones_own_words_count_twice(af: AgentFormer) -> None:

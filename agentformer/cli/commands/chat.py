@@ -100,15 +100,20 @@ def chat(
         tools = [tool.name for tool in af.toolbox.definitions()]
         check_tools("--without", without, tools)
         check_tools("--allow", allow, tools)
-        rights: tuple[Right, ...] = ("read",) if read_only else RIGHTS
-        grant = Grant(frozenset(rights), without=frozenset(without))
-        agent = _agent(af, place, folder, grant, {*allow, *af.settings.agent_permit.split()}, as_json)
+        agent = _agent(
+            af, place, folder, _grant(read_only, without), {*allow, *af.settings.agent_permit.split()}, as_json
+        )
         try:
             code = _run(Chat(agent, session, as_json=as_json, verbose=verbose), text)
         finally:
             if not agent.close():
                 say("note: a tool was still running when the chat ended", err=True)
     sys.exit(code)
+
+
+def _grant(read_only: bool, without: tuple[str, ...]) -> Grant:
+    rights: tuple[Right, ...] = ("read",) if read_only else RIGHTS
+    return Grant(frozenset(rights), without=frozenset(without))
 
 
 class Chat:

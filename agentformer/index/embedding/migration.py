@@ -60,7 +60,7 @@ def migration_lock(folder: Path) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise StoreFull(
-            f"cannot write to {folder}: {error.strerror}; free some disk space or check the permissions of the folder"
+            f"{folder} cannot be written to: {error.strerror}; free some disk space or check its permissions"
         ) from error
     with lock:
         yield

@@ -168,7 +168,7 @@ class EmbeddingQueue:
             raise
         except OSError as error:
             raise StoreFull(
-                f"cannot write to {self._folder}: {error.strerror}; no entry was embedded; "
+                f"{self._folder} cannot be written to: {error.strerror}; no entry was embedded; "
                 "free some disk space or check the permissions"
             ) from error
 

@@ -59,7 +59,9 @@ def store_error(error: BaseException, folder: Path) -> StoreError:
     examined, because tantivy raises nearly every error as a `ValueError`."""
     text = " ".join(str(error).split())[:_MAX_QUOTED]
     if getattr(error, "errno", None) in _NO_ROOM_NUMBERS or any(part in str(error) for part in _NO_ROOM):
-        return StoreFull(f"cannot write the word index {folder}: {text}; free some disk space or check the permissions")
+        return StoreFull(
+            f"the word index {folder} cannot be written: {text}; free some disk space or check its permissions"
+        )
     if _BUSY in str(error):
         return StoreError(
             f"another process holds the lock of the word index {folder}, for example a process that was forked during "

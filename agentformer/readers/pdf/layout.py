@@ -47,7 +47,7 @@ def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
 
 def _space_in_row(previous: Line, line: Line) -> str | None:
     """Return the white space between two lines in the same row, such as "n" and a raised "2". Return None if
-    the lines stand in different rows."""
+    the lines are in different rows."""
     height = max(previous.height, line.height)
     gap = line.x - previous.right
     if not (previous.height and line.height) or abs(previous.last_y - line.y) > 0.5 * height:
