@@ -29,6 +29,8 @@ KEPT = {
         "HOSTILE",
         "MUTANTS",
         "MUTANTS_SEED",
+        "OPERATIONS",
+        "OPERATIONS_SEED",
     )
 }
 PROVIDERS = ("OPENAI_", "LMSTUDIO_", "OLLAMA_")

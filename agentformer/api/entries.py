@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from flask import Response, abort, request, url_for
@@ -17,12 +16,12 @@ from agentformer.api.models import requests
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import arguments_of
 from agentformer.api.response import problem, reply
-from agentformer.errors import Conflict, Forbidden, InvalidInput, NotFound
+from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.memory import validation
 from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_json
-from agentformer.types import MemoryEntry, Scope
+from agentformer.types import MemoryEntry
 
 MEMORY = "/api/memory"
 _ENTRY = f"{MEMORY}/{{entry_id}}"
@@ -69,14 +68,13 @@ def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
     return reply(entry_to_json(entry), 200 if entry.repeat_count else 201, headers)
 
 
-def new_entry_arguments(
-    af: AgentFormer, grant: Grant, body: requests.NewMemory | requests.NewMessage
-) -> dict[str, Any]:
+def new_entry_arguments(grant: Grant, body: requests.NewMemory | requests.NewMessage) -> dict[str, Any]:
     """Return the arguments with which the entry in the body is stored.
 
     A grant without the right to read may only add entries. Raises `Forbidden` if the new entry would be a core block,
-    would replace the entries of a record, or would belong to a session with messages of other callers. The metadata of
-    the new entry name the key, so that the text does not count as said by the user.
+    or would replace the entries of a record. The metadata of a new entry of a session name the key, so that the text
+    does not count as said by the user. Storing such an entry raises `Forbidden` if the session has messages of other
+    callers.
     """
     arguments = arguments_of(body, grant, exclude_unset=True)
     if grant.may("read"):
@@ -86,9 +84,6 @@ def new_entry_arguments(
     if body.session_id is None:
         return arguments
     marked = {fields.STORED_BY_KEY: grant.key_id}
-    messages = Scope(arguments["namespace"], kinds=("message",), session_id=body.session_id, include_archived=True)
-    if af.backend.count(messages) != af.backend.count(replace(messages, metadata=marked)):
-        raise Forbidden("this session has messages of other callers; use another session, or a key that may read")
     return {**arguments, "metadata": fields.program_metadata(arguments.get("metadata"), marked)}
 
 
@@ -109,7 +104,7 @@ def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
     entry, and the header `ETag` is the version of the entry. For a key without the right to read, the response is 204
     in both cases; such a key cannot store core blocks, `source_id`, or entries in a session of other callers.
     """
-    return stored_response(service.af.memory.store(**new_entry_arguments(service.af, grant, body)), grant)
+    return stored_response(service.af.memory.store(**new_entry_arguments(grant, body)), grant)
 
 
 @router.route(
@@ -127,7 +122,7 @@ def store_many(service: Service, grant: Grant, body: requests.NewMemories) -> Re
     If one memory cannot be stored, no memory is stored. The entries in the response have the order of `items`. For a
     key without the right to read, the response is 204.
     """
-    items = [new_entry_arguments(service.af, grant, item) for item in body.items]
+    items = [new_entry_arguments(grant, item) for item in body.items]
     try:
         entries = service.af.memory.store_many(items)
     except InvalidInput as error:

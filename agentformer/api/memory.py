@@ -72,7 +72,7 @@ def add_message(service: Service, grant: Grant, body: requests.NewMessage) -> Re
     older messages of the session. For a key without the right to read, the response is 204, and every message of the
     session must come from this key.
     """
-    return stored_response(service.af.memory.add_message(**new_entry_arguments(service.af, grant, body)), grant)
+    return stored_response(service.af.memory.add_message(**new_entry_arguments(grant, body)), grant)
 
 
 @router.route("GET", f"{MEMORY}/messages", "read", {200: models.Transcript}, tool="conversation_search")

@@ -88,7 +88,7 @@ class MemoryManager:
         message is stored."""
         entries = [validation.new_message(message) for message in validation.mappings("messages", messages)]
         _check_parents(self._backend, entries)
-        stored = [*self._backend.store(entries, replacing=validation.replaced(entries))] if entries else []
+        stored = _store(self._backend, entries) if entries else []
         for entry in stored:
             self._cleaner.message_added(entry)
         return stored
@@ -322,9 +322,15 @@ def _check_parents(backend: MemoryBackend, entries: Sequence[MemoryEntry]) -> No
             raise InvalidInput("parent_id", f"{parent.id} is not an entry of this user; give the id of another entry")
 
 
+def _store(backend: MemoryBackend, entries: Sequence[MemoryEntry], *, unique: bool = False) -> list[MemoryEntry]:
+    check = validation.session_check(entries)
+    options: dict[str, Any] = {"check": check} if check else {}
+    return list(backend.store(entries, replacing=validation.replaced(entries), unique=unique, **options))
+
+
 def _store_unique(backend: MemoryBackend, entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
     try:
-        return list(backend.store(entries, replacing=validation.replaced(entries), unique=True))
+        return _store(backend, entries, unique=True)
     except Conflict as error:
         if blocks := [entry.title for entry in entries if entry.tier == "core" and entry.title]:
             raise Conflict(

@@ -30,6 +30,7 @@ from agentformer.types import (
     Reembedding,
     Scope,
     SpaceState,
+    StoreCheck,
     StoredVector,
     Use,
     Waiting,
@@ -103,6 +104,7 @@ class RoutedBackend(_Combined[MemoryBackend]):
         unique: bool = False,
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
+        check: StoreCheck | None = None,
     ) -> Sequence[MemoryEntry]:
         """Store each entry in the backend of the first route that matches the entry; see `MemoryBackend.store`."""
         past = check_histories(entries, former, unique=unique)
@@ -114,8 +116,9 @@ class RoutedBackend(_Combined[MemoryBackend]):
         try:
             for index, part in parts.items():
                 versions = {entry.id: past[entry.id] for entry in part if entry.id in past}
+                counting = {"check": self._everywhere(check, self._all[index])} if check is not None else {}
                 results = self._all[index].store(
-                    part, replacing=replacing, unique=unique, former=versions, progress=progress
+                    part, replacing=replacing, unique=unique, former=versions, progress=progress, **counting
                 )
                 stored.update({entry.id: result for entry, result in zip(part, results, strict=True)})
         except BaseException:
@@ -277,6 +280,11 @@ class RoutedBackend(_Combined[MemoryBackend]):
             if all(not allowed or value in allowed for allowed, value in conditions):
                 return self._names[route.target]
         return self._default
+
+    def _everywhere(self, check: StoreCheck, target: MemoryBackend) -> StoreCheck:
+        """Return `check` for the backend `target`, in a form that also counts the entries of the other backends."""
+        others = [backend for backend in self._all if backend is not target]
+        return lambda count: check(lambda scope: count(scope) + sum(other.count(scope) for other in others))
 
     def _owner(self, entry_id: str, missing: type[Exception] = NotFound) -> MemoryBackend:
         for backend in self._all:

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict
 
-from agentformer.errors import InvalidInput
+from agentformer.errors import Forbidden, InvalidInput
 from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.records.entry_json import ENTRY_FIELDS
 from agentformer.text.normalize import clean_plain
-from agentformer.types import DEFAULT_NAMESPACE, RESERVED_KINDS, Decay, MemoryEntry, Scope, Tier, new_id
+from agentformer.types import DEFAULT_NAMESPACE, RESERVED_KINDS, Decay, MemoryEntry, Scope, StoreCheck, Tier, new_id
 
 
 class Place(TypedDict, total=False):
@@ -211,13 +211,42 @@ def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
-    """Return one scope for each record of the host application that `entries` belong to. The scope contains the earlier
-    entries of the record, which the new entries replace."""
-    records = {(entry.namespace, entry.source_type, entry.source_id) for entry in entries if entry.source_id}
+    """Return a scope for each record of the host application that `entries` belong to, and for each user and project of
+    these entries. The scope contains the earlier entries of the record, which the new entries replace. Entries of
+    another user or project are not in the scope, because the same `source_id` can name another record there."""
+    records = {(e.namespace, e.source_type, e.source_id, e.user_id, e.project) for e in entries if e.source_id}
     return [
-        Scope(namespace, source_type=kind, source_id=record, include_archived=True)
-        for namespace, kind, record in sorted(records, key=str)
+        Scope(
+            namespace,
+            source_type=kind,
+            source_id=record,
+            user_id=user,
+            project=project,
+            or_nobody=True,
+            include_archived=True,
+        )
+        for namespace, kind, record, user, project in sorted(records, key=str)
     ]
+
+
+def session_check(entries: Iterable[MemoryEntry]) -> StoreCheck | None:
+    """Return a check for `MemoryBackend.store`, which raises `Forbidden` if a key without the right to read adds one of
+    these entries to a session that has messages of other callers. Return None if no such key adds an entry."""
+    added = {
+        (entry.namespace, entry.session_id, entry.metadata[fields.STORED_BY_KEY])
+        for entry in entries
+        if entry.session_id is not None and fields.STORED_BY_KEY in entry.metadata
+    }
+
+    def check(count: Callable[[Scope], int]) -> None:
+        for namespace, session, key in sorted(added):
+            messages = Scope(namespace, kinds=("message",), session_id=session, include_archived=True)
+            if count(messages) != count(replace(messages, metadata={fields.STORED_BY_KEY: key})):
+                raise Forbidden(
+                    "this session has messages of other callers; use another session, or a key that may read"
+                )
+
+    return check if added else None
 
 
 def mappings(field: str, values: Any) -> list[Mapping[str, Any]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
-from agentformer.errors import Conflict
+from agentformer.errors import Conflict, Forbidden
 from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, unchanged
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source
 
@@ -156,6 +157,24 @@ class Storing(BackendCase):
             after = page[-1]
         assert [len(page) for page in pages] == [5, 5, 2]
         assert [i for page in pages for i in page] == sorted(e.id for e in entries if e.session_id == "b")
+
+    def test_a_check_can_refuse_to_store(self, tmp_path: Path) -> None:
+        """`check` counts the entries that are stored before the call. If `check` raises an error, nothing is stored or
+        removed."""
+        backend, (first,) = self.stored(tmp_path, make_entry("first", session_id="s"))
+        counts: list[int] = []
+
+        def check(count: Callable[[Scope], int]) -> None:
+            counts.append(count(Scope(session_id="s")))
+            if counts[-1] > 1:
+                raise Forbidden("too many entries")
+
+        for unique in (False, True):
+            stored = backend.store([make_entry("second", session_id="s")], unique=unique, check=check)
+            with unchanged(backend, first.id), raises(Forbidden):
+                backend.store([make_entry("third")], replacing=[Scope()], unique=unique, check=check)
+            backend.remove([entry.id for entry in stored])
+        assert counts == [1, 2, 1, 2]
 
     def test_namespaces_with_entries_are_listed(self, tmp_path: Path) -> None:
         """`namespaces` returns each namespace that has at least one entry. Archived entries count, too."""

@@ -9,6 +9,7 @@ vectors has one vector in each row. Vectors have the type float32 and the length
 from agentformer.types.backend import Check as Check
 from agentformer.types.backend import MemoryBackend as MemoryBackend
 from agentformer.types.backend import MemorySnapshot as MemorySnapshot
+from agentformer.types.backend import StoreCheck as StoreCheck
 from agentformer.types.backend import StoredVector as StoredVector
 from agentformer.types.documents import Answer as Answer
 from agentformer.types.documents import AnswerEvent as AnswerEvent

@@ -26,6 +26,9 @@ class Check:
     lost: int = 0  # number of repaired items that were moved to the quarantine file
 
 
+StoreCheck = Callable[[Callable[[Scope], int]], None]  # decides whether `MemoryBackend.store` may store
+
+
 class StoredVector(NamedTuple):
     """A vector as it is stored, with its embedding space. `hash` is the SHA-256 hash of the text that was embedded."""
 
@@ -82,6 +85,7 @@ class MemoryBackend(_Readable, Protocol):
         unique: bool = False,
         former: Mapping[str, Sequence[MemoryEntry]] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        check: StoreCheck | None = None,
     ) -> Sequence[MemoryEntry]:
         """Store all entries. In the same transaction, remove all other entries in the scopes of `replacing`, with the
         parts of these entries. Raises `Conflict` if an id already exists. The function `progress` receives the number
@@ -95,6 +99,9 @@ class MemoryBackend(_Readable, Protocol):
         stored. In the result, the existing entry takes the place of the duplicate, and the `repeat_count` of the
         existing entry is increased by one. Duplicates within one call and duplicates of concurrent writers are treated
         in the same way. Entries that `replacing` removes do not count as existing entries.
+
+        `check` is called in the same transaction, before anything is stored or removed. Its argument is a function that
+        returns the number of entries in a scope. If `check` raises an error, nothing is stored or removed.
         """
 
     def get(self, ids: Sequence[str]) -> Sequence[MemoryEntry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import agentformer
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
+from agentformer.access.grant import Grant
 from agentformer.agent import Agent
 from agentformer.agent.calls import may_quote
 from agentformer.errors import InvalidInput
@@ -151,6 +153,57 @@ def test_a_key_that_only_writes_adds_to_its_own_sessions_only(host: Mounted) -> 
     foreign = type(other)(other.rights, other.namespaces, other.without, "k2")
     assert post("/api/memory/messages", {**SAID, "session_id": "mine"}, foreign).status_code == 403
     assert len(memory.transcript("theirs")) == len(memory.transcript("full")) == 1
+
+
+def test_a_message_that_arrives_during_a_request_is_seen(host: Mounted, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, backend = host.af.memory, host.af.backend
+    store = type(backend).store
+
+    def store_later(self: Any, entries: Any, **options: Any) -> Any:
+        with monkeypatch.context() as undone:
+            undone.setattr(type(backend), "store", store)
+            memory.add_message("s", "user", "Hello.")
+        return store(self, entries, **options)
+
+    for path, body in (
+        ("/api/memory/messages", SAID),
+        ("/api/memory", {"content": "x", "session_id": "s"}),
+        ("/api/memory/batch", {"items": [{"content": "x", "session_id": "s"}]}),
+    ):
+        host.af.backend.remove(Scope())
+        with monkeypatch.context() as patched:
+            patched.setattr(type(backend), "store", store_later)
+            answer = host.post(path, body, WRITER)
+        assert (answer.status_code, [entry.content for entry in entries(host)]) == (403, ["Hello."]), path
+
+
+ROUNDS = 15
+
+
+def write_rounds(folder: Path, backend: str, key: str, start: Any, answers: Any) -> None:
+    """Send a message in each session, at the same time as the other process."""
+    with mounted(folder, backend=backend) as host:
+        asking = Grant(frozenset({"write"}), (), frozenset(), key)
+        for number in range(ROUNDS):
+            start.wait(60)
+            answers.put(
+                (number, host.post("/api/memory/messages", {**SAID, "session_id": f"s{number}"}, asking).status_code)
+            )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_two_keys_that_only_write_never_share_a_session(tmp_path: Path, backend: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    start, answers = context.Barrier(2), context.Queue()
+    keys = ("k1", "k2")
+    processes = [context.Process(target=write_rounds, args=(tmp_path, backend, key, start, answers)) for key in keys]
+    for process in processes:
+        process.start()
+    statuses = [answers.get(timeout=60) for _ in range(2 * ROUNDS)]
+    for process in processes:
+        process.join(60)
+    assert sorted(statuses) == [(number, status) for number in range(ROUNDS) for status in (204, 403)]
 
 
 def test_a_key_that_only_writes_replaces_nothing(host: Mounted) -> None:

@@ -199,6 +199,25 @@ def test_a_reference_stored_again_replaces_its_entries(memory: MemoryManager) ->
         memory.store("half a reference", source_id="44")
 
 
+@pytest.mark.parametrize("owner", ["user_id", "project"])
+def test_a_reference_of_another_user_or_project_is_not_replaced(memory: MemoryManager, owner: str) -> None:
+    ticket = {"source_type": "ticket", "source_id": "1"}
+    calls: list[Callable[..., object]] = [
+        lambda text, **values: memory.store(text, **values),
+        lambda text, **values: memory.store_many([text], **values),
+        lambda text, **values: memory.add_message("s", "user", text, **values),
+    ]
+    memory.store("nobody's", **ticket)
+    memory.store("theirs", **ticket, **{owner: "bo"})
+    for number, call in enumerate(calls):
+        call(f"mine {number}", **ticket, **{owner: "aino"})
+        assert contents(memory.list()) == ["theirs", f"mine {number}"]
+    memory.store_many([{"content": text, owner: text} for text in ("aino", "cem")], **ticket)
+    assert contents(memory.list()) == ["theirs", "aino", "cem"]
+    memory.store("everybody's", **ticket)
+    assert contents(memory.list()) == ["everybody's"]
+
+
 def test_a_transcript_is_what_was_said_in_its_order(memory: MemoryManager) -> None:
     said = ["  Hello\u00a0there \r\n\r\n\r\n\r\nfriend ", "Moi! 👩‍👩‍👧", "\ttabbed\n", "日本語"]
     for n, text in enumerate(said[::-1]):  # imported in another order than they were said in

@@ -70,8 +70,7 @@ class Model:
         """The two messages before and the two after a message of a session."""
         if entry.kind != "message" or entry.session_id is None:
             return []
-        place = (*owner(entry), entry.session_id)
-        there = (e for e in self.entries.values() if e.kind == "message" and (*owner(e), e.session_id) == place)
+        there = (e for e in self.entries.values() if e.kind == "message" and speakers(e) == speakers(entry))
         said = [e for e in there if e.superseded_by is None or e.id == entry.id]
         session = sorted(said, key=lambda e: (e.occurred_at or e.created_at, e.id))
         at = session.index(entry)
@@ -186,8 +185,8 @@ class Model:
         """All that goes with these."""
         doomed = set(ids) & self.entries.keys()
         while True:
-            places = {(i, *owner(self.entries[i])) for i in doomed}
-            more = {e.id for e in self.entries.values() if (e.parent_id, *owner(e)) in places}
+            places = {(i, *owner(self.entries[i]), self.entries[i].project) for i in doomed}
+            more = {e.id for e in self.entries.values() if (e.parent_id, *owner(e), e.project) in places}
             more |= {by for i in doomed if (by := self.entries[i].archived_by)}
             for entry in self.entries.values():
                 restored = entry.kind == "summary" and entry.archived_at
@@ -210,6 +209,11 @@ class Model:
 
 def owner(entry: MemoryEntry) -> tuple[str, str | None]:
     return entry.namespace, entry.user_id
+
+
+def speakers(entry: MemoryEntry) -> tuple[str | None, ...]:
+    """Messages with the same values are neighbors."""
+    return *owner(entry), entry.agent_id, entry.project, entry.session_id
 
 
 class Machine(RuleBasedStateMachine):

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -39,6 +40,7 @@ from agentformer.types import (
     Reembedding,
     Scope,
     SpaceState,
+    StoreCheck,
     StoredVector,
     Use,
     Waiting,
@@ -168,6 +170,7 @@ class FaissMemoryBackend(FolderRecords):
         unique: bool = False,
         former: Histories | None = None,
         progress: Progress | None = None,
+        check: StoreCheck | None = None,
     ) -> list[MemoryEntry]:
         """Store entries with their vectors, and return them; see `MemoryBackend.store`. If the embedder is unavailable,
         the entries are stored without vectors and queued for embedding."""
@@ -175,6 +178,8 @@ class FaissMemoryBackend(FolderRecords):
         histories = check_histories(entries, former, unique=unique)
         embedded = self._embed(entries, progress)
         with self._changing() as connection:
+            if check is not None:
+                check(partial(records.count, connection))
             replaced: set[int] = set()
             for scope in replacing:
                 replaced.update(records.with_parts(connection, records.numbers(connection, scope)))

@@ -37,6 +37,7 @@ from agentformer.types import (
     Reembedding,
     Scope,
     SpaceState,
+    StoreCheck,
     StoredVector,
     Use,
     Vote,
@@ -101,12 +102,15 @@ class LocalJsonMemoryBackend:
         unique: bool = False,
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
+        check: StoreCheck | None = None,
     ) -> list[MemoryEntry]:
         """Store entries, and remove all other entries that are in one of the scopes `replacing`, in one transaction;
         see `MemoryBackend.store`."""
         entries = [checked(with_times(entry)) for entry in entries]
         past = check_histories(entries, former, unique=unique)
         with self._folder.writing() as (contents, records):
+            if check is not None:
+                check(lambda scope: len(_ids(contents, scope)))
             replaced = {entry_id for scope in replacing for entry_id in _ids(contents, scope)}
             to_delete = operations.with_dependents(records, replaced)
             if unique:
