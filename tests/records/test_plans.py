@@ -131,6 +131,7 @@ _INDEXES = [
     (Scope("ours", parent_id="p", kinds=("chunk",), session_id="s"), "parent", "parent"),
     (Scope("ours", document_id="d", kinds=("chunk",), tiers=("semantic",)), "document", "document"),
     (Scope("ours", source_type="issue", source_id="7", user_id="aino"), "reference", "reference"),
+    (Scope("ours", source_type="issue", source_id="7", user_id="aino", or_nobody=True), "reference", "reference"),
     (Scope("ours", kinds=("document",), metadata={"sha256": "x"}), "sha256", "sha256"),
 ]
 
