@@ -20,7 +20,7 @@ from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Originals
 from agentformer.registry import known, lookup, names, ours
 from agentformer.settings import Settings
-from agentformer.text.tokens import token_counter
+from agentformer.text.chunking import token_counter
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from agentformer.factory import AgentFormer
 from agentformer.rag.answer import output
 from agentformer.records import fields
 from agentformer.settings import Settings
+from agentformer.text.chunking import token_counter
 from agentformer.text.prompt_quoting import MarkerRestorer
-from agentformer.text.tokens import token_counter
 from agentformer.tools.caller import Caller
 from agentformer.types import ChatMessage, MemoryEntry, Scope, ToolCall
 

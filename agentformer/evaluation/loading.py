@@ -34,7 +34,7 @@ from agentformer.rag.ingest import document_entries
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.plain import parse
 from agentformer.settings import Settings
-from agentformer.text.tokens import estimated_spans
+from agentformer.text.chunking import estimated_spans
 from agentformer.types import DEFAULT_NAMESPACE, Embedder, Hit, MemoryBackend, MemoryEntry, Scope, Span
 
 Progress = Callable[[int, int], None]  # passages stored, passages in all

@@ -48,13 +48,14 @@ class HierarchicalMemory:
         self.core.check(former.title or former.id, changes.get("content", former.content))
 
     def working(self, scope: Scope) -> list[MemoryEntry]:
-        """Return the last messages and notes of the session in `scope`, oldest first. Messages that a summary has
-        replaced are included."""
+        """Return the last messages and notes of the session in `scope`, in the order in which they were stored.
+        Messages that a summary has replaced are included."""
         wide = dataclasses.replace(scope, tiers=(), include_archived=True)
         messages = self._latest(dataclasses.replace(wide, kinds=wide.kinds or ("message",)), self.working_messages)
         notes = self._latest(dataclasses.replace(wide, tiers=("working",)), self.working_messages)
         entries = {e.id: e for e in (*messages, *notes) if e.kind == "message" or e.tier == "working"}
-        return sorted(entries.values(), key=by_time)[-self.working_messages :]
+        latest = sorted(entries.values(), key=by_time)[-self.working_messages :]
+        return sorted(latest, key=lambda entry: entry.id)
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[MemoryEntry]:
         """Return all messages of a session with their original text, in order of time. Messages that a summary has

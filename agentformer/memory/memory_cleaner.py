@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from agentformer.errors import AgentFormerError, Conflict, StoreError
 from agentformer.memory.backends import all_entries, is_live
 from agentformer.memory.background import JobQueue, PeriodicThread
-from agentformer.memory.summaries.entries import OUTCOMES, SUMMARY_KIND, sort_by_time
+from agentformer.memory.summaries import OUTCOMES, SUMMARY_KIND, sort_by_time
 from agentformer.types import LanguageModel, MemoryBackend, MemoryEntry, Scope, new_id
 
 if TYPE_CHECKING:

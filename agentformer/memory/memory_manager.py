@@ -75,11 +75,9 @@ class MemoryManager:
         self.core = hierarchical.core  # the named blocks that are in every context
 
     def add_message(self, session_id: str, role: str, content: str, **values: Unpack[MessageFields]) -> MemoryEntry:
-        """Store a message of a session and return its entry. `role` is user, assistant, system or tool. `values` can
-        contain `speaker`, `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone; default: now),
-        `metadata`, `namespace`, `agent_id`, `user_id`, `project`, `parent_id`, `pair_id`, `source_type` and
-        `source_id`; see `store`. After each `Settings.clean_every` messages of a session, old messages are summarized.
-        Raises `InvalidInput`."""
+        """Store a message of a session and return its entry. `role` is user, assistant, system or tool. The default of
+        `occurred_at` is now. The other `values` are described in `store`. After each `Settings.clean_every` messages of
+        a session, old messages are summarized. Raises `InvalidInput`."""
         return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
@@ -117,10 +115,7 @@ class MemoryManager:
         """Store entries in one transaction, and return them in the order of `items`. An item is a text, or a mapping
         with the arguments of `store`. `common` contains arguments for all items. Items with the same `source_type` and
         `source_id` together replace the earlier entries of this record."""
-        if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
-            raise InvalidInput("items", f"must be a list of texts or mappings, got {type(items).__name__}")
-        mappings = [{**common, **(item if isinstance(item, Mapping) else {"content": item})} for item in items]
-        entries = [self.hierarchical.check_tier(validation.new_entry(values)) for values in mappings]
+        entries = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         _check_parents(self._backend, entries)
         return _store_unique(self._backend, entries) if entries else []
 
@@ -150,11 +145,8 @@ class MemoryManager:
         resolved at the moment `at` (datetime with a time zone, or ISO 8601 text with a time zone; default: now). Raises
         `InvalidInput` with the name of the wrong argument.
         """
-        fields.text("text", text)
-        _check_ranking(min_score, mode)
-        limit = fields.limit("limit", limit)
-        query = Query(text, self._scope(scope), limit, mode=mode, at=fields.moment_in_zone("at", at))  # type: ignore[arg-type]
-        hits = self._parts.recall().search(query, min_score=min_score, relevant_only=relevant_only)
+        query = _query(text, self._scope(scope), limit, min_score, mode, at)
+        hits = self._parts.recall().search(query, relevant_only=relevant_only)
         self._usage.count((hit.entry.id for hit in hits), matches=1)
         return hits
 
@@ -178,8 +170,7 @@ class MemoryManager:
         limit = fields.limit("limit", limit)
         wanted = self._scope(scope)
         if wanted.tiers == ("working",) and wanted.session_id is not None:
-            entries = sorted(self.hierarchical.working(wanted), key=lambda entry: entry.id)
-            return [entry for entry in entries if entry.id > after][:limit]
+            return [entry for entry in self.hierarchical.working(wanted) if entry.id > after][:limit]
         self._usage.flush_if_due()
         return [*self._backend.list(wanted, after=after, limit=limit)]
 
@@ -201,8 +192,8 @@ class MemoryManager:
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Entries:
         """Return all messages of a session in order of time, with their original text, also if they are archived."""
-        namespace = fields.name("namespace", namespace)
-        return self.hierarchical.transcript(fields.name("session_id", session_id), namespace=namespace)
+        session_id, namespace = fields.name("session_id", session_id), fields.name("namespace", namespace)
+        return self.hierarchical.transcript(session_id, namespace=namespace)
 
     def build_context(
         self, task: str, conversation: Any = (), max_tokens: int | None = None, **place: Unpack[Place]
@@ -238,18 +229,16 @@ class MemoryManager:
         these entries are deleted too. Return the number of deleted entries.
 
         If a part of a document is in the scope, the complete document is deleted. If an original of a summary is
-        deleted, the summary is deleted too, and the other originals of the summary become live again. If a deleted
-        entry superseded another entry, that other entry becomes live again. A part with another namespace, user or
-        project than the deleted entry is not deleted.
+        deleted, the summary is deleted too. Searches then find the other originals of the summary again, and the
+        entries that a deleted entry superseded. A part with another namespace, user or project than the deleted entry
+        is not deleted.
 
         Raises `NotFound` if the entry does not exist. Raises `Conflict` if `expected_version` is given and the stored
         entry has another version. Raises `InvalidInput` if `what` is the id of an uploaded document, or of a part of a
         document; use `rag.remove` to remove documents.
         """
         if isinstance(what, Scope):
-            deleted, digests = _remove_scope(self._backend, validation.checked(what))
-            self._discard_originals(digests)
-            return deleted
+            return _remove_scope(self._backend, validation.checked(what), self._discard_originals)
         _changeable(self._backend, what)
         if deleted := self._backend.remove([what], expected_version):
             return deleted
@@ -266,8 +255,7 @@ class MemoryManager:
         """Replace old episodic entries by summaries, and return a report. With `namespace` or `session_id`, only the
         sessions of this namespace or with this id are cleaned. With `user_id` or `project`, only the entries of this
         user or project are replaced."""
-        checked = {name: fields.optional_name(name, value) for name, value in scope.items()}
-        return self._cleaner.run(**checked)
+        return self._cleaner.run(**{name: fields.optional_name(name, value) for name, value in scope.items()})
 
     def restore(self, summary_id: str) -> Entries:
         """Undo a summary: end the archiving of its originals (the entries that it replaced), and archive the summary.
@@ -368,22 +356,25 @@ def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
     return entry
 
 
-def _remove_scope(backend: MemoryBackend, scope: Scope) -> tuple[int, list[str]]:
-    """Remove all entries in the scope, and all documents that have a part in the scope. Return the number of removed
-    entries, and the SHA-256 digests of the uploaded files of the removed documents."""
+def _remove_scope(backend: MemoryBackend, scope: Scope, discard_originals: Callable[[Iterable[str]], None]) -> int:
+    """Remove all entries in the scope, and all documents that have a part in the scope. Then call `discard_originals`
+    with the SHA-256 digests of the uploaded files of these documents. Return the number of removed entries."""
     scope = dataclasses.replace(scope, include_archived=True)
     parts = (entry for entry in all_entries(backend, scope) if entry.source or entry.kind == "document")
     documents = sorted({entry.source.document_id if entry.source else entry.id for entry in parts})
     digests = [str(entry.metadata["sha256"]) for entry in backend.get(documents)]
-    deleted = backend.remove(documents) if documents else 0
-    return deleted + backend.remove(scope), digests
+    deleted = (backend.remove(documents) if documents else 0) + backend.remove(scope)
+    discard_originals(digests)
+    return deleted
 
 
-def _check_ranking(min_score: Any, mode: Any) -> None:
+def _query(text: str, scope: Scope, limit: int, min_score: float, mode: Any, at: datetime | str | None) -> Query:
+    fields.text("text", text)
     if not isinstance(min_score, (int, float)) or min_score != min_score:  # NaN does not equal itself
         raise InvalidInput("min_score", f"must be a number, got {min_score!r}")
     if mode not in ("hybrid", "dense", "lexical"):
         raise InvalidInput("mode", f"must be hybrid, dense or lexical, got {mode!r}")
+    return Query(text, scope, fields.limit("limit", limit), min_score, mode, fields.moment_in_zone("at", at))
 
 
 def _check_supersession(old: MemoryEntry, new: MemoryEntry) -> None:

@@ -45,12 +45,12 @@ class Recall:
         self._backend = backend
         self._noise_floor = noise_floor
 
-    def search(self, query: Query, *, min_score: float = 0.0, relevant_only: bool = False) -> Hits:
-        """Return at most `query.limit` hits with a score of at least `min_score`, best first. With `relevant_only`,
-        hits that are not relevant to the query are dropped. If nothing is found and the reason is known, a warning
-        gives the reason."""
+    def search(self, query: Query, *, relevant_only: bool = False) -> Hits:
+        """Return at most `query.limit` hits with a score of at least `query.min_score`, best first. With
+        `relevant_only`, hits that are not relevant to the query are dropped. If nothing is found and the reason is
+        known, a warning gives the reason."""
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
-        wider = dataclasses.replace(query, limit=count)
+        wider = dataclasses.replace(query, limit=count, min_score=0.0)  # the salience changes the scores
         hits = self._backend.search(wider)
         languages = EntryLanguages()
         ranked = weigh_by_salience(hits, query.scope.decay)
@@ -58,7 +58,7 @@ class Recall:
             ranked = relevant_hits(query.text, ranked, languages)  # tolerates misspelt words
         elif query.mode == "hybrid":
             ranked = above_noise(ranked, self._noise_floor)
-        best = latest_first([hit for hit in ranked if hit.score >= min_score], languages)[: query.limit]
+        best = latest_first([hit for hit in ranked if hit.score >= query.min_score], languages)[: query.limit]
         return hits.with_hits(best) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 
     def _why_nothing(self, query: Query) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class Recall:
             return () if exists else (f"namespace {scope.namespace!r} has no entries in this scope",)
         if scope.include_archived:
             return ()
-        hits = self._backend.search(dataclasses.replace(query, scope=everything, limit=_ARCHIVED, min_score=0.0))
+        hits = self._backend.search(dataclasses.replace(query, scope=everything, limit=_ARCHIVED))
         if summarized := sum(hit.entry.archived_by is not None for hit in relevant_hits(query.text, hits)):
             return (f"archived originals of summaries match ({summarized}); set include_archived to find them",)
         return ()

@@ -113,6 +113,13 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
     return replace(entry, context=context_line(entry))
 
 
+def new_entries(items: Iterable[str | Mapping[str, Any]], common: Mapping[str, Any]) -> list[MemoryEntry]:
+    """Check the arguments of `store_many`, and return the new entries. Raises `InvalidInput`."""
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        raise InvalidInput("items", f"must be a list of texts or mappings, got {type(items).__name__}")
+    return [new_entry({**common, **(item if isinstance(item, Mapping) else {"content": item})}) for item in items]
+
+
 def new_message(values: Mapping[str, Any]) -> MemoryEntry:
     """Check the arguments of `add_message`, and return the new entry. The `content` of the entry is cleaned for search.
     If `content` differs from the original text, `raw` is the original text. Raises `InvalidInput`."""

@@ -12,8 +12,8 @@ from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocu
 from agentformer.rag.chunks import CountTokens, cut
 from agentformer.rag.documents import Document, Originals, document_of
 from agentformer.readers import ReadLimits, read
+from agentformer.text.chunking import estimated_spans
 from agentformer.text.languages import detect_language
-from agentformer.text.tokens import estimated_spans
 from agentformer.types import (
     DocumentStatus,
     DocumentText,

@@ -16,9 +16,9 @@ from typing import Any
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
 from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.scope_masks import ScopeCache, ScopeMask
+from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.follower import VectorFollower
 from agentformer.index.vectors.index import VectorHits
-from agentformer.index.vectors.training_options import IndexOptions
 from agentformer.index.words.index import WordIndex
 from agentformer.index.words.query import WordHits
 from agentformer.records import change_feed

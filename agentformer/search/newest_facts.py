@@ -21,7 +21,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from agentformer.search.relevance import EntryLanguages
-from agentformer.text.dates.calendar import months, weekdays
+from agentformer.text.dates.dates import months, weekdays
 from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import DOCUMENT_KINDS, Hit, MemoryEntry

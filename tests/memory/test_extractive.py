@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.summaries.entries import flatten
+from agentformer.memory.summaries import flatten
 from agentformer.memory.summaries.extractive import extract
 from agentformer.memory.summaries.verification import unsupported_claims
 from agentformer.text.sentences import sentence_spans

@@ -35,8 +35,8 @@ from agentformer.evaluation.optimizing.space import (
     settings_of,
 )
 from agentformer.index.words.fields import ANALYSIS
+from agentformer.text.chunking import estimated_spans
 from agentformer.text.languages import detect_language
-from agentformer.text.tokens import estimated_spans
 from agentformer.types import Embedder, EmbeddingSpace
 
 METRIC = "recall@5"

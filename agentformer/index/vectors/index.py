@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index.scope_masks import ScopeMask
+from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.flat import Flat, IntArray, Rows, Selection, SelectionCache
 from agentformer.index.vectors.ivf import Ivf, OutlierCodes, Outliers, Tuning
 from agentformer.index.vectors.training import (
@@ -30,7 +31,6 @@ from agentformer.index.vectors.training import (
     positions_of,
     train_ivf,
 )
-from agentformer.index.vectors.training_options import IndexOptions
 from agentformer.types import Matrix, Vector
 
 # with so many dead rows, a flat index is swept: a sweep needs one copy, and dead rows slow down searches

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agentformer.errors import LanguageModelError
 from agentformer.llms.reasoning import strip_reasoning
-from agentformer.memory.summaries.entries import (
+from agentformer.memory.summaries import (
     SUMMARY_CATEGORY,
     SUMMARY_KIND,
     Outcome,
@@ -21,7 +21,7 @@ from agentformer.memory.summaries.entries import (
 )
 from agentformer.memory.summaries.extractive import CountTokens, extract
 from agentformer.memory.summaries.verification import missing_facts, unsupported_claims
-from agentformer.text.dates.calendar import format_range
+from agentformer.text.dates.dates import format_range
 from agentformer.text.languages import detect_language
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, LanguageModel, Link, MemoryEntry, Reply, new_id

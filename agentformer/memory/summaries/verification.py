@@ -12,9 +12,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from agentformer.memory.facts import Number, ascii_digits, find_numbers
-from agentformer.memory.summaries.entries import flatten, line_of, speaker_of
-from agentformer.text.dates.calendar import months, strip_accents, weekdays
-from agentformer.text.dates.dates import Day, Mention, day_of_moment, find_dates, is_given
+from agentformer.memory.summaries import flatten, line_of, speaker_of
+from agentformer.text.dates.dates import (
+    Day,
+    Mention,
+    day_of_moment,
+    find_dates,
+    is_given,
+    months,
+    strip_accents,
+    weekdays,
+)
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem, word_list
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry

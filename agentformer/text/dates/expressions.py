@@ -16,8 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from agentformer.text.dates import phrases as time_words
-from agentformer.text.dates.calendar import weekdays
-from agentformer.text.dates.dates import Day, Mention, find_dates
+from agentformer.text.dates.dates import Day, Mention, find_dates, weekdays
 from agentformer.text.dates.phrases import ONE_DAY, SLOTS, DateRange, DaySpan, Phrase, Slots, Words
 from agentformer.text.languages import FUNCTION_WORDS
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from agentformer.errors import NotFound, StoreError
 from agentformer.index.files import SecureDelete, check_records, read_index_status
-from agentformer.index.vectors.training_options import IndexOptions
+from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends import check_version, with_changes, with_times
 from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions
 from agentformer.records import change_feed, consolidation, meta, spaces, supersession
