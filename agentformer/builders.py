@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentformer.embedders import GuardedEmbedder
+from agentformer.embedders import GuardedEmbedder, token_counter
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.http.guarded import Usage
 from agentformer.index.embedding.active import ActiveEmbedder
@@ -20,7 +20,6 @@ from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Originals
 from agentformer.registry import known, lookup, names, ours
 from agentformer.settings import Settings
-from agentformer.text.chunking import token_counter
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
 
 if TYPE_CHECKING:

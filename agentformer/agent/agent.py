@@ -19,12 +19,12 @@ from agentformer.agent.citations import find_citations
 from agentformer.agent.conversation import Briefing, Conversation, brief, excerpt, system_prompt
 from agentformer.agent.loop import Loop, ModelOptions, Outcome, ToolsRefused
 from agentformer.agent.turn import Limits, Meter, OnEvent, Recalled, Turn
+from agentformer.embedders import token_counter
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.answer import output
 from agentformer.records import fields
 from agentformer.settings import Settings
-from agentformer.text.chunking import token_counter
 from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.tools.caller import Caller
 from agentformer.types import ChatMessage, MemoryEntry, Scope, ToolCall

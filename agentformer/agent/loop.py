@@ -11,9 +11,9 @@ from functools import partial
 from agentformer.agent.calls import CallResult, Calls, OutOfTime, Workers, arguments_json, result
 from agentformer.agent.conversation import EMPTY_REPLY, FINAL_ANSWER, UNUSABLE, Briefing, Conversation
 from agentformer.agent.turn import Finish, Meter
+from agentformer.embedders import estimated_spans
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
 from agentformer.rag.answer.output import visible_text
-from agentformer.text.chunking import estimated_spans
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
 # Error messages of Ollama, OpenAI, Groq, vLLM and llama.cpp for a model without tools.

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from agentformer.embedders import estimated_spans
 from agentformer.errors import DocumentError, EmbedderUnavailable, InvalidInput
 from agentformer.evaluation.dataset import Dataset, Passage, Question, date_value, parse_moment
 from agentformer.memory import validation
@@ -34,7 +35,6 @@ from agentformer.rag.ingest import document_entries
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.plain import parse
 from agentformer.settings import Settings
-from agentformer.text.chunking import estimated_spans
 from agentformer.types import DEFAULT_NAMESPACE, Embedder, Hit, MemoryBackend, MemoryEntry, Scope, Span
 
 Progress = Callable[[int, int], None]  # passages stored, passages in all

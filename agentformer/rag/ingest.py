@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
+from agentformer.embedders import estimated_spans
 from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument, StoreError
 from agentformer.rag.chunks import CountTokens, cut
 from agentformer.rag.documents import Document, Originals, document_of
 from agentformer.readers import ReadLimits, read
-from agentformer.text.chunking import estimated_spans
 from agentformer.text.languages import detect_language
 from agentformer.types import (
     DocumentStatus,

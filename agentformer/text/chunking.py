@@ -1,5 +1,5 @@
 """Split a text into pieces with a limited number of tokens: chunks, which readers see and citations name, or windows,
-which models read. The tokens are counted by a model, or estimated without a model.
+which models read.
 
 Chunks and windows are made by the same algorithm. Every border between two tokens has a strength: paragraph, sentence,
 clause or word. The text is split from its start. A piece ends at the strongest border at which it is large enough; if
@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-from agentformer.errors import EmbedderUnavailable
 from agentformer.text.sentences import sentence_spans
-from agentformer.types import Embedder, Span
+from agentformer.types import Span
 
 # Strength of the border between two tokens.
 # `_JOINED` is inside a word or a group of combined characters; it is used only if a single word exceeds the limit.
@@ -38,9 +37,6 @@ _MARKS = frozenset({"Mn", "Mc", "Me", "Cf"})  # combining characters, which belo
 # A piece between white space has about as many tokens alone as inside its text; a model may split only its first word
 # differently. A piece nearer to the limit than this is counted again.
 _RECOUNT = 8
-
-# A subword vocabulary of another language needs about one token per three letters.
-_TOKEN = re.compile(r"\w{1,3}|[^\w\s]")
 
 Tokens = Sequence[Span]
 
@@ -195,22 +191,3 @@ def _between(text: str, before: int, after: int) -> int:
     if left in _CLAUSE_END and _UNSPACED.match(right):
         return _CLAUSE
     return _WORD if _UNSPACED.match(left) or _UNSPACED.match(right) else _JOINED
-
-
-def estimated_spans(text: str) -> list[Span]:
-    """Return the spans of estimated tokens: one to three letters or digits, or one other character. A text rarely has
-    more true tokens than estimated tokens."""
-    return [Span(match.start(), match.end()) for match in _TOKEN.finditer(text)]
-
-
-def token_counter(embedder: Embedder) -> Callable[[str], int]:
-    """Return a function that counts the tokens of a text with the model of the embedder. If the embedder cannot be
-    used, the function returns an estimate."""
-
-    def count(text: str) -> int:
-        try:
-            return len(embedder.token_spans(text))
-        except EmbedderUnavailable:
-            return len(estimated_spans(text))
-
-    return count

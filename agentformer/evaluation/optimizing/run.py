@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from agentformer._version import __version__
+from agentformer.embedders import estimated_spans
 from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput
 from agentformer.evaluation.dataset import Question
 from agentformer.evaluation.metrics import DEPTH
@@ -35,7 +36,6 @@ from agentformer.evaluation.optimizing.space import (
     settings_of,
 )
 from agentformer.index.words.fields import ANALYSIS
-from agentformer.text.chunking import estimated_spans
 from agentformer.text.languages import detect_language
 from agentformer.types import Embedder, EmbeddingSpace
 
