@@ -97,15 +97,35 @@ without_tools = click.option(
 )
 
 
-where = click.option(
-    "--where",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Use only entries with this value in their metadata. VALUE is JSON, or a text. The option can be repeated.",
-)
-document = click.option(
-    "--document", metavar="NAME", help="Use only the document with this name, or with this id. `list` shows both."
-)
+def filters(command: Command) -> Command:
+    """Add the options that select the entries for a search: --where, --document, --since and --until."""
+    return with_options(
+        command,
+        click.option(
+            "--where",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="Use only entries with this value in their metadata. VALUE is JSON, or a text. The option can be "
+            "repeated.",
+        ),
+        click.option(
+            "--document",
+            metavar="NAME",
+            help="Use only the document with this name, or with this id. `list` shows both.",
+        ),
+        click.option(
+            "--since",
+            metavar="DATE",
+            help="Use only entries of this time or later. An entry has the time of its event. If no event is known, as "
+            "for documents, the entry has the time when it was stored. DATE is a day in UTC, such as 2026-11-20, or a "
+            "time in ISO 8601 with a time zone.",
+        ),
+        click.option(
+            "--until",
+            metavar="DATE",
+            help="Use only entries from before this time. If DATE is a day, the whole day is included.",
+        ),
+    )
 
 
 class Described(click.Command):

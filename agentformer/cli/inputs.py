@@ -16,6 +16,7 @@ import click
 
 from agentformer.cli.output import fail, say
 from agentformer.errors import InvalidInput, NotFound
+from agentformer.records import fields
 from agentformer.records.fields import MAX_CONTENT
 from agentformer.settings import Settings, load_settings
 from agentformer.types import Hits, Query, Scope
@@ -82,7 +83,16 @@ def source_of(text: str) -> dict[str, str]:
     return {"source_type": source_type, "source_id": source_id}
 
 
-def metadata_of(conditions: Sequence[str]) -> dict[str, Any]:
+def filters_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove --where, --since and --until from the options, and return them as the filters `metadata`, `since` and
+    `until`. Raises `InvalidInput`."""
+    since, until = fields.period(options.pop("since"), options.pop("until"), "--")
+    if since and until and since >= until:
+        raise InvalidInput("--until", "must be after --since")
+    return {"metadata": _metadata_of(options.pop("where")), "since": since, "until": until}
+
+
+def _metadata_of(conditions: Sequence[str]) -> dict[str, Any]:
     """Return the metadata that the values of --where describe, such as `year=2026`. A value that is not JSON is a text.
     Raises `InvalidInput` if a condition does not have the form KEY=VALUE, or if a key has two different values."""
     metadata: dict[str, Any] = {}

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, TypedDict
 
 from agentformer.errors import Forbidden, InvalidInput
@@ -76,6 +76,8 @@ class ScopeFields(Place, total=False):
     metadata: Mapping[str, Any] | None  # an entry must have these keys with these values
     occurred_from: datetime | str | None  # inclusive
     occurred_to: datetime | str | None  # exclusive
+    since: date | str | None  # inclusive; the date is `occurred_at`, or `created_at` of an entry without `occurred_at`
+    until: date | str | None  # exclusive for a time, inclusive for a whole day
     source_type: str | None
     source_id: str | None
     parent_id: str | None
@@ -187,6 +189,7 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
     falls with time. Raises `InvalidInput`."""
     check_known(values, ScopeFields.__annotations__)
     given = values.get
+    since, until = fields.period(given("since"), given("until"))
     optional = ("session_id", "agent_id", "user_id", "project", "source_type", "source_id", "parent_id", "document_id")
     return Scope(
         namespace=fields.name("namespace", given("namespace", DEFAULT_NAMESPACE)),
@@ -196,6 +199,8 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
         metadata=fields.metadata(given("metadata")),
         occurred_from=fields.moment("occurred_from", given("occurred_from")),
         occurred_to=fields.moment("occurred_to", given("occurred_to")),
+        since=since,
+        until=until,
         min_salience=fields.salience(given("min_salience", 0.0), "min_salience"),
         include_archived=fields.flag("include_archived", given("include_archived", False)),
         or_nobody=fields.flag("or_nobody", given("or_nobody", False)),

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from agentformer.errors import InvalidInput
@@ -199,6 +200,31 @@ def moment_in_zone(field: str, value: Any) -> datetime | None:
     except (OverflowError, ValueError):
         raise InvalidInput(field, f"is out of range: {value}; give a date between the years 1 and 9999") from None
     return value
+
+
+def period(since: Any, until: Any, prefix: str = "") -> tuple[datetime | None, datetime | None]:
+    """Return the bounds of a period in UTC: the first bound is inclusive, the second is exclusive. A value is a `date`,
+    a `datetime`, an ISO 8601 text, or None. A value without a time of day is a whole day in UTC: the period begins with
+    the day `since` and ends with the day `until`. Raises `InvalidInput` for another value. `prefix` stands before the
+    name of the field in the error, such as "--" for an option."""
+    return _bound(f"{prefix}since", since, timedelta()), _bound(f"{prefix}until", until, timedelta(days=1))
+
+
+def _bound(field: str, value: Any, whole_day: timedelta) -> datetime | None:
+    """Return a bound of a period in UTC. If the value has no time of day, add `whole_day`."""
+    day = value if isinstance(value, date) and not isinstance(value, datetime) else None
+    if isinstance(value, str):
+        with suppress(ValueError):
+            day = date.fromisoformat(value)
+    if day is not None:
+        with suppress(OverflowError):
+            return datetime(day.year, day.month, day.day, tzinfo=UTC) + whole_day
+        return datetime.max.replace(tzinfo=UTC)  # the last day of the calendar
+    try:
+        return moment(field, value)
+    except InvalidInput as error:
+        problem = str(error).partition(": ")[2]
+        raise InvalidInput(field, f"{problem}; or give a day, such as 2026-11-20") from None
 
 
 def salience(value: Any, field: str = "salience") -> float:

@@ -64,11 +64,7 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
             or_null = scope.or_nobody and column in OWNERS
             parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{sign.get(column, '')}{column} = ?")
             values.append(value)
-    for comparison, bound in (("occurred_at >= ?", scope.occurred_from), ("occurred_at < ?", scope.occurred_to)):
-        if bound is not None:
-            parts.append(comparison)
-            values.append(to_micros(bound))
-    for condition, more in (*_metadata_conditions(scope), *_salience_conditions(scope)):
+    for condition, more in (*_time_conditions(scope), *_metadata_conditions(scope), *_salience_conditions(scope)):
         parts.append(condition)
         values += more
     if not scope.include_archived:
@@ -82,6 +78,16 @@ def in_groups(values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
     for start in range(0, len(values), _MAX_VARIABLES):
         group = values[start : start + _MAX_VARIABLES]
         yield ",".join("?" * len(group)), group
+
+
+def _time_conditions(scope: Scope) -> Iterator[tuple[str, list[Any]]]:
+    for column, start, end in (
+        ("occurred_at", scope.occurred_from, scope.occurred_to),
+        ("coalesce(occurred_at, created_at)", scope.since, scope.until),
+    ):
+        for sign, bound in ((">=", start), ("<", end)):
+            if bound is not None:
+                yield f"{column} {sign} ?", [to_micros(bound)]
 
 
 def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:

@@ -167,6 +167,7 @@ def json_equal(one: Any, other: Any) -> bool:
 def admits(scope: Scope, entry: MemoryEntry) -> bool:
     """Return whether `entry` fulfils all conditions of `scope`, so that a call with this scope may return the entry."""
     at = entry.occurred_at
+    known = at or entry.created_at
     return (
         entry.namespace == scope.namespace
         and (not scope.tiers or entry.tier in scope.tiers)
@@ -182,6 +183,8 @@ def admits(scope: Scope, entry: MemoryEntry) -> bool:
         and scope.document_id in (None, entry.source.document_id if entry.source else None)
         and (scope.occurred_from is None or (at is not None and at >= scope.occurred_from))
         and (scope.occurred_to is None or (at is not None and at < scope.occurred_to))
+        and (scope.since is None or (known is not None and known >= scope.since))
+        and (scope.until is None or (known is not None and known < scope.until))
         and all(key in entry.metadata and json_equal(entry.metadata[key], v) for key, v in scope.metadata.items())
         and effective_salience(entry, scope.decay) >= scope.min_salience
         and (scope.include_archived or (entry.archived_at is None and entry.superseded_by is None))

@@ -253,6 +253,8 @@ def _scopes() -> Iterator[Scope]:
     yield Scope(occurred_from=_DAY + timedelta(hours=20))
     yield Scope(occurred_to=_DAY + timedelta(hours=20))
     yield Scope(occurred_from=_DAY + timedelta(hours=10), occurred_to=_DAY + timedelta(hours=30))
+    yield from (Scope(since=_DAY), Scope(until=_DAY), Scope(since=_DAY + timedelta(hours=20)))
+    yield Scope(since=_DAY - timedelta(hours=99), until=_DAY + timedelta(hours=30), include_archived=True)
     yield from (Scope(min_salience=least, include_archived=True) for least in (0.25, 0.5, 0.75, 1.0))
     yield from (Scope(agent_id="a1"), Scope(user_id="käyttäjä"), Scope(project="p2"), Scope(user_id=""))
     yield Scope(agent_id="a1", user_id="u1", project="p1", include_archived=True)

@@ -15,8 +15,8 @@ from agentformer.errors import InvalidInput
 from agentformer.rag.documents import Document
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
-from agentformer.tools.memory_tools import Metadata, Namespace
-from agentformer.tools.rag_tool import RAGTool
+from agentformer.tools.memory_tools import Metadata, Namespace, Since, Until
+from agentformer.tools.rag_tool import ChunkFilters, RAGTool
 from agentformer.tools.result_json import brief_document_json, citation_json, document_json, passage_json
 
 _PASSAGE = 1_500  # characters of a passage that is returned with an answer; few chunks are longer
@@ -63,12 +63,15 @@ class DocumentTools:
         question: Annotated[str, Field(min_length=1, description="The question, in plain words.")],
         top_k: Annotated[int, Field(ge=1, le=20, description="Passages to answer from.")] = 3,
         filters: Annotated[dict[str, Any] | None, Field(description="Only documents with these metadata.")] = None,
+        since: Since = None,
+        until: Until = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Answer a question from the uploaded documents, with exact quotes. Cite the document and the page of each
         quote."""
-        own = caller.namespace_for(namespace)
-        answer = self._rag.query(question, top_k=top_k, namespace=own, filters=filters, extractive=caller.extractive)
+        scope: ChunkFilters = {"namespace": caller.namespace_for(namespace), "filters": filters}
+        scope |= {"since": since, "until": until}
+        answer = self._rag.query(question, top_k=top_k, extractive=caller.extractive, **scope)
         no_quote = caller.extractive and answer.mode == "none" and answer.hits
         return {
             "answer": _NO_QUOTE if no_quote else answer.text,

@@ -27,6 +27,8 @@ Explain = Annotated[bool, Field(description="Also explain the rank of each resul
 Salience = Annotated[float, Field(ge=0, le=1, description="The importance, 0 to 1.")]
 Metadata = Annotated[dict[str, Any] | None, Field(description="Further facts, as a JSON object.")]
 Block = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The block's name, such as persona.")]
+Since = Annotated[str | None, Field(description="Only of this day or later, such as 2026-11-20 (UTC).")]
+Until = Annotated[str | None, Field(description="Only of this day or earlier.")]
 Content = Annotated[str, Field(min_length=1, max_length=MAX_CONTENT)]
 
 
@@ -82,6 +84,8 @@ class MemoryTools:
         limit: Limit = 5,
         kinds: Annotated[list[str] | None, Field(description="Only these kinds, such as fact or summary.")] = None,
         tiers: Annotated[list[Tier] | None, Field(description=f"Only these of {', '.join(TIERS)}.")] = None,
+        since: Since = None,
+        until: Until = None,
         relevant_only: Annotated[bool, Field(description="Return only relevant results.")] = False,
         include_archived: Annotated[bool, Field(description="Also return messages that were summarized.")] = False,
         explain: Explain = False,
@@ -93,6 +97,8 @@ class MemoryTools:
             limit=limit,
             kinds=kinds or (),
             tiers=tiers or (),
+            since=since,
+            until=until,
             relevant_only=relevant_only,
             include_archived=include_archived,
             **caller.search_scope(namespace),

@@ -8,10 +8,12 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
 from agentformer.errors import InvalidInput, NotFound
+from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Document, KeyedLock, Originals, document_of
@@ -46,6 +48,17 @@ class RAGLimits:
     top_k: int = 3
     max_file_bytes: int = 256 * 1024 * 1024
     max_question_chars: int = 8_000
+
+
+class ChunkFilters(TypedDict, total=False):
+    """Keyword arguments that select the chunks from which a question is answered. The default of `namespace` is
+    "default". Any other key that is not given allows every value."""
+
+    namespace: str
+    filters: Mapping[str, Any] | None  # the metadata of a document must have these values
+    document_id: str | None
+    since: date | str | None  # inclusive; a document has the time when it was stored
+    until: date | str | None  # exclusive for a time, inclusive for a whole day
 
 
 class _Stopwatch:
@@ -145,21 +158,21 @@ class RAGTool:
         question: str,
         *,
         top_k: int | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        filters: Mapping[str, Any] | None = None,
-        document_id: str | None = None,
         max_tokens: int | None = None,
         extractive: bool = False,
+        **scope: Unpack[ChunkFilters],
     ) -> Answer:
         """Answer a question from the best `top_k` chunks. The answer has citations, hits, warnings and timings.
 
-        `filters` are metadata: only documents with equal values in their metadata are used. If `document_id` is given,
-        only this document is used. `max_tokens` (1..4096) limits the answer of a language model. If `extractive` is
-        true, no language model is called, and the answer consists of quotes. Raises `InvalidInput` for an empty
-        question.
+        `max_tokens` (1..4096) limits the answer of a language model. If `extractive` is true, no language model is
+        called, and the answer consists of quotes.
+
+        `scope` contains filters: `namespace`, `filters` (the metadata of a document must have equal values under these
+        keys), `document_id` (only this document), `since` and `until` (only documents that were stored in this period;
+        see `MemoryManager.search`). Raises `InvalidInput` for an empty question, and for an invalid filter.
         """
         max_tokens = _checked_tokens(max_tokens)
-        hits, stopwatch = self._search(question, top_k, namespace, filters, document_id)
+        hits, stopwatch = self._search(question, top_k, scope)
         answer = self._answerer().answer(question, hits, max_tokens=max_tokens, extractive=extractive)
         return self._completed(answer, hits, stopwatch)
 
@@ -168,10 +181,8 @@ class RAGTool:
         question: str,
         *,
         top_k: int | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-        filters: Mapping[str, Any] | None = None,
-        document_id: str | None = None,
         max_tokens: int | None = None,
+        **scope: Unpack[ChunkFilters],
     ) -> Generator[AnswerEvent, None, None]:
         """Return a generator that yields the answer to a question in pieces, and at the end the complete `Answer`. The
         timings of this `Answer` include `first_token_ms`. If the language model stops with an error, an `AnswerFault`
@@ -181,7 +192,7 @@ class RAGTool:
         Closing the generator stops the language model.
         """
         max_tokens = _checked_tokens(max_tokens)
-        hits, stopwatch = self._search(question, top_k, namespace, filters, document_id)
+        hits, stopwatch = self._search(question, top_k, scope)
         return self._events(question, hits, max_tokens, stopwatch)
 
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
@@ -236,21 +247,20 @@ class RAGTool:
         for digest in digests:
             self._originals.discard(digest, self._ingest().in_use)
 
-    def _search(
-        self,
-        question: str,
-        top_k: int | None,
-        namespace: str,
-        filters: Mapping[str, Any] | None,
-        document_id: str | None,
-    ) -> tuple[Hits, _Stopwatch]:
+    def _search(self, question: str, top_k: int | None, given: ChunkFilters) -> tuple[Hits, _Stopwatch]:
         stopwatch = _Stopwatch()
+        validation.check_known(given, ChunkFilters.__annotations__)
         _check_question(question, self._limits.max_question_chars)
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
-        metadata = fields.metadata(filters, "filters")
-        document_id = fields.optional_name("document_id", document_id)
-        name = fields.name("namespace", namespace)
-        chunks = Scope(name, kinds=("chunk",), metadata=metadata, document_id=document_id)
+        since, until = fields.period(given.get("since"), given.get("until"))
+        chunks = Scope(
+            fields.name("namespace", given.get("namespace", DEFAULT_NAMESPACE)),
+            kinds=("chunk",),
+            metadata=fields.metadata(given.get("filters"), "filters"),
+            document_id=fields.optional_name("document_id", given.get("document_id")),
+            since=since,
+            until=until,
+        )
         hits = self._backend.search(Query(question, chunks, limit))
         self._usage.count((hit.entry.id for hit in hits), matches=1)
         stopwatch.searched = time.perf_counter()

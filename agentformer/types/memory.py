@@ -129,8 +129,9 @@ class Decay:
 class Scope:
     """The entries that a caller may see. Every search applies the scope before it chooses the best hits.
 
-    A field that is None or an empty tuple sets no condition. Each key in `metadata` must have an equal value in the
-    metadata of the entry. Archived and superseded entries are excluded unless `include_archived` is True.
+    A field that is None or an empty tuple sets no condition. `since` and `until` are compared with `occurred_at`, or
+    with `created_at` if the entry has no `occurred_at`. Each key in `metadata` must have an equal value in the metadata
+    of the entry. Archived and superseded entries are excluded unless `include_archived` is True.
     `min_salience` is compared with the salience that `decay` computes.
     """
 
@@ -142,6 +143,8 @@ class Scope:
     document_id: str | None = None
     occurred_from: datetime | None = None  # inclusive
     occurred_to: datetime | None = None  # exclusive
+    since: datetime | None = None  # inclusive
+    until: datetime | None = None  # exclusive
     metadata: Mapping[str, Any] = field(default_factory=dict)
     min_salience: float = 0.0
     include_archived: bool = False

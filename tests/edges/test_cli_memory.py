@@ -7,14 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import agentformer
+from agentformer.errors import InvalidInput
 from tests.edges.conftest import Invoke, Shown
 
+OLD = "2020-01-01T23:59:59.999999Z"
 TEA = "Aino prefers tea."
 BOATS = ("Lokki", "Tiira", "Kuikka", "Haahka", "Merimetso", "Joutsen", "Sorsa", "Kajava", "Riskila", "Ruokki")
 COMMANDS = (
@@ -401,3 +404,54 @@ def test_a_reader_that_leaves_early_is_no_error(
         writer.stdout.readline()
         writer.stdout.close()
         assert writer.stderr.read() == b""
+
+
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_ask_and_search_use_only_the_selected_period(
+    run: Invoke, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """A memory has the time of its event, and a document has the time when it was stored. A day is a whole day in
+    UTC."""
+    monkeypatch.setenv("AGENTFORMER_BACKEND", backend)
+    (tmp_path / "rules.txt").write_text("The fee of the harbour is 5 euros.")
+    shown("ingest", str(tmp_path / "rules.txt"))
+    for day, at in (
+        ("first", "2025-03-01T00:00:00Z"),
+        ("last", "2025-03-31T23:59:59Z"),
+        ("late", "2025-04-01T01:00+02:00"),
+    ):
+        shown("remember", f"The fee was raised on the {day} day.", "--at", at)
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    for options, texts in (
+        (("--since", "2025-03-01", "--until", "2025-03-31"), {"first", "last", "late"}),
+        (("--since", "2025-03-01T00:00:01Z"), {"last", "late", "rules"}),
+        (("--since", "2025-03-01T02:00:00+02:00", "--until", "2025-03-31T23:59:59Z"), {"first", "late"}),
+        (("--until", "2025-02-28"), set()),
+        (("--since", today), {"rules"}),
+        (("--until", "9999-12-31"), {"first", "last", "late", "rules"}),
+    ):
+        hits = shown("search", "fee", *options)["hits"]
+        assert {(hit["document"] and "rules") or hit["content"].split()[-2] for hit in hits} == texts, options
+        answer = shown("ask", "What is the fee?", *options)
+        assert [hit["document"] for hit in answer["hits"]] == ["rules.txt"] * ("rules" in texts), options
+    for wrong in (("--since", "yesterday"), ("--until", "2025-13-01"), ("--since", "2025-03-01T00:00:00")):
+        for command in ("ask", "search"):
+            done = run(command, "fee", *wrong)
+            assert (done.exit_code, done.stdout) == (2, "") and f"{wrong[0]}: must" in done.stderr, done.stderr
+            assert "2026-11-20" in done.stderr
+    done = run("search", "fee", "--since", "2025-03-02", "--until", "2025-03-01")
+    assert done.exit_code == 2 and "--until: must be after --since" in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_a_period_is_applied_before_the_best_hits_are_chosen(tmp_path: Path, backend: str) -> None:
+    with agentformer.connect(
+        index_dir=tmp_path / "i", upload_dir=tmp_path / "u", backend=backend, embedder="hashing"
+    ) as af:
+        items = [{"content": f"The fee is {n} euros.", "occurred_at": "2025-01-01T00:00:00Z"} for n in range(300)]
+        af.memory.store_many([*items, {"content": "An old fee, in a longer text about it.", "occurred_at": OLD}])
+        (hit,) = af.memory.search("fee", limit=1, until=date(2020, 1, 1))
+        assert hit.entry.content.startswith("An old fee")
+        assert af.memory.search("fee", limit=1, until="2019-12-31") == []
+        with pytest.raises(InvalidInput, match="since"):
+            af.rag.query("fee", since=5)

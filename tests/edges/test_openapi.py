@@ -165,7 +165,8 @@ def test_who_needs_no_key_is_told(document: dict[str, Any]) -> None:
 def test_a_query_is_told_in_full(document: dict[str, Any]) -> None:
     query = document["paths"]["/api/rag/query"]["post"]
     asked = document["components"]["schemas"]["Question"]
-    assert set(asked["properties"]) == {"question", "top_k", "namespace", "filters", "max_tokens", "stream"}
+    limits = {"namespace", "filters", "since", "until"}
+    assert set(asked["properties"]) == {"question", "top_k", "max_tokens", "stream", *limits}
     assert asked["required"] == ["question"]
     assert query["requestBody"]["required"] is True
     assert set(query["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from agentformer.records.fields import MAX_NAME
 
@@ -24,6 +25,8 @@ Limit = Annotated[int, Field(ge=1, le=MAX_LISTED, description="The maximum numbe
 Cursor = Annotated[str, Field(max_length=MAX_NAME, description="The value of `next` on the previous page.")]
 Tier = Literal["core", "semantic", "episodic", "working"]
 Next = Annotated[str | None, Field(description="The value of `after` for the next page, or null on the last page.")]
+_DAY: JsonDict = {"anyOf": [{"format": "date"}, {"format": "date-time"}]}
+Day = Annotated[str, Field(json_schema_extra=_DAY, examples=["2026-11-20"])]  # a day, or a time with a time zone
 Text = Annotated[str, Field(min_length=1, pattern=NOT_BLANK)]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from agentformer.api.models import Cursor, Limit, Namespace, Next, ResponseModel, Text, Tier
+from agentformer.api.models import Cursor, Day, Limit, Namespace, Next, ResponseModel, Text, Tier
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.types import DocumentStatus, PageStatus
@@ -36,6 +36,14 @@ class Question(RequestModel):
         max_length=100,
         description="Answer only from documents with these values in their metadata.",
         examples=[{"site": "north"}],
+    )
+    since: Day | None = Field(
+        default=None,
+        description="Answer only from documents that were stored on this day (UTC), at this time, or later.",
+    )
+    until: Day | None = Field(
+        default=None,
+        description="Answer only from documents that were stored before this time. A whole day (UTC) is included.",
     )
     max_tokens: Annotated[int, Field(ge=1, le=_MAX_TOKENS)] | None = Field(
         default=None, description="The maximum number of tokens in an answer of a language model."

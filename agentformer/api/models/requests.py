@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
-from agentformer.api.models import Cursor, Limit, Name, Namespace, Text
+from agentformer.api.models import Cursor, Day, Limit, Name, Namespace, Text
 from agentformer.api.models.memory import Moment
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME
@@ -28,6 +28,9 @@ Names = Annotated[list[Name], Field(max_length=_MOST_NAMES)]
 Tiers = Annotated[list[Tier], Field(max_length=_MOST_NAMES)]
 OccurredFrom = Annotated[Moment | None, Field(description="Only entries that happened at this time or later.")]
 OccurredTo = Annotated[Moment | None, Field(description="Only entries that happened before this time.")]
+_TIME = "The time of an entry is when its event happened, or when the entry was stored if no event is known."
+Since = Annotated[Day | None, Field(description=f"Only entries of this day (UTC) or time, or later. {_TIME}")]
+Until = Annotated[Day | None, Field(description="Only entries before this time. A whole day (UTC) is included.")]
 MinSalience = Annotated[
     Share, Field(description="Only entries with at least this salience (0 to 1), which decreases with time.")
 ]
@@ -170,6 +173,8 @@ class MemorySearch(MemoryPlace):
     metadata: Metadata | None = Field(default=None, description="Only entries with these values in their metadata.")
     occurred_from: OccurredFrom = None
     occurred_to: OccurredTo = None
+    since: Since = None
+    until: Until = None
     source_type: Name | None = None
     source_id: Name | None = None
     parent_id: Name | None = None
@@ -249,6 +254,8 @@ class EntriesQuery(BlocksQuery):
     parent_id: Name | None = None
     occurred_from: OccurredFrom = None
     occurred_to: OccurredTo = None
+    since: Since = None
+    until: Until = None
     min_salience: MinSalience = 0.0
     include_archived: IncludeArchived = False
     limit: Limit = 100

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import common, document, examples, main, where
-from agentformer.cli.inputs import document_id_of, hint_namespaces, metadata_of, object_of, open_existing
+from agentformer.cli.group import common, examples, filters, main
+from agentformer.cli.inputs import document_id_of, filters_of, hint_namespaces, object_of, open_existing
 from agentformer.cli.output import (
     INTERRUPTED,
     bar,
@@ -87,6 +87,7 @@ def ingest(
         'agentformer ask "Who holds the keys?"',
         'agentformer ask "Who holds the keys?" --stream',
         'agentformer ask "Who holds the keys?" --document handbook.pdf --where site=north',
+        'agentformer ask "What is the fee?" --since 2026-01-01',
         "agentformer ask \"What did the board decide?\" --namespace board --json | jq '.citations[].page'",
     )
 )
@@ -99,18 +100,16 @@ def ingest(
     is_flag=True,
     help="Print the answer while the model writes it. With --json, print one event of the answer per line.",
 )
-@where
-@document
+@filters
 @common
 def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Answer a question from the documents, with citations.
 
     The exit code is 1 if the language model did not complete the answer.
     """
-    filters, name = metadata_of(options.pop("where")), options.pop("document")
+    place, name = {"top_k": top_k, "namespace": namespace, **filters_of(options)}, options.pop("document")
     with open_existing(**options) as af:
-        document_id = document_id_of(af, name, namespace)
-        place: dict[str, Any] = {"top_k": top_k, "namespace": namespace, "filters": filters, "document_id": document_id}
+        place |= {"filters": place.pop("metadata"), "document_id": document_id_of(af, name, namespace)}
         if stream:
             with closing(af.rag.stream(question, **place)) as events:
                 complete = _print_stream(events, as_json)

@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import Command, category, common, document, examples, in_place, main, where
+from agentformer.cli.group import Command, category, common, examples, filters, in_place, main
 from agentformer.cli.inputs import (
     document_id_of,
     edit_hint,
+    filters_of,
     hint_namespaces,
     kinds_of,
-    metadata_of,
     nothing_listed,
     nothing_recalled,
     object_of,
@@ -175,20 +175,19 @@ def recall(
         'agentformer search "keys" --explain',
         'agentformer search "kevätkokous" --limit 3 --json',
         'agentformer search "fee" --document rules/2026.pdf --where year=2026',
+        'agentformer search "decisions of the board" --since 2026-10-01 --until 2026-10-31',
     )
 )
 @click.argument("query")
 @_limit("hits", 10, 1000)
 @_explain
-@where
-@document
+@filters
 @common
 def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Search documents and memories, and show the best hits first."""
-    metadata, name = metadata_of(options.pop("where")), options.pop("document")
+    scope, name = {"namespace": namespace, **filters_of(options)}, options.pop("document")
     with open_existing(**options) as af:
-        document_id = document_id_of(af, name, namespace)
-        hits = af.memory.search(query, namespace=namespace, limit=limit, metadata=metadata, document_id=document_id)
+        hits = af.memory.search(query, limit=limit, document_id=document_id_of(af, name, namespace), **scope)
         if not hits:
             hint_namespaces(af, namespace)
     _print_hits(hits, hit_json, as_json, explain=explain)

@@ -100,7 +100,8 @@ def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
             and (not scope.categories or entry.category in scope.categories)
             and all(getattr(entry, name) in values for name, values in equal.items())
             and (scope.document_id is None or (entry.source and entry.source.document_id) == scope.document_id)
-            and _in_time(scope, entry.occurred_at)
+            and _in_time(entry.occurred_at, scope.occurred_from, scope.occurred_to)
+            and _in_time(entry.occurred_at or entry.created_at, scope.since, scope.until)
             and all(
                 key in entry.metadata and json_equal(entry.metadata[key], value)
                 for key, value in scope.metadata.items()
@@ -111,7 +112,7 @@ def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
     return admits
 
 
-def _in_time(scope: Scope, at: datetime | None) -> bool:
-    return (scope.occurred_from is None or (at is not None and at >= scope.occurred_from)) and (
-        scope.occurred_to is None or (at is not None and at < scope.occurred_to)
-    )
+def _in_time(at: datetime | None, start: datetime | None, end: datetime | None) -> bool:
+    if at is None:
+        return start is None and end is None
+    return (start is None or at >= start) and (end is None or at < end)
