@@ -223,7 +223,8 @@ class MemoryManager:
         """Mark the entry `old_id` as superseded (replaced) by the entry `new_id`, so that searches no longer return the
         old entry. Return the old entry. Raises `NotFound` if an entry does not exist. Raises `InvalidInput` if the new
         entry cannot supersede the old entry. Raises `Conflict` if one of the two entries is already superseded, or if
-        the new entry is archived. If the new entry is removed later, searches find the old entry again."""
+        the new entry is archived. If the new entry is removed, or archived without a summary, searches find the old
+        entry again."""
         old, new = _changeable(self._backend, old_id), _changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)

@@ -53,9 +53,9 @@ def archive(
 
 
 def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
-    """Make the archived originals of a summary active again, and archive the summary. Return the originals in order of
-    id. Raises `NotFound` if there is no such entry, `InvalidInput` if the entry has no originals, and `Conflict` if the
-    originals were already restored."""
+    """Make the archived originals of a summary active again, and archive the summary. If the summary superseded another
+    entry, that other entry is current again. Return the originals in order of id. Raises `NotFound` if there is no such
+    entry, `InvalidInput` if the entry has no originals, and `Conflict` if the originals were already restored."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
@@ -68,6 +68,8 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
     (num,) = records.numbers(connection, [summary_id])
     connection.execute("UPDATE entries SET archived_at = ? WHERE num = ?", [to_micros(at), num])
     change_feed.append(connection, [num])
+    if summary.superseded_by is None:
+        supersession.release(connection, [summary_id])
     return sorted(records.by_num(connection, originals).values(), key=lambda entry: entry.id)
 
 

@@ -1,8 +1,9 @@
 """Supersession: `superseded_by` of an entry is the id of its successor, the entry that replaces it. A superseded entry
-is hidden, so its successor must exist, and a chain of successors must end at an entry that is not superseded.
+is hidden, so its successor must exist, and a chain of successors must end at an entry that is neither superseded nor
+archived alone. An entry is archived alone if it is archived, but not replaced by a summary.
 
-`check` and `is_lost` are for every backend. The other functions change the database. The caller of these functions
-opens and commits the write transaction.
+`check`, `is_lost` and `releases` are for every backend. The other functions change the database. The caller of these
+functions opens and commits the write transaction.
 """
 
 from __future__ import annotations
@@ -48,32 +49,44 @@ def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> No
 
 
 def is_lost(entry: MemoryEntry, find: FindEntry, ending: set[str]) -> bool:
-    """Return whether the entry is superseded, but its successor does not exist or has another owner, or the chain of
-    successors comes back to the entry. Nothing would lead to such an entry.
+    """Return whether the entry is superseded, but nothing leads from it to an entry that can be found. The successor
+    does not exist or has another owner, or all successors in the chain are archived alone, or the chain of successors
+    comes back to the entry.
 
-    `ending` contains ids of entries whose chains have an end. Ids are added to `ending`, so that a caller that passes
-    the same set for many entries reads each entry of a long chain only a few times.
+    `ending` contains ids of entries whose chains have a valid end. Ids are added to `ending`, so that a caller that
+    passes the same set for many entries reads each entry of a long chain only a few times.
     """
     if entry.superseded_by is None:
         return False
-    successor = find(entry.superseded_by)
-    if successor is None or not _same_owner(entry, successor):
-        return True
     visited: set[str] = set()
-    while successor is not None and successor.id not in ending:
+    found = False  # whether one of the successors is not archived alone
+    last, successor = entry, find(entry.superseded_by)
+    while successor is not None and _same_owner(last, successor):
+        if successor.id in ending:
+            ending |= visited
+            return False
         if successor.id == entry.id:
             return True
         if successor.id in visited:
             return False  # other entries supersede each other in a cycle
         visited.add(successor.id)
-        successor = find(successor.superseded_by) if successor.superseded_by is not None else None
-    ending |= visited
-    return False
+        found = found or not _is_archived_alone(successor)
+        last, successor_id = successor, successor.superseded_by
+        successor = find(successor_id) if successor_id is not None else None
+    if found and not _is_archived_alone(last):
+        ending |= visited
+    return not found
 
 
 def is_moved(former: MemoryEntry, changed: MemoryEntry) -> bool:
     """Return whether a change of the entry `former` gives it another owner."""
     return not _same_owner(former, changed)
+
+
+def releases(changed: MemoryEntry) -> bool:
+    """Return whether an entry hides the entries that it superseded, although nobody finds the entry itself: it is
+    archived alone, and no other entry superseded it. Such entries must be made current."""
+    return changed.superseded_by is None and _is_archived_alone(changed)
 
 
 def current(entry: MemoryEntry) -> MemoryEntry:
@@ -87,24 +100,39 @@ def finder(connection: sqlite3.Connection) -> FindEntry:
 
 
 def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
-    """Make all entries current that one of the entries `ids` superseded, because these entries were removed or moved.
+    """Make all entries current that one of the entries `ids` superseded, because these entries were removed, moved or
+    archived. If an entry that becomes current is archived alone, the entries that it superseded become current, too.
     The superseded version is added to the history. A damaged entry is left for the repair."""
-    for row in connection.execute(PREDECESSORS, [json.dumps(list(ids))]).fetchall():
-        with suppress(StoreDamaged):
-            (entry,) = records.by_num(connection, [row[0]]).values()
-            records.replace(connection, current(entry))
+    ids = list(ids)
+    while ids:
+        rows = connection.execute(PREDECESSORS, [json.dumps(ids)]).fetchall()
+        ids = []
+        for row in rows:
+            with suppress(StoreDamaged):
+                (entry,) = records.by_num(connection, [row[0]]).values()
+                records.replace(connection, entry := current(entry))
+                ids += [entry.id] if releases(entry) else []
+
+
+def make_current(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
+    """Make a superseded entry current. If the entry is archived alone, the entries that it superseded become current,
+    too."""
+    records.replace(connection, entry := current(entry))
+    if releases(entry):
+        release(connection, [entry.id])
 
 
 def keep_valid(connection: sqlite3.Connection, stored: Sequence[MemoryEntry]) -> list[MemoryEntry]:
     """Remove the successor of each new entry whose successor is not valid, and return the entries as they are stored
     then. A new entry has no former version yet, so this is no change of it."""
-    result = []
     find, ending = finder(connection), set[str]()
-    for entry in stored:
-        if is_lost(entry, find, ending):
-            entry = dataclasses.replace(entry, superseded_by=None)
-            records.overwrite(connection, entry)
-        result.append(entry)
+    result, lost = list(stored), True
+    while lost:  # an entry of a cycle can be archived alone, so that its predecessors are lost when it is made current
+        lost = False
+        for number, entry in enumerate(result):
+            if is_lost(entry, find, ending):
+                lost, result[number] = True, dataclasses.replace(entry, superseded_by=None)
+                records.overwrite(connection, result[number])
     return result
 
 
@@ -119,6 +147,10 @@ def lost_entries(connection: sqlite3.Connection) -> list[MemoryEntry]:
             if is_lost(entry, find, ending):
                 found.append(entry)
     return found
+
+
+def _is_archived_alone(entry: MemoryEntry) -> bool:
+    return entry.archived_at is not None and entry.archived_by is None
 
 
 def _same_owner(one: MemoryEntry, other: MemoryEntry) -> bool:

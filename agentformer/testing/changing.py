@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, unchanged
-from agentformer.types import Query, Scope
+from agentformer.types import Link, Query, Scope
 
 _MOMENT = datetime(2024, 5, 1, tzinfo=UTC)
 _LONG = 3600.0  # seconds; no test waits for its end
@@ -197,6 +197,64 @@ class Superseding(BackendCase):
                 backend.update(old.id, {"superseded_by": new.id})
                 backend.update((old, new)[moved].id, change)
                 assert [entry.superseded_by for entry in backend.get([old.id, new.id])] == [None, None]
+
+    def test_an_entry_whose_successor_is_archived_alone_is_found_again(self, tmp_path: Path) -> None:
+        """If a successor is archived without a summary, or is a summary that `restore` archives, the entry that it
+        superseded is found again. If a summary replaces the successor, the entry stays hidden, because the summary is
+        found."""
+        for way in ("archived", "restored", "summarized"):
+            backend, (old, new, other) = self.stored(tmp_path / way, "an old tapir", "a new tapir", "a heron")
+            summary = make_entry("a tapir summary", kind="summary", derived_from=(Link(other.id),))
+            backend.consolidate(summary, [other.id])
+            backend.update(old.id, {"superseded_by": summary.id if way == "restored" else new.id})
+            if way == "archived":
+                backend.update(new.id, {"archived_at": _MOMENT})
+            elif way == "restored":
+                backend.restore(summary.id)
+            else:
+                backend.consolidate(make_entry("more on it", kind="summary", derived_from=(Link(new.id),)), [new.id])
+            found = by_words(backend, "tapir")
+            expected = {"archived": [old.id, summary.id], "restored": [old.id, new.id], "summarized": [summary.id]}
+            assert found == sorted(expected[way]), way
+
+    def test_a_chain_of_archived_successors_hides_nothing(self, tmp_path: Path) -> None:
+        """If the end of a chain is archived or removed, the nearest entry that is not archived is found again."""
+        for hidden in (False, True):
+            for way in ("archived", "removed"):
+                backend, entries = self.stored(tmp_path / f"{hidden}{way}", *(f"the {n}. okapi" for n in range(3)))
+                first, second, third = (entry.id for entry in entries)
+                backend.update(first, {"superseded_by": second})
+                backend.update(second, {"superseded_by": third})
+                if hidden:
+                    backend.update(second, {"archived_at": _MOMENT})
+                assert by_words(backend, "okapi") == [third]
+                if way == "archived":
+                    backend.update(third, {"archived_at": _MOMENT})
+                else:
+                    backend.remove([third])
+                assert by_words(backend, "okapi") == [first if hidden else second]
+
+    def test_a_superseded_entry_that_is_archived_hides_nothing_when_it_is_current_again(self, tmp_path: Path) -> None:
+        """If an archived entry is no longer superseded, the entry that it superseded is found again."""
+        backend, entries = self.stored(tmp_path, *(f"the {n}. okapi" for n in range(3)))
+        first, second, third = (entry.id for entry in entries)
+        backend.update(first, {"superseded_by": second})
+        backend.update(second, {"superseded_by": third, "archived_at": _MOMENT})
+        backend.update(second, {"superseded_by": None})
+        assert by_words(backend, "okapi") == [first, third]
+
+    def test_a_stored_entry_is_superseded_only_by_an_entry_that_is_found(self, tmp_path: Path) -> None:
+        """`store` drops a `superseded_by` that leads only to archived entries, also if these entries supersede each
+        other in a cycle."""
+        gone = make_entry("the gone okapi", archived_at=_MOMENT)
+        first = make_entry("the first okapi", superseded_by=gone.id)
+        ring = make_entry("the ring okapi", archived_at=_MOMENT)
+        back = make_entry("the back okapi", archived_at=_MOMENT, superseded_by=ring.id)
+        ring = dataclasses.replace(ring, superseded_by=back.id)
+        before = make_entry("the okapi before", superseded_by=ring.id)
+        backend, stored = self.stored(tmp_path, first, gone, before, ring, back)
+        assert list(backend.get([entry.id for entry in stored])) == stored
+        assert by_words(backend, "okapi") == sorted([first.id, before.id])
 
     def test_a_stored_entry_is_superseded_only_by_an_entry_that_exists(self, tmp_path: Path) -> None:
         """`store` drops a `superseded_by` that is the id of no entry of the same namespace and user, or that closes a

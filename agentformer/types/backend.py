@@ -72,9 +72,11 @@ class MemoryBackend(_Readable, Protocol):
     archived. No call leaves originals archived without a live summary.
 
     `superseded_by` of an entry is the id of its successor, which replaces the entry in searches. A successor exists,
-    has the same namespace and user, and its own chain of successors ends at an entry that is not superseded. When a
-    successor is removed, or moved to another namespace or user, the entry gets a new version without a successor in
-    the same transaction. `store` removes a `superseded_by` that breaks these rules.
+    has the same namespace and user, and its own chain of successors ends at an entry that is not superseded, and
+    that is live or archived by a summary. When a successor is removed, or moved to another namespace or user, the entry
+    gets a new version without a successor in the same transaction. The same happens when the end of the chain is
+    archived alone, that is, not by a summary: the nearest entry that is not archived becomes current. `store` removes a
+    `superseded_by` that breaks these rules.
     """
 
     def store(

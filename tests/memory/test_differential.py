@@ -41,7 +41,8 @@ OPERATIONS = int(os.environ.get("AGENTFORMER_OPERATIONS", "200"))
 SEED = int(os.environ.get("AGENTFORMER_OPERATIONS_SEED", random.randrange(10**6) if OPERATIONS > 200 else 1))
 WORDS = ("numbat", "kakapo", "axolotl", "dugong", "fossa", "gharial", "jerboa", "loris", "margay", "urial")
 DECAY = Decay({"context": 0.9, "decisions": 0.5}, MOMENT + timedelta(days=3))
-FORK = multiprocessing.get_context("forkserver") if sys.platform != "win32" else multiprocessing
+FORK: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
+FORK.set_forkserver_preload(["agentformer.memory.backends.faiss.indexes", "agentformer.testing"])
 Open = Callable[[Path], MemoryBackend]
 
 
@@ -139,6 +140,8 @@ class TwoProcesses(Machine):
         for number in range(operations):
             if number % 500 == 0:
                 self.room = self.choose.choice((20, 60, 150, 300))
+            if number % 1000 == 999:
+                print(f"{number + 1} operations, seed {SEED}", flush=True)
             name, call = self.operation()
             self.done[f"called {name}"] += 1
             try:

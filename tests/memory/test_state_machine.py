@@ -94,22 +94,23 @@ class Model:
             standing.append(known[0] if known else entry.id)
         self.entries = entries
         self.drop(doomed)
-        for entry in new:
-            if entry.id in self.entries and self.is_lost(entry.id):
-                self.put(self.entries[entry.id], superseded_by=None)
+        while lost := [e.id for e in new if e.id in self.entries and self.is_lost(e.id)]:
+            self.put(self.entries[lost[0]], superseded_by=None)
         return standing
 
     def is_lost(self, entry_id: str) -> bool:
-        """Would nobody be led from this superseded entry to one that can be found?"""
+        """Would nobody be led from this superseded entry to one that can be found, or that has a summary?"""
         entry = self.entries[entry_id]
         chain = [entry_id]
         while (following := self.entries[chain[-1]].superseded_by) in self.entries:
             if following in chain:
                 return following == entry_id
+            if owner(self.entries[following]) != owner(entry):
+                break
             chain.append(following)
         if entry.superseded_by is None:
             return False
-        return len(chain) == 1 or owner(self.entries[chain[1]]) != owner(entry)
+        return all(archived_alone(self.entries[i]) for i in chain[1:])
 
     def free(self, gone: Iterable[str]) -> None:
         """What one of these superseded is found again."""
@@ -118,6 +119,12 @@ class Model:
                 self.former.setdefault(entry.id, []).append(entry)
                 self.put(entry, superseded_by=None, version=entry.version + 1)
                 self.freed.add(entry.id)
+                self.free_if_archived(entry.id)
+
+    def free_if_archived(self, entry_id: str) -> None:
+        """An entry that nobody finds hides no other."""
+        if self.entries[entry_id].superseded_by is None and archived_alone(self.entries[entry_id]):
+            self.free({entry_id})
 
     def update(self, entry_id: str, changes: Mapping[str, Any], version: int | None) -> None:
         entry = self.entries.get(entry_id)
@@ -141,6 +148,7 @@ class Model:
             self.free({entry_id})
         else:
             self.put(changed)
+            self.free_if_archived(entry_id)
 
     def touch(self, uses: Iterable[Use]) -> None:
         for use in uses:
@@ -176,6 +184,7 @@ class Model:
         for entry_id in originals:
             self.put(self.entries[entry_id], archived_at=None, archived_by=None)
         self.put(summary, archived_at=MOMENT)
+        self.free_if_archived(summary_id)
         return originals
 
     def originals(self, summary_id: str) -> list[str]:
@@ -209,6 +218,10 @@ class Model:
 
 def owner(entry: MemoryEntry) -> tuple[str, str | None]:
     return entry.namespace, entry.user_id
+
+
+def archived_alone(entry: MemoryEntry) -> bool:
+    return entry.archived_at is not None and entry.archived_by is None
 
 
 def speakers(entry: MemoryEntry) -> tuple[str | None, ...]:

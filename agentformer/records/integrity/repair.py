@@ -221,14 +221,14 @@ def links(database: Database, findings: Findings, quarantine: Quarantine) -> Non
 
 
 def superseded(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Make the entries current whose successor is missing. In a cycle of entries that supersede each other, the newest
-    entry is made current, so that the other entries lead to this entry."""
+    """Make the entries current whose successor is missing or archived alone. In a cycle of entries that supersede each
+    other, the newest entry is made current, so that the other entries lead to this entry."""
     for entry_id in findings.keys:
         with database.writing() as connection, lenient_text(connection):
             find = supersession.finder(connection)
             entry = find(entry_id)
             if entry is not None and supersession.is_lost(entry, find, set()):
-                records.replace(connection, supersession.current(entry))
+                supersession.make_current(connection, entry)
     findings.mark_repaired(len(findings.keys), HOW_SUPERSEDED)
 
 

@@ -34,7 +34,9 @@ _MAX_NUM = 2**62  # above every number of a row
 REFERRING_TABLES = ("history", "pending", "moving", "vectors")
 
 
-SUPERSEDED = "each superseded entry has a successor, and no entries supersede each other in a cycle"
+SUPERSEDED = (
+    "each superseded entry leads to an entry that is not superseded, and that is found or replaced by a summary"
+)
 
 
 class DamagedRow(NamedTuple):
@@ -133,8 +135,9 @@ def links(connection: sqlite3.Connection) -> Findings:
 
 
 def superseded(connection: sqlite3.Connection) -> Findings:
-    """Check that the entry which superseded another entry exists, and that no entries supersede each other in a cycle.
-    The keys of the findings are the ids of the entries that no search would find again."""
+    """Check that the entry which superseded another entry exists and is not archived alone, and that no entries
+    supersede each other in a cycle. The keys of the findings are the ids of the entries that no search would find
+    again."""
     findings = Findings("superseded", SUPERSEDED)
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE superseded_by IS NOT NULL")
@@ -144,7 +147,7 @@ def superseded(connection: sqlite3.Connection) -> Findings:
 
 def lost_text(entry: MemoryEntry) -> str:
     """Return a sentence for users about a superseded entry that `supersession.is_lost` describes."""
-    return f"entry {entry.id} is superseded by {entry.superseded_by}, which is missing or leads back to this entry"
+    return f"entry {entry.id} is superseded by {entry.superseded_by}, which is missing or archived, or leads back to it"
 
 
 def changes(connection: sqlite3.Connection) -> Findings:

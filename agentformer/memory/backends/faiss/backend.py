@@ -217,8 +217,9 @@ class FaissMemoryBackend(FolderRecords):
                 updated = with_changes(current, changes)  # use counts and consolidations do not increase the version
                 if supersession.is_moved(current, updated):
                     updated = dataclasses.replace(updated, superseded_by=changes.get("superseded_by"))
-                    supersession.release(connection, [entry_id])
                 nums = [records.replace(connection, updated)]
+                if supersession.is_moved(current, updated) or supersession.releases(updated):
+                    supersession.release(connection, [entry_id])
                 self._indexes.embedding.commit(connection, nums, [updated], embedded)
             return updated
 

@@ -127,11 +127,15 @@ def delete(records: Records, ids: Collection[str]) -> None:
 
 
 def release(records: Records, ids: Collection[str]) -> None:
-    """Make all entries current that one of the entries `ids` superseded, because these entries were removed or moved.
+    """Make all entries current that one of the entries `ids` superseded, because these entries were removed, moved or
+    archived. If an entry that becomes current is archived alone, the entries that it superseded become current, too.
     The superseded version is added to the history."""
-    for entry_id, record in list(records.items()):
-        if record.entry.superseded_by in ids:
-            records[entry_id] = record.replaced(supersession.current(record.entry), (*record.former, record.entry))
+    while ids:
+        freed = [record for record in records.values() if record.entry.superseded_by in ids]
+        for record in freed:
+            current = supersession.current(record.entry)
+            records[current.id] = record.replaced(current, (*record.former, record.entry))
+        ids = {record.entry.id for record in freed if supersession.releases(records[record.entry.id].entry)}
 
 
 def update(records: Records, entry_id: str, changes: Mapping[str, Any]) -> MemoryEntry:
@@ -141,19 +145,24 @@ def update(records: Records, entry_id: str, changes: Mapping[str, Any]) -> Memor
         check_archivable(records, record.entry)
     supersession.check(record.entry, changes, _finder(records))
     changed = checked(with_changes(record.entry, changes))
-    if supersession.is_moved(record.entry, changed):
-        release(records, [entry_id])
+    moved = supersession.is_moved(record.entry, changed)
+    if moved:
         changed = dataclasses.replace(changed, superseded_by=changes.get("superseded_by"))
     records[entry_id] = record.replaced(changed, (*record.former, record.entry))
+    if moved or supersession.releases(changed):
+        release(records, [entry_id])
     return changed
 
 
 def keep_valid(records: Records, ids: Iterable[str]) -> None:
     """Remove the successor (the entry in `superseded_by`) of each of these new entries whose successor is not valid."""
     find, ending = _finder(records), set[str]()
-    for entry_id in ids:
-        if supersession.is_lost(records[entry_id].entry, find, ending):
-            records[entry_id] = records[entry_id].with_fields(superseded_by=None)
+    ids, lost = list(ids), True
+    while lost:  # an entry of a cycle can be archived alone, so that its predecessors are lost when it is made current
+        lost = False
+        for entry_id in ids:
+            if supersession.is_lost(records[entry_id].entry, find, ending):
+                lost, records[entry_id] = True, records[entry_id].with_fields(superseded_by=None)
 
 
 def _finder(records: Mapping[str, Record]) -> supersession.FindEntry:
@@ -181,8 +190,8 @@ def consolidate(
 
 
 def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
-    """End the archiving of the originals of a summary (the entries that it replaced), and archive the summary. Return
-    the sorted ids of the originals."""
+    """End the archiving of the originals of a summary (the entries that it replaced), and archive the summary. If the
+    summary superseded another entry, that other entry is current again. Return the sorted ids of the originals."""
     summary = records.get(summary_id)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
@@ -194,6 +203,8 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
     for entry_id in originals:
         records[entry_id] = records[entry_id].with_fields(archived_at=None, archived_by=None)
     records[summary_id] = summary.with_fields(archived_at=at)
+    if summary.entry.superseded_by is None:
+        release(records, [summary_id])
     return sorted(originals)
 
 
@@ -241,8 +252,9 @@ def check_links(records: Mapping[str, Record]) -> Findings:
 
 
 def check_superseded(records: Mapping[str, Record]) -> Findings:
-    """Check that the entry which superseded another entry exists, and that no entries supersede each other in a cycle.
-    The keys of the findings are the ids of the entries that no search would find again, newest first."""
+    """Check that the entry which superseded another entry exists and is not archived alone, and that no entries
+    supersede each other in a cycle. The keys of the findings are the ids of the entries that no search would find
+    again, newest first."""
     findings = Findings("superseded", SUPERSEDED)
     findings.looked_at = sum(record.entry.superseded_by is not None for record in records.values())
     find, ending = _finder(records), set[str]()
@@ -253,11 +265,15 @@ def check_superseded(records: Mapping[str, Record]) -> Findings:
 
 
 def repair_superseded(records: Records, ids: Iterable[str]) -> None:
-    """Make each of these entries current if its successor is still missing, or still leads back to the entry."""
+    """Make each of these entries current if its successor is still missing or archived, or still leads back to the
+    entry."""
     for entry_id in ids:
         record = records.get(entry_id)
         if record and supersession.is_lost(record.entry, _finder(records), set()):
-            records[entry_id] = record.replaced(supersession.current(record.entry), (*record.former, record.entry))
+            current = supersession.current(record.entry)
+            records[entry_id] = record.replaced(current, (*record.former, record.entry))
+            if supersession.releases(current):
+                release(records, [entry_id])
 
 
 _EDIT = "correct the file in an editor"
