@@ -10,6 +10,7 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.records import change_feed, supersession
@@ -31,12 +32,14 @@ _SUMMARIES = """
 
 
 def archive(
-    connection: sqlite3.Connection, summary_id: str, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
+    connection: sqlite3.Connection, summary: MemoryEntry, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
 ) -> None:
-    """Archive the entries `ids`, which the summary `summary_id` replaces. Raises `Conflict` if one of the entries is
-    missing, archived or superseded, if its version differs from `versions`, or if it is itself a summary."""
+    """Archive the entries `ids`, which the summary replaces. Raises `Conflict` if one of the entries is missing in the
+    namespace of the summary, archived or superseded, if its version differs from `versions`, or if it is itself a
+    summary."""
     entries = records.by_num(connection, records.numbers(connection, list(ids))).items()
     current = [(num, entry) for num, entry in entries if versions.get(entry.id, entry.version) == entry.version]
+    current = [(num, entry) for num, entry in current if entry.namespace == summary.namespace]
     live = [num for num, entry in current if entry.archived_at is None and entry.superseded_by is None]
     if _originals(connection, ids):
         raise Conflict(
@@ -48,7 +51,7 @@ def archive(
             "some of the entries to archive are missing, changed, archived or superseded; select the entries again"
         )
     statement = "UPDATE entries SET archived_at = ?, archived_by = ? WHERE num = ?"
-    connection.executemany(statement, ((to_micros(at), summary_id, num) for num in live))
+    connection.executemany(statement, ((to_micros(at), summary.id, num) for num in live))
     change_feed.append(connection, live)
 
 
@@ -94,16 +97,24 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
     return deleted
 
 
-def check_free(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if the entry is a summary with originals, or an original of a summary. The caller must not
-    archive or restore such an entry alone."""
+def check_free(connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` if `changes` archive, restore or move the entry to another namespace, and the entry is a
+    summary with originals, or an original of a summary. Such an entry cannot be changed in this way alone."""
+    if (field := parting_field(entry, changes)) is None:
+        return
     if entry.archived_by is not None:
-        problem = f"entry {entry.id} was archived for a summary; restore the summary {entry.archived_by} instead"
-        raise InvalidInput("archived_at", problem)
+        problem = f"entry {entry.id} was archived for a summary; restore the summary {entry.archived_by} first"
+        raise InvalidInput(field, problem)
     if _originals(connection, [entry.id]):
-        raise InvalidInput(
-            "archived_at", f"entry {entry.id} is a summary; restore the summary to get back its originals"
-        )
+        raise InvalidInput(field, f"entry {entry.id} is a summary; restore the summary to get back its originals")
+
+
+def parting_field(entry: MemoryEntry, changes: Mapping[str, Any]) -> str | None:
+    """Return the field in `changes` that would part a summary from its originals, or None if there is no such field.
+    A summary and its originals have the same namespace, and either the summary or the originals are archived."""
+    if "archived_at" in changes:
+        return "archived_at"
+    return "namespace" if changes.get("namespace", entry.namespace) != entry.namespace else None
 
 
 def _originals(connection: sqlite3.Connection, summaries: Sequence[str]) -> list[int]:

@@ -126,11 +126,23 @@ class Summaries(BackendCase):
                 backend.restore(entry_id)
 
     def test_archived_at_of_a_summary_and_its_originals_cannot_be_changed(self, tmp_path: Path) -> None:
-        """`update` raises `InvalidInput` if it is asked to change `archived_at` of a summary or of an original."""
+        """`update` raises `InvalidInput` if it is asked to change `archived_at` or the namespace of a summary or of an
+        original."""
         backend, originals, summary = self.summarized(tmp_path)
         for entry_id, at in ((originals[0].id, None), (originals[1].id, _MOMENT), (summary.id, _MOMENT)):
-            with unchanged(backend, *(entry.id for entry in originals), summary.id), raises(InvalidInput):
-                backend.update(entry_id, {"archived_at": at})
+            for changes in ({"archived_at": at}, {"namespace": "elsewhere"}):
+                with unchanged(backend, *(entry.id for entry in originals), summary.id), raises(InvalidInput):
+                    backend.update(entry_id, changes)
+            backend.update(entry_id, {"namespace": summary.namespace, "title": "changed"})
+
+    def test_a_summary_and_its_originals_have_the_same_namespace(self, tmp_path: Path) -> None:
+        """`consolidate` raises `Conflict` if an original belongs to another namespace than the summary."""
+        backend, (here, there) = self.stored(tmp_path, "a tapir", make_entry("a heron", namespace="elsewhere"))
+        for namespace in ("default", "elsewhere"):
+            summary = make_entry("both", kind="summary", namespace=namespace, derived_from=(Link(here.id),))
+            with unchanged(backend, here.id, there.id, summary.id), raises(Conflict):
+                backend.consolidate(summary, [here.id, there.id])
+        assert not any(check.found for check in backend.verify())
 
     def test_an_updated_original_stays_archived(self, tmp_path: Path) -> None:
         """`update` can change the content of an archived original. The original stays archived, and `restore` returns

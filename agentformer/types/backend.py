@@ -119,7 +119,8 @@ class MemoryBackend(_Readable, Protocol):
         entry is not `expected_version`.
 
         The fields that the store sets cannot be changed: the id, the times of storing, the version, the counts and
-        `archived_by`. `archived_at` cannot be changed for a live summary or for its originals; use `restore` for these.
+        `archived_by`. `archived_at` and the namespace cannot be changed for a live summary or for its originals; use
+        `restore` for these.
 
         If `changes` contain a successor in `superseded_by`, raises `NotFound` if the successor does not exist. Raises
         `InvalidInput` if the successor is the entry itself, or has another namespace or user. Raises `Conflict` if the
@@ -156,8 +157,9 @@ class MemoryBackend(_Readable, Protocol):
     ) -> MemoryEntry:
         """Store `summary`, and archive the originals with the ids `archive_ids`, in one transaction.
 
-        Raises `Conflict` and changes nothing if an original is missing, archived, superseded or itself a summary. The
-        same happens if the version of an original differs from its version in `versions`, a mapping from id to version.
+        Raises `Conflict` and changes nothing if an original is missing in the namespace of the summary, archived,
+        superseded or itself a summary. The same happens if the version of an original differs from its version in
+        `versions`, a mapping from id to version.
         """
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:

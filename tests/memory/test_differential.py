@@ -111,7 +111,7 @@ class Workers:
         if chance < 0.02:
             self.counts["reopened"] += 1
             self._workers[number].call("close")
-        elif chance < 0.03:
+        elif chance < 0.04:
             self.counts["killed"] += 1
             self._workers[number].kill()
             self._workers[number] = self._start()
@@ -139,7 +139,7 @@ class TwoProcesses(Machine):
     def run(self, operations: int) -> None:
         for number in range(operations):
             if number % 500 == 0:
-                self.room = self.choose.choice((20, 60, 150, 300))
+                self.room = self.choose.choice((10, 30, 80, 200))
             if number % 1000 == 999:
                 print(f"{number + 1} operations, seed {SEED}", flush=True)
             name, call = self.operation()
@@ -156,7 +156,7 @@ class TwoProcesses(Machine):
             except BaseException:
                 print(f"operation {number}, {name}, seed {SEED}")
                 raise
-        assert not [check for check in self.backend.verify() if check.found]
+        assert [check for check in self.backend.verify() if check.found] == []
         self.backend.end()
 
     def operation(self) -> tuple[str, Callable[[], object]]:
@@ -165,28 +165,33 @@ class TwoProcesses(Machine):
         if len(self.model.entries) > self.room:
             few = choose.random() < 0.8
             return "make room", (lambda: self.remove_ids(picks)) if few else (lambda: self.remove_scope(self.scope()))
-        operations: list[tuple[int, Callable[[], object]]] = [
-            (20, lambda: self.store(self.batch(), choose.random() < 0.5, [self.scope()] * (choose.random() < 0.1))),
-            (5, lambda: self.replace_record()),
-            (5, lambda: self.store_unique(self.draft())),
-            (2, lambda: self.store_under_an_id(self.draft(), pick(), choose.random() < 0.5)),
-            (14, lambda: self.update(pick(), self.draft(), choose.choice((None, None, 0, 1)), choose.random())),
-            (2, lambda: self.supersede(pick(), pick())),
-            (8, lambda: self.supersede_what_can_be(pick(), pick())),
-            (3, lambda: self.supersede_no_more(pick())),
-            (2, lambda: self.store_superseded(pick(), pick(), self.draft())),
-            (4, lambda: self.archive_or_revive_by_hand(pick(), choose.choice((None, MOMENT)))),
-            (6, lambda: self.remove_ids(picks)),
-            (1, lambda: self.remove_scope(self.scope())),
-            (2, lambda: self.consolidate(picks, self.draft(), choose.choice((None, 0, 0, 1)))),
-            (5, lambda: self.consolidate_what_can_be(choose.choice(NAMESPACES), self.draft(), choose.randint(1, 4))),
-            (1, lambda: self.restore(pick())),
-            (3, lambda: self.restore_a_summary(pick())),
-            (4, lambda: self.touch(picks, choose.randint(-50, 50), (choose.randint(0, 2), 1, choose.randint(0, 2)))),
-        ]
-        weights = [weight for weight, _ in operations]
-        (chosen,) = choose.choices(range(len(operations)), weights)
-        return f"operation {chosen}", operations[chosen][1]
+        operations: dict[str, tuple[int, Callable[[], object]]] = {
+            "store": (20, lambda: self.store(self.batch(), choose.random() < 0.5, self.rarely_a_scope())),
+            "replace": (5, self.replace_record),
+            "repeat": (5, lambda: self.store_unique(self.draft())),
+            "take an id": (2, lambda: self.store_under_an_id(self.draft(), pick(), choose.random() < 0.5)),
+            "update": (14, lambda: self.update(pick(), self.draft(), choose.choice((None, 0, 1)), choose.random())),
+            "supersede": (8, lambda: self.supersede_what_can_be(pick(), pick())),
+            "supersede any": (2, lambda: self.supersede(pick(), pick())),
+            "undo": (3, lambda: self.supersede_no_more(pick())),
+            "store superseded": (2, lambda: self.store_superseded(pick(), pick(), self.draft())),
+            "archive": (4, lambda: self.archive_or_revive_by_hand(pick(), choose.choice((None, MOMENT)))),
+            "remove": (6, lambda: self.remove_ids(picks)),
+            "remove scope": (1, lambda: self.remove_scope(self.scope())),
+            "sum up": (5, lambda: self.consolidate_what_can_be(self.namespace(), self.draft(), choose.randint(1, 4))),
+            "sum up any": (2, lambda: self.consolidate(picks, self.draft(), choose.choice((None, 0, 1)))),
+            "restore": (3, lambda: self.restore_a_summary(pick())),
+            "restore any": (1, lambda: self.restore(pick())),
+            "touch": (4, lambda: self.touch(picks, choose.randint(-50, 50), (choose.randint(0, 2), 1, 0))),
+        }
+        (name,) = choose.choices(list(operations), [weight for weight, _ in operations.values()])
+        return name, operations[name][1]
+
+    def namespace(self) -> str:
+        return self.choose.choice(NAMESPACES)
+
+    def rarely_a_scope(self) -> list[Scope]:
+        return [self.scope()] if self.choose.random() < 0.1 else []
 
     def replace_record(self) -> None:
         """Store entries of a record of the host application, which replace its former entries."""
@@ -202,7 +207,7 @@ class TwoProcesses(Machine):
         choose = self.choose
         draft = {
             "content": self.words(4),
-            "namespace": choose.choice(NAMESPACES),
+            "namespace": self.namespace(),
             "session_id": choose.choice(("s", "t", None)),
             "user_id": choose.choice(("aino", "bo", None)),
         }
@@ -240,16 +245,15 @@ class TwoProcesses(Machine):
         }
         names = choose.sample(sorted(conditions), choose.randint(1, 2))
         chosen = {name: conditions[name] for name in names}
-        return Scope(choose.choice(NAMESPACES), **chosen, or_nobody=choose.random() < 0.2, decay=DECAY)
+        return Scope(self.namespace(), **chosen, or_nobody=choose.random() < 0.2, decay=DECAY)
 
     def compare(self) -> None:
-        """Compare all entries, one scope and one search."""
-        for entry in self.backend.get(sorted(self.model.freed & self.model.entries.keys())):
+        """Compare the entries of a namespace, of a scope, and of a search."""
+        for entry in self.backend.get(sorted(self.model.freed)) if self.model.freed else ():
             self.adopt(entry, "updated_at")
         self.model.freed.clear()
-        for namespace in NAMESPACES:
-            self.compare_scope(Scope(namespace, include_archived=True))
-        scope = self.choose.choice((Scope(self.choose.choice(NAMESPACES)), self.scope()))
+        self.compare_scope(Scope(self.namespace(), include_archived=True))
+        scope = self.choose.choice((Scope(self.namespace()), self.scope()))
         scope = dataclasses.replace(scope, include_archived=self.choose.random() < 0.3)
         self.compare_scope(scope)
         limit = self.choose.choice((3, 10, 1000))
@@ -259,7 +263,6 @@ class TwoProcesses(Machine):
         entries = self.model.entries
         expected = [entries[i] for i in sorted(entries) if admits(scope, entries[i])]
         assert list(self.backend.list(scope, limit=1000)) == expected
-        assert self.backend.count(scope) == len(expected)
 
     def compare_search(self, query: Query) -> None:
         hits = self.backend.search(query)
@@ -293,4 +296,5 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TwoProce
 def test_two_processes_do_what_the_model_does(machine: TwoProcesses) -> None:
     machine.run(OPERATIONS)
     print(f"seed {SEED}: {OPERATIONS} operations, {machine.backend.counts}, {machine.done}")
-    assert all(machine.done[name] > OPERATIONS // 50 for name in ("store", "update", "consolidate", "restore"))
+    assert all(machine.done[name] > OPERATIONS // 200 for name in ("store", "update", "consolidate", "restore"))
+    assert machine.backend.counts["reopened"] and machine.backend.counts["killed"]

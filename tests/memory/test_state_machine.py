@@ -132,7 +132,8 @@ class Model:
             raise NotFound("gone")
         if version not in (None, entry.version):
             raise Conflict("stale")
-        if "archived_at" in changes and (entry.archived_by or self.originals(entry_id)):
+        parted = "archived_at" in changes or changes.get("namespace", entry.namespace) != entry.namespace
+        if parted and (entry.archived_by or self.originals(entry_id)):
             raise InvalidInput("archived_at", "would part a summary from its originals")
         changed = dataclasses.replace(entry, **changes, version=entry.version + 1)
         if (by := changes.get("superseded_by")) is not None:
@@ -165,6 +166,8 @@ class Model:
         for entry_id in ids:
             entry = self.entries.get(entry_id)
             if entry is None or entry.archived_at or entry.superseded_by or self.originals(entry_id):
+                raise Conflict("not to be summed up")
+            if entry.namespace != summary.namespace:
                 raise Conflict("not to be summed up")
             if versions.get(entry_id, entry.version) != entry.version:
                 raise Conflict("changed meanwhile")
@@ -387,7 +390,7 @@ class Machine(RuleBasedStateMachine):
             if admits(Scope(namespace), entry) and not self.model.originals(entry.id)
         ]
         if live:
-            self.sum_up(sorted(live)[:size], draft, 0)
+            self.sum_up(sorted(live)[:size], {**draft, "namespace": namespace}, 0)
 
     def sum_up(self, ids: list[str], draft: dict[str, Any], stale: int | None) -> None:
         known = {i: self.model.entries[i].version for i in ids if i in self.model.entries}
@@ -479,7 +482,8 @@ class Machine(RuleBasedStateMachine):
         for entry in entries.values():
             if entry.archived_by is not None:
                 assert entry.archived_at is not None
-                assert entries[entry.archived_by].archived_at is None
+                summary = entries[entry.archived_by]
+                assert (summary.archived_at, summary.namespace) == (None, entry.namespace)
 
 
 def run(opened: Callable[[Path], MemoryBackend], examples: int, *, around: bool = False) -> None:

@@ -211,8 +211,7 @@ class FaissMemoryBackend(FolderRecords):
                 current = next(iter(records.get(connection, [entry_id])), None)
                 if current is None or current.version != former.version:
                     continue  # another caller changed the entry first: apply the changes to the new version
-                if "archived_at" in changes:
-                    consolidation.check_free(connection, current)
+                consolidation.check_free(connection, current, changes)
                 supersession.check(current, changes, supersession.finder(connection))
                 updated = with_changes(current, changes)  # use counts and consolidations do not increase the version
                 if supersession.is_moved(current, updated):
@@ -249,7 +248,7 @@ class FaissMemoryBackend(FolderRecords):
         summary = with_times(summary)
         embedded = self._embed([summary])
         with self._changing() as connection:
-            consolidation.archive(connection, summary.id, archive_ids, now(), versions or {})
+            consolidation.archive(connection, summary, archive_ids, now(), versions or {})
             nums = records.insert(connection, [summary])
             self._indexes.embedding.commit(connection, nums, [summary], embedded)
         return summary

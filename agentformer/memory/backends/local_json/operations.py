@@ -17,6 +17,7 @@ from agentformer.memory.backends import is_live, with_changes
 from agentformer.memory.backends.local_json.file_format import Record, checked
 from agentformer.memory.backends.local_json.folder import Folder, write_error
 from agentformer.records import supersession
+from agentformer.records.consolidation import parting_field
 from agentformer.records.entries import comparable, is_duplicate
 from agentformer.records.files import read_file, write_atomically
 from agentformer.records.history import history_problem
@@ -141,8 +142,7 @@ def release(records: Records, ids: Collection[str]) -> None:
 def update(records: Records, entry_id: str, changes: Mapping[str, Any]) -> MemoryEntry:
     """Change fields of an entry, and add its former version to its history. Return the changed entry."""
     record = records[entry_id]
-    if "archived_at" in changes:
-        check_archivable(records, record.entry)
+    check_free(records, record.entry, changes)
     supersession.check(record.entry, changes, _finder(records))
     changed = checked(with_changes(record.entry, changes))
     moved = supersession.is_moved(record.entry, changed)
@@ -173,12 +173,14 @@ def consolidate(
     records: Records, summary: MemoryEntry, ids: Iterable[str], versions: Mapping[str, int], at: datetime
 ) -> None:
     """Store a summary, and archive its originals (the entries that it summarizes), whose ids are `ids`. `versions` maps
-    an id to the expected version of the original. Raises `Conflict` if an original has another version, or is missing,
-    archived or superseded."""
+    an id to the expected version of the original. Raises `Conflict` if an original has another version, is missing in
+    the namespace of the summary, or is archived or superseded."""
     summaries = {record.entry.archived_by for record in records.values()}
     for entry_id in ids:
         record = records.get(entry_id)
         expected = versions.get(entry_id)
+        if record is not None and record.entry.namespace != summary.namespace:
+            record = None
         if record is None or not is_live(record.entry) or expected not in (None, record.entry.version):
             raise Conflict(
                 "some of the entries to archive are missing, changed, archived or superseded; select the entries again"
@@ -208,16 +210,16 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
     return sorted(originals)
 
 
-def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if the entry is a live summary, or one of the entries that a live summary has replaced
-    (originals). The `archived_at` of such an entry cannot be changed alone, because either the summary or its originals
-    must be live, that is, not archived."""
+def check_free(records: Mapping[str, Record], entry: MemoryEntry, changes: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` if `changes` archive, restore or move the entry to another namespace, and the entry is a
+    live summary, or one of the entries that a live summary has replaced (originals). Such an entry cannot be changed in
+    this way alone."""
+    if (field := parting_field(entry, changes)) is None:
+        return
     if entry.archived_by is not None:
-        raise InvalidInput("archived_at", f"{entry.id} is replaced by a summary; restore {entry.archived_by} instead")
+        raise InvalidInput(field, f"{entry.id} is replaced by a summary; restore the summary {entry.archived_by} first")
     if any(record.entry.archived_by == entry.id for record in records.values()):
-        raise InvalidInput(
-            "archived_at", f"{entry.id} is a summary of other entries and cannot be archived alone; restore the summary"
-        )
+        raise InvalidInput(field, f"{entry.id} is a summary of other entries; restore the summary first")
 
 
 def check_history(records: Mapping[str, Record]) -> Findings:
