@@ -107,8 +107,7 @@ def build_rag(
         from agentformer.readers import ReadLimits
 
         size, overlap = settings.chunk_tokens, settings.chunk_overlap
-        most_bytes, most_pages = settings.max_file_bytes, settings.max_pages
-        limits = ReadLimits(max_bytes=most_bytes, max_pages=most_pages, wall_seconds=settings.read_seconds)
+        limits = ReadLimits.from_settings(settings)
         return IngestPipeline(backend, originals, embedder, chunk_tokens=size, chunk_overlap=overlap, limits=limits)
 
     def answerer() -> Answerer:

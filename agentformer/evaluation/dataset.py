@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentformer.errors import InvalidInput
+from agentformer.rag.documents import Document
 from agentformer.records import fields
 from agentformer.text.dates.dates import find_dates
+from agentformer.types import DocumentText
 
 MOMENT = ("date_time", "date", "occurred_at", "timestamp")  # keys of a passage's `meta`, the first that is there
 _LONGEST = 100  # code points of a date and a time
@@ -124,12 +126,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Passages and questions. `notes` are messages about lines or values that were ignored during reading."""
+    """Passages and questions. `notes` are messages about lines or values that were ignored during reading. If the
+    passages are the pages of documents, `documents` contains these documents, and the documents are stored instead of
+    the passages."""
 
     name: str
     passages: tuple[Passage, ...]
     questions: tuple[Question, ...] = ()
     notes: tuple[str, ...] = ()
+    documents: tuple[tuple[Document, DocumentText], ...] = ()
 
     @property
     def answerable(self) -> tuple[Question, ...]:
@@ -146,6 +151,9 @@ class Dataset:
         digest = hashlib.blake2b(digest_size=16)
         for passage in self.passages:
             digest.update(_canonical(passage.id, passage.text, dict(passage.meta)))
+        for document, text in self.documents:
+            headings = [[heading.text for heading in page.headings] for page in text.pages]
+            digest.update(_canonical(document.name, document.sha256, dict(document.metadata), text.title, headings))
         for question in self.questions if questions else ():
             digest.update(_canonical(question.id, question.text, list(question.relevant), dict(question.meta)))
         return digest.hexdigest()

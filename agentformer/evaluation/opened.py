@@ -1,9 +1,12 @@
 """Measures a memory: either a temporary memory that contains the corpus of a dataset, or the memory that the user has
-open."""
+open. Also reads files of questions about the documents of an open memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -158,3 +161,130 @@ def _relevant(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidInput("relevant", f"must be a list, such as [{str(value)[:80]!r}]")
     return tuple(dict.fromkeys(fields.text("relevant", name) for name in value))
+
+
+_QUESTION_KEYS = ("question", "document", "page", "answer", "unanswerable")
+_REPORTED = 10  # at most this many invalid lines are reported
+# Scripts without spaces between words, or with endings written inside the word:
+# Chinese, Japanese, Korean, Thai, Lao, Myanmar, Khmer.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentQuestion:
+    """A question and what is known about its answer: the document, the page, or words of the correct passage.
+    `unanswerable` means that the documents have no answer."""
+
+    line: int
+    text: str
+    document: str | None = None
+    page: int | None = None
+    answer: str | None = None
+    unanswerable: bool = False
+
+
+def read_questions(lines: Iterable[str], documents: Mapping[str, int], longest: int) -> list[DocumentQuestion]:
+    """Return the questions in the lines of a file. `documents` maps the name of each document to its number of pages.
+    `longest` is the greatest allowed number of characters of a question. Raises `InvalidInput` with the numbers of the
+    invalid lines."""
+    questions, errors = [], []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                questions.append(_parse(number, line, documents, longest))
+            except ValueError as error:
+                errors.append(f"line {number}: {error}")
+    if errors:
+        more = f"; and {len(errors) - _REPORTED} more" if len(errors) > _REPORTED else ""
+        raise InvalidInput(
+            "FILE", f"no question was asked, because some lines are not valid: {'; '.join(errors[:_REPORTED])}{more}"
+        )
+    if not questions:
+        example = """{"question": "...", "answer": "..."}"""
+        raise InvalidInput("FILE", f"contains no questions; write lines such as {example}")
+    return questions
+
+
+def _parse(number: int, line: str, documents: Mapping[str, int], longest: int) -> DocumentQuestion:
+    """Return the question on a line of the file. Raises `ValueError` if the line is not valid."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("is not JSON") from None
+    if not isinstance(values, dict):
+        raise ValueError("is not a JSON object")
+    for problem in _problems(values, longest):
+        raise ValueError(problem)
+    name, page = values.get("document"), values.get("page")
+    if name is not None and name not in documents:
+        raise ValueError(f"there is no document {name[:80]!r} with text in this namespace")
+    if name is not None and (page or 1) > documents[name]:
+        raise ValueError(f"{name[:80]!r} has {documents[name]} pages, and no page {page}")
+    return DocumentQuestion(
+        number, values["question"], name, page, values.get("answer"), values.get("unanswerable", False)
+    )
+
+
+def _problems(values: Mapping[str, Any], longest: int) -> Iterator[str]:
+    if unknown := sorted(set(values) - set(_QUESTION_KEYS)):
+        yield f"{unknown[0][:80]!r} is unknown; the fields are {', '.join(_QUESTION_KEYS)}"
+    for name in ("question", "document", "answer"):
+        value = values.get(name)
+        if value is None and name != "question":
+            continue
+        if not isinstance(value, str) or not value.strip():
+            yield f"{name!r} must be a text"
+        fields.encodable(name, str(value))
+    if len(values["question"]) > longest:
+        yield f"the question has more than {longest} characters (setting max_question_chars)"
+    page, unanswerable = values.get("page"), values.get("unanswerable", False)
+    if not isinstance(unanswerable, bool):
+        yield "'unanswerable' must be true or false"
+    if page is not None and (not isinstance(page, int) or isinstance(page, bool) or page < 1):
+        yield "'page' must be a whole number from 1"
+    if page is not None and values.get("document") is None:
+        yield "'page' requires 'document'"
+    given = [name for name in ("document", "answer") if values.get(name) is not None]
+    if unanswerable and given:
+        yield f"is marked as unanswerable, but has the field {given[0]!r}"
+    if not unanswerable and not given:
+        yield "must have 'document', 'answer' or 'unanswerable'"
+
+
+def is_correct(hit: Hit, document: str | None, page: int | None, answer: str | None) -> bool:
+    """Return whether the hit is a correct passage: it is from the document `document`, it is on the page `page`, and it
+    contains the text `answer`. A condition whose value is None is skipped."""
+    source = hit.entry.source
+    if document is not None and (not source or source.name != document):
+        return False
+    if page is not None and (not source or source.page != page):
+        return False
+    return answer is None or contains(normalize(hit.entry.content), normalize(answer))
+
+
+def contains(text: str, answer: str) -> bool:
+    """Return whether `text` contains `answer` as whole words. In a script without spaces between words, the answer may
+    begin and end at any character."""
+    start = text.find(answer)
+    while start >= 0:
+        end = start + len(answer)
+        if not _same_word(text[max(start - 1, 0) : start], answer[0]) and not _same_word(
+            text[end : end + 1], answer[-1]
+        ):
+            return True
+        start = text.find(answer, start + 1)
+    return False
+
+
+def _same_word(outside: str, inside: str) -> bool:
+    if not outside or _UNSPACED.match(outside) or _UNSPACED.match(inside):
+        return False
+    return unicodedata.category(outside)[0] in "LMN"  # letters, marks and digits
+
+
+def normalize(text: str) -> str:
+    """Return the text in the form that `contains` compares."""
+    return " ".join(text.casefold().split())

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from agentformer.errors import NotFound, StoreError, StoreFull
 from agentformer.records.files import read_file, write_atomically
-from agentformer.types import DocumentStatus, MemoryEntry
+from agentformer.types import DocumentStatus, MemoryEntry, Page
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -43,6 +43,13 @@ def document_of(entry: MemoryEntry) -> Document:
     keys = ("name", "status", "reason", "pages", "chunks", "media_type", "sha256", "bytes")
     fields = {key: entry.metadata[key] for key in keys}
     return Document(namespace=entry.namespace, id=entry.id, metadata=entry.metadata["given"], **fields)
+
+
+def page_of(entry: MemoryEntry) -> Page:
+    """Return the `Page` that a stored entry of the kind `page` describes. A stored page has no headings."""
+    number, label = (entry.source.page or 0, entry.source.label) if entry.source else (0, "")
+    state = {name: entry.metadata[name] for name in ("status", "reason", "method")}
+    return Page(number=number, text=entry.content, label=label, **state)
 
 
 class Originals:

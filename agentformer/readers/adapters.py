@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from agentformer.errors import DocumentError
 from agentformer.readers.media_type import DOCX, HTML, MARKDOWN, PDF, PLAIN
+from agentformer.settings import Settings
 from agentformer.types import DocumentText
 
 MIB = 1 << 20
@@ -31,6 +32,12 @@ class ReadLimits:
     wall_seconds: float = 120.0  # 3,000 pages take about 10 s
     memory_bytes: int = 2048 * MIB  # address space of the child; the largest real PDFs take a quarter
     output_bytes: int = 384 * MIB  # all drafts together: twice `max_chars` of three bytes, and some room
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> ReadLimits:
+        """Return the limits of the settings."""
+        seconds = settings.read_seconds
+        return cls(max_bytes=settings.max_file_bytes, max_pages=settings.max_pages, wall_seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)

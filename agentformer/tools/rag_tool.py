@@ -16,7 +16,7 @@ from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.documents import Document, KeyedLock, Originals, document_of
+from agentformer.rag.documents import Document, KeyedLock, Originals, document_of, page_of
 from agentformer.records import fields
 from agentformer.types import (
     DEFAULT_NAMESPACE,
@@ -232,7 +232,7 @@ class RAGTool:
         Raises `NotFound` if there is no such document."""
         entry = self._document(document_id, namespace)
         scope = Scope(entry.namespace, kinds=("page",), document_id=document_id)
-        return [_page_of(page) for page in all_entries(self._backend, scope)]
+        return [page_of(page) for page in all_entries(self._backend, scope)]
 
     def remove(self, document_id: str, *, namespace: str | None = None) -> None:
         """Delete a document, everything that was made from the document, and its original file. Raises `NotFound` if
@@ -381,9 +381,3 @@ def _safe_name(name: Any) -> str:
     if not parts:
         raise InvalidInput("name", "is missing; give the document a name, such as report.pdf")
     return "/".join(parts)[-_MAX_NAME:]
-
-
-def _page_of(entry: MemoryEntry) -> Page:
-    number, label = (entry.source.page or 0, entry.source.label) if entry.source else (0, "")
-    state = {name: entry.metadata[name] for name in ("status", "reason", "method")}
-    return Page(number=number, text=entry.content, label=label, **state)

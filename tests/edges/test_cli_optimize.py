@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentformer.evaluation.dataset import Dataset
 from tests.edges.conftest import Invoke, Shown
-from tests.evaluation.far_apart import easy_to_judge, far_apart, written
+from tests.evaluation.far_apart import easy_to_judge, far_apart, word, written
 
 WINDOWS = ("--level", "full", "--only", "window_tokens")
 
@@ -56,6 +59,73 @@ def test_what_was_chosen_and_how_sure_that_is_is_told_and_written(
     assert (told["embedded"], told["reused"]) == (0, 6)
     assert told["gain"]["test"][1] > 0
     assert sorted(path.name for path in Path(far).iterdir()) == ["corpus.jsonl", "queries.jsonl"]
+
+
+@pytest.fixture
+def stored(tmp_path: Path, shown: Shown) -> Callable[..., str]:
+    """A memory with the texts as documents, and a file of questions about them, as for `eval`."""
+    dataset, folder = far_apart(), tmp_path / "texts"
+    folder.mkdir()
+    for passage in dataset.passages:
+        (folder / f"{passage.id}.txt").write_text(passage.text)
+    shown("ingest", str(folder))
+
+    def write(*lines: dict[str, Any], count: int = 20) -> str:
+        path = tmp_path / "questions.jsonl"
+        asked = [{"question": q.text, "document": f"{q.relevant[0]}.txt", "page": 1} for q in dataset.questions[:count]]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in (*asked, *lines)))
+        return str(path)
+
+    return write
+
+
+@pytest.mark.process
+def test_one_file_of_questions_measures_and_optimizes_the_stored_documents(
+    stored: Callable[..., str], work: str, shown: Shown, run: Invoke
+) -> None:
+    """`eval` and `optimize` read the same file. Their figures for the present settings are equal, because `optimize`
+    stores the same chunks. The memory does not change."""
+    file = stored(
+        {"question": f"Where is the {word(0, 'wa')}?", "answer": f"the {word(0, 'wa')} keeps the {word(3, 'xe')}"},
+        {"question": "Who is absent?", "answer": "nobody wrote this"},
+        {"question": "Who sings?", "unanswerable": True},
+    )
+    before = shown("memories", "--kind", "chunk", "--kind", "document", "--kind", "page")
+    measured = shown("eval", file, "--no-answers")
+    told = shown("optimize", file, *WINDOWS, "--work", work)
+    assert (told["verdict"], told["chosen"]) == ("better", {"window_tokens": 32})
+    assert sum(told["questions"].values()) == measured["answerable"] == 22
+    halves = [(told["questions"][half], told["current"][half][0]) for half in ("development", "test")]
+    assert sum(count * mean for count, mean in halves) == pytest.approx(measured["recall"]["5"] * 22, abs=0.01)
+    notes = " ".join(told["notes"])
+    assert (
+        "1 answers are on no page, such as the answer in line 22" in notes and "unanswerable were not used: 1" in notes
+    )
+    assert shown("memories", "--kind", "chunk", "--kind", "document", "--kind", "page") == before
+    out = run("optimize", file, *WINDOWS, "--work", work).stdout
+    assert "used to choose" in out and "used to judge" in out and "gain" in out
+
+
+@pytest.mark.process
+def test_a_file_that_cannot_be_used_is_refused_with_the_reason(
+    stored: Callable[..., str], work: str, run: Invoke, tmp_path: Path
+) -> None:
+    absent = str(tmp_path / "absent")
+    cases: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
+        ({"count": 12}, (), "are only 12"),
+        ({"document": "nowhere.pdf"}, (), "line 21: there is no document 'nowhere.pdf'"),
+        ({}, ("--namespace", "board"), "namespace board has no documents with text"),
+        ({}, ("--synthetic",), "--synthetic: does not apply to a FILE"),
+        ({}, ("--index-dir", absent), "there is no memory in"),
+    ]
+    for lines, options, reason in cases:
+        wrong = [{"question": "x", **lines}] if "document" in lines else []
+        file = stored(*wrong, count=lines.get("count", 20))
+        done = run("optimize", file, *options, "--work", work)
+        assert (done.exit_code, done.stdout, reason in done.stderr) == (2, "", True), (reason, done.stderr)
+    done = run("optimize", absent, "--work", work)
+    assert done.exit_code == 2 and f"{absent} does not exist" in done.stderr
+    assert not Path(work).exists() and not (tmp_path / "absent").exists()
 
 
 def test_what_is_not_proven_is_not_written(same: str, work: str, run: Invoke, tmp_path: Path) -> None:

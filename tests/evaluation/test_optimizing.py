@@ -17,17 +17,24 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.evaluation.dataset import Dataset, Passage, Question
 from agentformer.evaluation.metrics import Interval
-from agentformer.evaluation.opened import Trial
+from agentformer.evaluation.opened import DocumentQuestion, Trial
 from agentformer.evaluation.optimizing.cache import CachingEmbedder, work_folder
-from agentformer.evaluation.optimizing.corpus import Corpus, synthetic
+from agentformer.evaluation.optimizing.corpus import (
+    Corpus,
+    answered_passage,
+    document_dataset,
+    stored_documents,
+    synthetic,
+    with_documents,
+)
 from agentformer.evaluation.optimizing.measuring import Optimization, Progress
 from agentformer.evaluation.optimizing.run import OptimizeOptions, optimize
 from agentformer.evaluation.optimizing.space import present
-from agentformer.factory import trial
+from agentformer.factory import connect, trial
 from agentformer.llms.echo import EchoModel
 from agentformer.settings import Route, Settings
 from agentformer.testing import CountingEmbedder, FlakyEmbedder
-from agentformer.types import ChatMessage, Embedder, EmbeddingSpace, Reply, Span
+from agentformer.types import ChatMessage, Embedder, EmbeddingSpace, MemoryBackend, Query, Reply, Scope, Span
 from tests.evaluation.far_apart import easy_to_judge, far_apart, word
 
 SETTINGS = Settings(embedder="hashing")
@@ -369,3 +376,38 @@ def test_built_questions_are_the_same_after_an_interruption(tmp_path: Path, opti
     assert synthetic(dataset, 5, tmp_path, model=Asking(), name="other") != asked
     found = optimized(cloze(0), level="quick", only=["fanout"])
     assert sum(found.questions.values()) == 30 and any("do not show how well" in note for note in found.notes)
+
+
+@pytest.mark.process
+def test_documents_of_a_memory_are_stored_again_as_they_are(tmp_path: Path) -> None:
+    """With equal settings, a copied document has the same chunks with the same headings. Without its original file,
+    the text stays the same, and a note says that the headings are missing."""
+    text = "# Rules\n\n## Keys\n\nThe caretaker keeps the keys.\n\n## Boats\n\n" + "Boats are lifted in October. " * 60
+
+    def chunks(backend: MemoryBackend) -> list[tuple[Any, ...]]:
+        entries = backend.list(Scope(kinds=("chunk",)), limit=100)
+        places = [(each.source.name, each.source.page, each.source.start) for each in entries if each.source]
+        return [(each.content, each.context, each.title, dict(each.metadata)) for each in entries] + places
+
+    places = {"index_dir": tmp_path / "index", "upload_dir": tmp_path / "uploads"}
+    settings = Settings(embedder="hashing", chunk_tokens=100, chunk_overlap=10)
+    with connect(**places, embedder="hashing", chunk_tokens=100, chunk_overlap=10) as af:
+        document = af.rag.upload(text.encode(), name="rules.md", metadata={"site": "north"})
+        stored = stored_documents(af.backend, "default")
+        asked = [DocumentQuestion(n, f"Which {n}?", answer=one) for n, one in enumerate(("keys", "caretaker", "crane"))]
+        asked.append(DocumentQuestion(4, "What?", document="rules.md"))
+        dataset = document_dataset("questions", asked, stored)
+        assert [q.relevant for q in dataset.questions] == [("Which 0?",), ("Which 0?",), ("Which 2?",), ("What?",)]
+        copy = with_documents(dataset, stored, af.originals, settings)
+        with trial(settings) as other:
+            other.load(copy)
+            assert chunks(other.backend) == chunks(af.backend)
+            (hit, *_) = other.backend.search(Query("caretaker keys"))
+            assert [answered_passage(hit, q) == q.relevant[0] for q in dataset.questions] == [True, True, False, True]
+        af.originals.path(document.sha256).unlink()
+        copy = with_documents(dataset, stored, af.originals, settings)
+        assert any("'rules.md'; their headings" in note for note in copy.notes)
+        with trial(settings) as other:
+            other.load(copy)
+            contents = [entry.content for entry in other.backend.list(Scope(kinds=("chunk",)), limit=100)]
+            assert "The caretaker keeps the keys." in " ".join(contents)

@@ -3,48 +3,23 @@ object per line."""
 
 from __future__ import annotations
 
-import json
-import re
 import statistics
 import time
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentformer.cli.inputs import hint_namespaces, lines_of, open_existing
 from agentformer.cli.output import bar, print_json, print_warnings, say
-from agentformer.errors import InvalidInput
+from agentformer.evaluation.opened import DocumentQuestion, is_correct, read_questions
 from agentformer.evaluation.run import Mode
 from agentformer.factory import AgentFormer
-from agentformer.records import fields
 from agentformer.types import Hit, Query, Scope
 
-_KEYS = ("question", "document", "page", "answer", "unanswerable")
-_REPORTED = 10  # at most this many invalid lines are reported
 _DEPTH = 10  # passages that a search returns
 _CUTOFFS = (1, 3, 5, 10)
 _SHOWN = 10  # at most this many questions without a correct passage are listed
-# Scripts without spaces between words, or with endings written inside the word:
-# Chinese, Japanese, Korean, Thai, Lao, Myanmar, Khmer.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
-    "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question and what is known about its answer: the document, the page, or words of the correct passage.
-    `unanswerable` means that the documents have no answer."""
-
-    line: int
-    text: str
-    document: str | None = None
-    page: int | None = None
-    answer: str | None = None
-    unanswerable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +27,7 @@ class Outcome:
     """The result of one question. A rank is the position of a passage among the hits, from 1. A rank is None if the
     passage is not among the first ten hits."""
 
-    question: Question
+    question: DocumentQuestion
     rank: int | None  # rank of the first passage of the correct document that contains the answer
     page_rank: int | None  # rank of the first such passage that is on the correct page
     declined: bool | None  # True if the answer was declined; None if the question was not asked
@@ -68,7 +43,7 @@ def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any
     with open_existing(**settings) as af:
         hint_namespaces(af, namespace)
         pages = {document.name: document.pages for document in af.rag.documents(namespace=namespace) if document.chunks}
-        questions = _read_questions(file, pages, af.settings.max_question_chars)
+        questions = read_questions(lines_of(file, "FILE"), pages, af.settings.max_question_chars)
         top_k = None if options["no_answers"] else options["top_k"] or af.settings.top_k
         outcomes = []
         with bar("questions") as progress:
@@ -83,79 +58,10 @@ def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any
         _print_report(report, outcomes)
 
 
-# ------------------------------------------------------------------ questions
-
-
-def _read_questions(path: Path, documents: Mapping[str, int], longest: int) -> list[Question]:
-    """Return the questions of a file. `documents` maps the name of each document to its number of pages. `longest` is
-    the greatest allowed number of characters of a question. Raises `InvalidInput` with the numbers of the invalid
-    lines."""
-    questions, errors = [], []
-    for number, line in enumerate(lines_of(path, "FILE"), 1):
-        if line.strip():
-            try:
-                questions.append(_parse(number, line, documents, longest))
-            except ValueError as error:
-                errors.append(f"line {number}: {error}")
-    if errors:
-        more = f"; and {len(errors) - _REPORTED} more" if len(errors) > _REPORTED else ""
-        raise InvalidInput(
-            "FILE", f"no question was asked, because some lines are not valid: {'; '.join(errors[:_REPORTED])}{more}"
-        )
-    if not questions:
-        example = """{"question": "...", "answer": "..."}"""
-        raise InvalidInput("FILE", f"{path} contains no questions; write lines such as {example}")
-    return questions
-
-
-def _parse(number: int, line: str, documents: Mapping[str, int], longest: int) -> Question:
-    """Return the question on a line of the file. Raises `ValueError` if the line is not valid."""
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ValueError("is not JSON") from None
-    if not isinstance(values, dict):
-        raise ValueError("is not a JSON object")
-    for problem in _problems(values, longest):
-        raise ValueError(problem)
-    name, page = values.get("document"), values.get("page")
-    if name is not None and name not in documents:
-        raise ValueError(f"there is no document {name[:80]!r} with text in this namespace")
-    if name is not None and (page or 1) > documents[name]:
-        raise ValueError(f"{name[:80]!r} has {documents[name]} pages, and no page {page}")
-    return Question(number, values["question"], name, page, values.get("answer"), values.get("unanswerable", False))
-
-
-def _problems(values: Mapping[str, Any], longest: int) -> Iterator[str]:
-    if unknown := sorted(set(values) - set(_KEYS)):
-        yield f"{unknown[0][:80]!r} is unknown; the fields are {', '.join(_KEYS)}"
-    for name in ("question", "document", "answer"):
-        value = values.get(name)
-        if value is None and name != "question":
-            continue
-        if not isinstance(value, str) or not value.strip():
-            yield f"{name!r} must be a text"
-        fields.encodable(name, str(value))
-    if len(values["question"]) > longest:
-        yield f"the question has more than {longest} characters (setting max_question_chars)"
-    page, unanswerable = values.get("page"), values.get("unanswerable", False)
-    if not isinstance(unanswerable, bool):
-        yield "'unanswerable' must be true or false"
-    if page is not None and (not isinstance(page, int) or isinstance(page, bool) or page < 1):
-        yield "'page' must be a whole number from 1"
-    if page is not None and values.get("document") is None:
-        yield "'page' requires 'document'"
-    given = [name for name in ("document", "answer") if values.get(name) is not None]
-    if unanswerable and given:
-        yield f"is marked as unanswerable, but has the field {given[0]!r}"
-    if not unanswerable and not given:
-        yield "must have 'document', 'answer' or 'unanswerable'"
-
-
 # ------------------------------------------------------------------ one question
 
 
-def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k: int | None) -> Outcome:
+def _ask(af: AgentFormer, question: DocumentQuestion, namespace: str, mode: Mode, top_k: int | None) -> Outcome:
     """Search for a question, and return the outcome. If `top_k` is given, also answer the question from this number of
     passages."""
     started = time.perf_counter()
@@ -164,7 +70,8 @@ def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k:
     searched = time.perf_counter()
     answer = af.rag.query(question.text, top_k=top_k, namespace=namespace) if top_k else None
     answer_ms = (time.perf_counter() - searched) * 1000 if answer else None
-    correct = [hit if _is_correct(hit, question) else None for hit in hits]
+    given = None if question.unanswerable else question
+    correct = [hit if given and is_correct(hit, given.document, None, given.answer) else None for hit in hits]
     return Outcome(
         question,
         _rank(hit is not None for hit in correct),
@@ -174,38 +81,6 @@ def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k:
         answer_ms,
         tuple(dict.fromkeys((*hits.warnings, *(answer.warnings if answer else ())))),
     )
-
-
-def _is_correct(hit: Hit, question: Question) -> bool:
-    """Return whether the hit is a correct passage. It must be from the document that the question names, and it must
-    contain the answer that the question gives. If the question does not name a document or give an answer, this
-    condition is skipped."""
-    source = hit.entry.source
-    if question.unanswerable or (question.document is not None and (not source or source.name != question.document)):
-        return False
-    return question.answer is None or _contains(_normalize(hit.entry.content), _normalize(question.answer))
-
-
-def _contains(text: str, answer: str) -> bool:
-    """Return whether `text` contains `answer` as whole words. In a script without spaces between words, the answer may
-    begin and end at any character."""
-    start = text.find(answer)
-    while start >= 0:
-        end = start + len(answer)
-        if not _same_word(text[:start][-1:], answer[0]) and not _same_word(text[end : end + 1], answer[-1]):
-            return True
-        start = text.find(answer, start + 1)
-    return False
-
-
-def _same_word(outside: str, inside: str) -> bool:
-    if not outside or _UNSPACED.match(outside) or _UNSPACED.match(inside):
-        return False
-    return unicodedata.category(outside)[0] in "LMN"  # letters, marks and digits
-
-
-def _normalize(text: str) -> str:
-    return " ".join(text.casefold().split())
 
 
 def _page(hit: Hit) -> int | None:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +18,10 @@ from typing import Any, get_args
 import click
 
 from agentformer.cli.group import common, examples, main
+from agentformer.cli.inputs import hint_namespaces, lines_of, require_memory
 from agentformer.cli.output import (
     INTERRUPTED,
+    bar,
     duration,
     interval_text,
     on_terminal,
@@ -30,10 +32,17 @@ from agentformer.cli.output import (
     safe,
     say,
 )
-from agentformer.errors import InvalidInput
-from agentformer.evaluation.dataset import read_dataset
+from agentformer.errors import EmbedderUnavailable, InvalidInput
+from agentformer.evaluation.dataset import Dataset, read_dataset
+from agentformer.evaluation.opened import read_questions
 from agentformer.evaluation.optimizing.cache import OWN, CachingEmbedder, Half, work_folder
-from agentformer.evaluation.optimizing.corpus import Corpus
+from agentformer.evaluation.optimizing.corpus import (
+    Corpus,
+    answered_passage,
+    document_dataset,
+    stored_documents,
+    with_documents,
+)
 from agentformer.evaluation.optimizing.corpus import synthetic as built
 from agentformer.evaluation.optimizing.measuring import Optimization, Progress, Tried, Verdict
 from agentformer.evaluation.optimizing.run import (
@@ -47,8 +56,10 @@ from agentformer.evaluation.optimizing.run import (
 from agentformer.evaluation.optimizing.space import BALANCE, PARAMETERS, Level, present
 from agentformer.evaluation.optimizing.writing import Written, check_writable, write_settings
 from agentformer.evaluation.synthetic import COUNT
-from agentformer.factory import build_embedder, build_model, trial
+from agentformer.evaluation.synthetic import passage_of as generated_passage
+from agentformer.factory import AgentFormer, build_embedder, build_model, trial
 from agentformer.settings import Settings, load_settings
+from agentformer.types import Embedder
 
 _HALVES: dict[Half, str] = {"development": "used to choose", "test": "used to judge"}
 _SHOWN = 10  # at most this many configurations are printed
@@ -84,13 +95,14 @@ class _Options:
 @main.command(
     "optimize",
     epilog=examples(
-        "agentformer optimize questions/",
+        "agentformer optimize questions.jsonl",
+        "agentformer optimize questions.jsonl --namespace board --write .env",
         "agentformer optimize questions/ --level full --budget 3600 --write .env",
         "agentformer optimize questions/ --level eval --metric mrr@10 --json",
         "agentformer optimize questions/ --synthetic 200",
     ),
 )
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE|DIR", type=click.Path(path_type=Path))
 @click.option(
     "--level",
     type=click.Choice(get_args(Level)),
@@ -110,7 +122,7 @@ class _Options:
     type=click.IntRange(min=1),
     is_flag=False,
     flag_value=COUNT,
-    help=f"Generate N questions from the corpus, and do not read queries.jsonl [default: {COUNT}].",
+    help=f"Only for a DIR: generate N questions from the corpus, and do not read queries.jsonl [default: {COUNT}].",
 )
 @click.option("--only", metavar="NAME", multiple=True, help="Change only this setting. The option can be repeated.")
 @click.option(
@@ -141,22 +153,26 @@ class _Options:
 )
 @click.option("--force", is_flag=True, help="Write the settings even if the gain is not proven.")
 @common
-def optimize_command(folder: Path, namespace: str, as_json: bool, **given: Any) -> None:
+def optimize_command(path: Path, namespace: str, as_json: bool, **given: Any) -> None:
     """Find the settings that give the best answers to your own questions.
 
-    DIR contains `corpus.jsonl` and `queries.jsonl`, as for `eval`. Nothing is written to DIR. One half of the questions
-    is used to choose the settings. The other half is used to decide whether the chosen settings are better. Questions
-    with a common passage are in the same half. With the level `quick`, the settings of the ranking are changed one
-    after another. With the level `full`, chunking and embedding are changed too, and the search is repeated until
-    nothing improves.
+    A FILE has questions about the stored documents of a namespace, as for `eval`. The documents are copied into
+    temporary memories, and the memory itself is not changed. A hit is correct if it is from the document and the page
+    that the question names, and if it contains the answer that the question gives. Instead, a DIR has `corpus.jsonl`
+    and `queries.jsonl`, as for `eval`.
+
+    One half of the questions is used to choose the settings. The other half is used to decide whether the chosen
+    settings are better. Questions with a common passage or page are in the same half. With the level `quick`, the
+    settings of the ranking are changed one after another. With the level `full`, chunking and embedding are changed
+    too, and the search is repeated until nothing improves.
 
     All measurements are stored, so that the same command continues after an interruption. The exit code is 1 if --write
     wrote nothing because no settings are proven better.
     """
     options = _Options(**{name: given.pop(name) for name in _Options.__dataclass_fields__})
     settings = load_settings(given)
-    work = options.work or _work_folder(settings, folder)
-    result, without = _optimize(folder, options, settings, work, quiet=as_json)
+    work = options.work or _work_folder(settings, path, namespace)
+    result, without = _optimize(path, namespace, options, settings, work, quiet=as_json)
     written = _write(options.target, result, options.force) if options.target is not None else None
     if as_json:
         more = {"without": list(without), "work": str(work), "written": str(written.path) if written else None}
@@ -171,7 +187,7 @@ def optimize_command(folder: Path, namespace: str, as_json: bool, **given: Any) 
 
 
 def _optimize(
-    folder: Path, options: _Options, settings: Settings, work: Path, *, quiet: bool
+    path: Path, namespace: str, options: _Options, settings: Settings, work: Path, *, quiet: bool
 ) -> tuple[Optimization, tuple[str, ...]]:
     """Search for the best settings. Return the result, and the names of the settings that were not searched. All input
     is checked before a model is loaded."""
@@ -179,16 +195,18 @@ def _optimize(
     check_only(options.only, present(settings))
     if options.target is not None:
         check_writable(options.target)
-    dataset = read_dataset(folder, questions=not options.synthetic)
     without: tuple[str, ...] = ()
-    if options.synthetic:
-        model = build_model(settings)
-        dataset = built(dataset, options.synthetic, work, seed=options.seed, model=model, name=settings.llm_model)
-        if not (settings.llm_model or options.only):
+    inner: Embedder
+    if path.is_dir():
+        dataset = _folder_dataset(path, options, settings, work)
+        inner, passage_of = build_embedder(settings).current, generated_passage
+        if options.synthetic and not (settings.llm_model or options.only):
             without = BALANCE  # a generated question repeats words of its passage
-    question_halves(dataset.answerable, options.level, options.seed)
-    embedder = CachingEmbedder(build_embedder(settings).current, work)
-    corpus = Corpus(dataset, settings, embedder, lambda other, place: trial(other, embedder, place))
+    else:
+        dataset, inner = _stored_dataset(path, namespace, options, settings)
+        passage_of = answered_passage
+    embedder = CachingEmbedder(inner, work)
+    corpus = Corpus(dataset, settings, embedder, lambda other, place: trial(other, embedder, place), passage_of)
     try:
         with _progress(quiet) as progress:
             search = OptimizeOptions(options.level, options.metric, options.only, without, options.seed, options.budget)
@@ -201,15 +219,50 @@ def _optimize(
     return result, without
 
 
-def _work_folder(settings: Settings, folder: Path) -> Path:
-    """Return the folder for the measurements of these questions, inside the cache folder. Raises `InvalidInput` if
-    there is no cache folder."""
+def _folder_dataset(folder: Path, options: _Options, settings: Settings, work: Path) -> Dataset:
+    """Return the passages of a folder, and its questions or generated questions."""
+    dataset = read_dataset(folder, questions=not options.synthetic)
+    if options.synthetic:
+        model = build_model(settings)
+        dataset = built(dataset, options.synthetic, work, seed=options.seed, model=model, name=settings.llm_model)
+    question_halves(dataset.answerable, options.level, options.seed)
+    return dataset
+
+
+def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Settings) -> tuple[Dataset, Embedder]:
+    """Return the documents of a namespace with the questions of a file, and the embedder of the memory. The memory is
+    only read."""
+    if not file.exists():
+        raise InvalidInput("PATH", f"{file} does not exist; give a file of questions, or a folder with a corpus")
+    if options.synthetic:
+        raise InvalidInput("--synthetic", "does not apply to a FILE of questions; give a folder with a corpus")
+    require_memory(settings)
+    with AgentFormer(settings) as af:
+        hint_namespaces(af, namespace)
+        documents = stored_documents(af.backend, namespace)
+        pages = {document.about.name: document.about.pages for document in documents}
+        asked = read_questions(lines_of(file, "FILE"), pages, settings.max_question_chars)
+        dataset = document_dataset(file.stem, asked, documents)
+        question_halves(dataset.answerable, options.level, options.seed)
+        with bar("documents") as progress:
+            dataset = with_documents(dataset, documents, af.originals, settings, progress)
+        active = next((space.space for space in af.backend.spaces() if space.state == "active"), None)
+        with suppress(EmbedderUnavailable):
+            af.embedder.for_space(active)
+        return dataset, af.embedder.current
+
+
+def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
+    """Return the folder for the measurements of these questions, inside the cache folder. The questions of a file
+    belong to a namespace of a memory. Raises `InvalidInput` if there is no cache folder."""
     if str(settings.cache_dir) == os.devnull:
         raise InvalidInput(
             "--work", "is required, because there is no cache folder; give a folder for the measurements"
         )
-    digest = hashlib.blake2b(str(folder.resolve()).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-    return settings.cache_dir / "optimize" / f"{folder.resolve().name}-{digest}"
+    path = path.resolve()
+    memory = "" if path.is_dir() else f"\n{settings.index_dir.resolve()}\n{namespace}"
+    digest = hashlib.blake2b(f"{path}{memory}".encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return settings.cache_dir / "optimize" / f"{path.name}-{digest}"
 
 
 @contextmanager

@@ -18,33 +18,39 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentformer.errors import EmbedderUnavailable
-from agentformer.evaluation.dataset import Dataset, Question
+from agentformer.errors import DocumentError, EmbedderUnavailable, InvalidInput, NotFound, StoreError
+from agentformer.evaluation.dataset import Dataset, Passage, Question
 from agentformer.evaluation.loading import Progress
-from agentformer.evaluation.opened import Trial
+from agentformer.evaluation.opened import DocumentQuestion, Trial, contains, is_correct, normalize, page_name
 from agentformer.evaluation.optimizing.cache import CachingEmbedder, work_folder, writing
 from agentformer.evaluation.optimizing.space import Configuration, present, settings_of, stored_key
-from agentformer.evaluation.synthetic import Built, build, corpus_sources, with_questions
+from agentformer.evaluation.synthetic import Built, build, corpus_sources, passage_of, with_questions
+from agentformer.memory.backends import all_entries
+from agentformer.rag.documents import Document, Originals, document_of, page_of
+from agentformer.readers import ReadLimits, read
 from agentformer.records.files import delete, read_file, write_atomically
 from agentformer.settings import Settings
-from agentformer.types import LanguageModel
+from agentformer.types import DEFAULT_NAMESPACE, DocumentText, Hit, LanguageModel, MemoryBackend, Page, Scope
 
+_EXPECTED = ("document", "page", "answer")  # what a question of a file says about its correct passages
 OpensIn = Callable[[Settings, Path], AbstractContextManager[Trial]]
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """The passages, questions and current settings of an optimisation. `opens(settings, folder)` opens a memory in a
-    folder. This memory must use `embedder`."""
+    folder. This memory must use `embedder`. `passage_of(hit, question)` returns the id of the passage that the hit
+    belongs to."""
 
     dataset: Dataset
     settings: Settings
     embedder: CachingEmbedder
     opens: OpensIn
+    passage_of: Callable[[Hit, Question], str] = passage_of
 
 
 class Halves(NamedTuple):
@@ -88,6 +94,112 @@ def _leaders(questions: Sequence[Question]) -> dict[str, str]:
 
 def _in_test(name: str, seed: int) -> bool:
     return bool(hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=1).digest()[0] & 1)
+
+
+class StoredDocument(NamedTuple):
+    """A document of an open memory, with its title and its stored pages."""
+
+    about: Document
+    title: str
+    pages: tuple[Page, ...]
+
+
+def stored_documents(backend: MemoryBackend, namespace: str) -> list[StoredDocument]:
+    """Return all documents with text in a namespace. Raises `InvalidInput` if there are none."""
+    documents = []
+    for entry in all_entries(backend, Scope(namespace, kinds=("document",))):
+        if entry.metadata["chunks"]:
+            pages = all_entries(backend, Scope(namespace, kinds=("page",), document_id=entry.id))
+            documents.append(StoredDocument(document_of(entry), entry.title, tuple(map(page_of, pages))))
+    if not documents:
+        message = f"namespace {namespace} has no documents with text; add documents with: agentformer ingest PATH..."
+        raise InvalidInput("--namespace", message)
+    return documents
+
+
+def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Sequence[StoredDocument]) -> Dataset:
+    """Return the pages of the documents as passages, and the answerable questions about them.
+
+    Two questions have the same relevant passage if a page answers both questions, directly or through other questions,
+    or if they name only the same document. The passage then has the name of one of the questions, because `halves` only
+    compares names. `answered_passage` decides whether a hit answers a question.
+    """
+    pages = {
+        page_name(document.about.name, page.number): (document.about.name, page.text)
+        for document in documents
+        for page in document.pages
+    }
+    texts = {place: (document, normalize(text)) for place, (document, text) in pages.items()}
+    answerable = [question for question in asked if not question.unanswerable]
+    places = [Question(question.text, question.text, tuple(_places(question, texts))) for question in answerable]
+    leader = _leaders(places)
+    notes = []
+    if lost := [str(one.line) for one, place in zip(answerable, places, strict=True) if not place.relevant]:
+        notes.append(f"{len(lost)} answers are on no page, such as the answer in line {lost[0]}; correct them")
+    if skipped := len(asked) - len(answerable):
+        notes.append(f"questions that are marked as unanswerable were not used: {skipped}")
+    return Dataset(
+        name,
+        tuple(Passage(place, text) for place, (_, text) in pages.items()),
+        tuple(
+            Question(q.text, q.text, (leader[q.text],), {key: getattr(q, key) for key in _EXPECTED}) for q in answerable
+        ),
+        tuple(notes),
+    )
+
+
+def _places(question: DocumentQuestion, texts: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    """Yield the names of the pages that answer a question. If the question names only a document, yield the name of the
+    document. `texts` maps the name of each page to its document and its text."""
+    if question.document is not None and question.page is not None:
+        yield page_name(question.document, question.page)
+    elif question.answer is not None:
+        answer = normalize(question.answer)
+        for place, (document, text) in texts.items():
+            if question.document in (None, document) and contains(text, answer):
+                yield place
+    elif question.document is not None:
+        yield question.document
+
+
+def answered_passage(hit: Hit, question: Question) -> str:
+    """Return the relevant passage of the question if the hit is from the document and the page that the question names,
+    and contains the answer that the question gives. Otherwise, return the id of the entry."""
+    expected = (question.meta[key] for key in _EXPECTED)
+    return question.relevant[0] if is_correct(hit, *expected) else hit.entry.id
+
+
+def with_documents(
+    dataset: Dataset,
+    documents: Sequence[StoredDocument],
+    originals: Originals,
+    settings: Settings,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Return the dataset with the documents, so that they can be cut into chunks again. The memory does not store the
+    headings of a page, so the original files are read again. If an original file cannot be read, for example because it
+    is encrypted, its document is used without headings, and a note says so."""
+    limits = ReadLimits.from_settings(settings)
+    texts: list[tuple[Document, DocumentText]] = []
+    unread: list[str] = []
+    for number, document in enumerate(documents, 1):
+        about = replace(document.about, namespace=DEFAULT_NAMESPACE)
+        pages: tuple[Page, ...] = ()
+        try:
+            pages = read(originals.get(about.sha256), about.name, limits=limits, ocr=False).pages
+        except (DocumentError, NotFound, StoreError):
+            unread.append(about.name)
+        same = {(page.number, page.text): page for page in pages if page.status == "text"}
+        kept = tuple(same.get((page.number, page.text), page) for page in document.pages)
+        texts.append((about, DocumentText(about.media_type, kept, document.title)))
+        if progress:
+            progress(number, len(documents))
+    notes = [*dataset.notes]
+    if unread:
+        notes.append(
+            f"{len(unread)} original files cannot be read, such as {unread[0]!r}; their headings were not used"
+        )
+    return replace(dataset, documents=tuple(texts), notes=tuple(notes))
 
 
 def synthetic(

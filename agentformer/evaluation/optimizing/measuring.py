@@ -25,7 +25,6 @@ from agentformer.evaluation.optimizing.space import (
     key,
     present,
 )
-from agentformer.evaluation.synthetic import passage_of
 from agentformer.search.rerank import NOT_RERANKED
 
 Verdict = Literal["keep", "better", "unproven", "worse"]
@@ -249,7 +248,7 @@ class Optimizer:
                 modes=("hybrid",),
                 limit=DEPTH,
                 metrics=(self._metric_name,),
-                passage_of=passage_of,
+                passage_of=self._corpus.passage_of,
                 progress=lambda n, all_: report(f"{n} of {all_} questions asked"),
             )
         self._clock.took(opened - started, time.monotonic() - opened, filled=filled)

@@ -139,8 +139,8 @@ def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) 
             raise InvalidInput(
                 "questions",
                 f"there are only {len(questions)}; a choice of settings needs at least {LEAST}. Use --level eval to "
-                "measure only the current settings, or --synthetic to generate questions; a hundred questions of your "
-                "own are best",
+                "measure only the current settings, or add questions; a hundred questions of your own are best. "
+                "--synthetic generates questions from the corpus of a folder",
             )
         if min(len(development), len(test)) < _LEAST_HALF:
             raise InvalidInput(
