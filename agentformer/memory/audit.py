@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends import all_entries, is_live
-from agentformer.memory.facts import Contradiction, find_contradictions
+from agentformer.memory.contradictions import Contradiction, FactContradictions, block_contradictions
 from agentformer.memory.near_duplicates import Text, find_near_duplicates, normalize
 from agentformer.records.entries import is_duplicate
 from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope
@@ -63,13 +63,15 @@ class Oversized:
 @dataclass(frozen=True, slots=True)
 class AuditReport:
     """The result of an audit of the live entries of a namespace; archived and superseded entries are not live.
-    `duplicates` are groups of entries with equal text, owner and details; `merge_duplicates` can merge these groups.
-    `near_duplicates` are groups of entries with similar text; a person must decide what to do with these groups.
-    Messages and entries of the working tier are not compared, because people repeat themselves. Parts of documents are
-    not compared, because documents quote each other."""
+    `compared` contains the number of `texts` that were searched for duplicates, and the numbers of `facts` and of
+    `core_blocks` that were searched for contradictions. `duplicates` are groups of entries with equal text, owner and
+    details; `merge_duplicates` can merge these groups. `near_duplicates` are groups of entries with similar text; a
+    person must decide what to do with these groups. Messages and entries of the working tier are not compared, because
+    people repeat themselves. Parts of documents are not compared, because documents quote each other."""
 
     namespace: str
     entries: int
+    compared: dict[str, int] = field(default_factory=dict)
     duplicates: tuple[Duplicates, ...] = ()
     near_duplicates: tuple[Duplicates, ...] = ()
     unread: Unread = field(default_factory=lambda: Unread(UNREAD_DAYS))
@@ -98,6 +100,7 @@ def audit(
     blocks: list[MemoryEntry] = []
     unread: Counter[str] = Counter()
     unread_ids: list[str] = []
+    facts = FactContradictions()
     entries = 0
     for entry in all_entries(backend, Scope(namespace, user_id=user_id)):
         if not _belongs_to(entry, user_id, project):
@@ -107,16 +110,29 @@ def audit(
             blocks.append(entry)
         if _can_be_duplicate(entry):
             candidates.append(_Candidate.of(entry))
+        facts.add(entry)
         if _is_unread(entry, read_before):
             unread[entry.kind] += 1
             unread_ids += [entry.id] if len(unread_ids) < _LISTED_UNREAD else []
     exact = tuple(_exact_duplicates(backend, candidates))
     near = tuple(_near_duplicates(candidates, exact))
     unread_report = Unread(unread_days, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
-    contradictions, notes = find_contradictions(blocks)
+    of_blocks, block_notes = block_contradictions(blocks)
+    of_facts, fact_notes = facts.find()
+    compared = {"texts": len(candidates), "facts": facts.examined, "core_blocks": len(blocks)}
     sizes = [Oversized(block.id, block.title, count_tokens(block.content), block_tokens) for block in blocks]
     oversized = tuple(size for size in sizes if size.tokens > _NEARLY_FULL * block_tokens)
-    return AuditReport(namespace, entries, exact, near, unread_report, contradictions, oversized, notes)
+    return AuditReport(
+        namespace,
+        entries,
+        compared,
+        exact,
+        near,
+        unread_report,
+        (*of_blocks, *of_facts),
+        oversized,
+        (*block_notes, *fact_notes),
+    )
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:

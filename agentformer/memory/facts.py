@@ -6,17 +6,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
-from agentformer.text.analysis import query_terms
 from agentformer.text.dates.dates import Day, Mention, find_dates, is_given
-from agentformer.text.languages import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS, detect_language
-from agentformer.text.sentences import sentence_spans
+from agentformer.text.languages import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
 from agentformer.text.unicode_forms import normalized
-from agentformer.types import MemoryEntry
 
 MAX_NUMBER_LENGTH = 40  # code points; a longer run of digits is not read as a number
 _NUMBER = re.compile(
@@ -26,17 +21,9 @@ _NUMBER = re.compile(
 _SPACED = re.compile(r"(\d{1,3}(?:[ \u00a0\u202f]\d{3})+)([.,]\d+)?")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,'’]\d{3})+")
 _YEARS = range(1900, 2100)
-_MASK = "\ufffc"  # replaces each character of a date or number that is already counted
-_WORD = re.compile(rf"(?<={_MASK})(?:st|nd|rd|th)\b|(?P<word>[^\W\d_]+(?:['’][^\W\d_]+)*)", re.IGNORECASE)
-_LABEL = re.compile(r"\W*[^\W\d_]+\s+(\d+)[\s:,]+[^\W\d_]")  # "Room 12 has", "Huone 12: vapaa"
-
-_MIN_SIMILARITY = 0.6  # least Jaccard index of the terms of two sentences that have the same subject
-_MIN_SIMILARITY_NEGATED = 0.5  # lower, because in Finnish a negation also changes the verb: "pitää", "ei pidä"
-_MAX_SENTENCES = 2_000
-_MAX_REPORTED = 100
-_MAX_SHARED = 200  # sentences looked up per term; a more frequent term does not discriminate
-_SAMPLED_BLOCKS = 20  # blocks from whose text the common language is detected
-_MAX_LENGTH = 1_000  # at most this many code points of a sentence are compared
+MASK = "\ufffc"  # replaces each character of a date or number that is already counted
+_WORD = re.compile(rf"(?<={MASK})(?:st|nd|rd|th)\b|(?P<word>[^\W\d_]+(?:['’][^\W\d_]+)*)", re.IGNORECASE)
+LABEL = re.compile(r"\W*[^\W\d_]+\s+(\d+)[\s:,]+[^\W\d_]")  # "Room 12 has", "Huone 12: vapaa"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +80,7 @@ def number_values(text: str) -> frozenset[str]:
     """Return the values of all numbers in the text, including the numbers in dates. Each value has one spelling:
     "1,234.50" and "1 234,5" give "1234.5", and "5 pm" gives "17"."""
     text = normalized("NFKC", text)
-    return frozenset(value for number in find_numbers(text) for value in _values(text, number))
+    return frozenset(value for number in find_numbers(text) for value in values_of(text, number))
 
 
 def facts_of(text: str, language: str) -> Facts:
@@ -101,13 +88,13 @@ def facts_of(text: str, language: str) -> Facts:
     language is unknown."""
     text = normalized("NFKC", text)
     dates = find_dates(text)
-    text = _masked(text, dates)
-    label = _LABEL.match(text)
+    text = masked(text, dates)
+    label = LABEL.match(text)
     found = list(find_numbers(text))
-    numbers = {value for number in found for value in _values(text, number)}
+    numbers = {value for number in found for value in values_of(text, number)}
     number_words, negations = NUMBER_WORDS.get(language, ANY_NUMBER_WORD), NEGATIONS.get(language, ANY_NEGATION)
     negated, rest = False, []
-    for word in (match["word"] for match in _WORD.finditer(_masked(text, found)) if match["word"]):
+    for word in (match["word"] for match in _WORD.finditer(masked(text, found)) if match["word"]):
         folded = word.casefold().replace("’", "'")
         if folded in number_words:
             numbers.add(number_words[folded])
@@ -182,7 +169,7 @@ def _decimal(whole: str, fraction: str = "") -> str:
     return (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
 
 
-def _values(text: str, number: Number) -> list[str]:
+def values_of(text: str, number: Number) -> list[str]:
     """Return the values of the first reading (possible meaning) of `number`. A minus sign before the number is
     included. A time at a full hour is returned as a plain number: "9:00" gives "9"."""
     before = text[max(0, number.start - 2) : number.start]
@@ -190,10 +177,11 @@ def _values(text: str, number: Number) -> list[str]:
     return [sign + value.removeprefix("at ").removesuffix(":00") for value in number.readings[0]]
 
 
-def _masked(text: str, counted: Sequence[Mention | Number]) -> str:
+def masked(text: str, counted: Sequence[Mention | Number]) -> str:
+    """Return the text with each character of the dates and numbers in `counted` replaced by `MASK`."""
     characters = list(text)
     for item in counted:
-        characters[item.start : item.end] = _MASK * (item.end - item.start)
+        characters[item.start : item.end] = MASK * (item.end - item.start)
     return "".join(characters)
 
 
@@ -205,95 +193,10 @@ def _has_other_day(one: Facts, other: Facts) -> bool:
 
 def _differ_in_year(one: Facts, other: Facts) -> bool:
     only_one, only_other = one.numbers - other.numbers, other.numbers - one.numbers
-    years = all(any(map(_is_year, numbers)) for numbers in (only_one, only_other))
+    years = all(any(map(is_year, numbers)) for numbers in (only_one, only_other))
     return years and (len(only_one) > 1 or len(only_other) > 1)
 
 
-def _is_year(number: str) -> bool:
+def is_year(number: str) -> bool:
+    """Return whether a number can be a year, from 1900 to 2099."""
     return len(number) == 4 and number.isdecimal() and int(number) in _YEARS
-
-
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """Two sentences of core blocks that contradict each other. `about` is `number`, `date` or `negation`. `ids`,
-    `titles` and `sentences` are pairs in which the older block comes first."""
-
-    about: str
-    ids: tuple[str, str]
-    titles: tuple[str, str]
-    sentences: tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Sentence:
-    block: MemoryEntry
-    text: str
-    facts: Facts
-    terms: frozenset[str]
-
-
-def find_contradictions(blocks: Sequence[MemoryEntry]) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
-    """Return contradictions between sentences of core blocks, and notes. Only sentences whose blocks can be in the same
-    context are compared. A note reports that a limit was reached, so that contradictions may be missing."""
-    notes: list[str] = []
-    sentences = list(islice(_sentences(blocks), _MAX_SENTENCES + 1))
-    if len(sentences) > _MAX_SENTENCES:
-        notes.append(f"only the first {_MAX_SENTENCES} sentences of the core blocks were searched for contradictions")
-    contradictions = list(islice(_contradictions(sentences[:_MAX_SENTENCES]), _MAX_REPORTED + 1))
-    if len(contradictions) > _MAX_REPORTED:
-        notes.append(f"there are more than {_MAX_REPORTED} contradictions; only the first {_MAX_REPORTED} are listed")
-    return tuple(contradictions[:_MAX_REPORTED]), tuple(notes)
-
-
-def _contradictions(sentences: Sequence[_Sentence]) -> Iterator[Contradiction]:
-    for one, other in _candidates(sentences):
-        about = conflict(one.facts, other.facts)
-        if about and _same_subject(one, other, about):
-            ids, titles = (one.block.id, other.block.id), (one.block.title, other.block.title)
-            yield Contradiction(about, ids, titles, (one.text, other.text))
-
-
-def _sentences(blocks: Sequence[MemoryEntry]) -> Iterator[_Sentence]:
-    common = detect_language(" ".join(block.content[:_MAX_LENGTH] for block in blocks[:_SAMPLED_BLOCKS]))
-    for block in blocks:
-        fallbacks = (detect_language(block.content), common)
-        for start, end in sentence_spans(block.content):
-            text = block.content[start : min(end, start + _MAX_LENGTH)]
-            language = _language(text, fallbacks)
-            facts = facts_of(text, language)
-            stems = query_terms(facts.rest, [language]).stems if facts.rest else ()
-            if terms := frozenset(stem.rpartition("~")[2] for stem in stems):
-                yield _Sentence(block, text, facts, terms)
-
-
-def _language(text: str, fallbacks: Sequence[str]) -> str:
-    """Return the language of the sentence `text`. If no words of negation are known for this language, return the first
-    language in `fallbacks` for which such words are known, if there is one."""
-    own = detect_language(text)
-    return next((language for language in (own, *fallbacks) if language in NEGATIONS), own)
-
-
-def _candidates(sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, _Sentence]]:
-    """Yield the pairs of sentences that have a term in common and whose blocks can be in the same context. The number
-    of pairs for a term is limited, because a frequent term does not show that two sentences have the same subject."""
-    by_term: defaultdict[str, list[int]] = defaultdict(list)
-    for n, sentence in enumerate(sentences):
-        shared = {other for term in sentence.terms for other in by_term[term][:_MAX_SHARED]}
-        for other in sorted(shared):
-            if _share_context(sentences[other].block, sentence.block):
-                yield sentences[other], sentence
-        for term in sentence.terms:
-            by_term[term].append(n)
-
-
-def _share_context(one: MemoryEntry, other: MemoryEntry) -> bool:
-    """Return whether both blocks can be in the same context. They can if their agent, user and project are equal. An
-    agent, user or project that is not set fits every other."""
-    owners = ((one.agent_id, other.agent_id), (one.user_id, other.user_id), (one.project, other.project))
-    return all(first is None or second is None or first == second for first, second in owners)
-
-
-def _same_subject(one: _Sentence, other: _Sentence, about: str) -> bool:
-    shared = len(one.terms & other.terms)
-    least = _MIN_SIMILARITY_NEGATED if about == "negation" else _MIN_SIMILARITY
-    return shared / len(one.terms | other.terms) >= (1.0 if shared == 1 else least)

@@ -275,9 +275,9 @@ class MemoryManager:
     def audit(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None
     ) -> AuditReport:
-        """Return a report about duplicates, entries that are never read, contradictions between core blocks, and core
-        blocks that are too large. With `user_id` or `project`, only the entries of this user or project are examined.
-        The audit uses no language model and changes nothing."""
+        """Return a report about duplicates, entries that are never read, contradictions between facts and between core
+        blocks, and core blocks that are too large. With `user_id` or `project`, only the entries of this user or
+        project are examined. The audit uses no language model and changes nothing."""
         self._usage.flush()
         user_id, project = fields.optional_name("user_id", user_id), fields.optional_name("project", project)
         return self._parts.audit(namespace=fields.name("namespace", namespace), user_id=user_id, project=project)

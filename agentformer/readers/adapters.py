@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from agentformer.errors import DocumentError
 from agentformer.readers.media_type import DOCX, HTML, MARKDOWN, PDF, PLAIN
-from agentformer.settings import Settings
 from agentformer.types import DocumentText
+
+if TYPE_CHECKING:
+    from agentformer.settings import Settings
 
 MIB = 1 << 20
 FILE_BYTES = 128 * MIB  # the image of a page for tesseract: `MAX_PIXELS` of three bytes

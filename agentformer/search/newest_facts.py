@@ -28,8 +28,8 @@ from agentformer.types import DOCUMENT_KINDS, Hit, MemoryEntry
 
 COMPARED = 40  # number of best hits that are compared
 NEAR = 0.7  # a hit needs at least this share of a place's score to take the place
-_MAX_LENGTH = 300  # code points of an entry; a longer entry contains more than one fact
-_SENTENCES = 3  # of an entry
+MAX_LENGTH = 300  # code points of an entry; a longer entry contains more than one fact
+SENTENCES = 3  # of an entry
 _SUBJECT_WORDS = 6  # maximum number of words before the verb
 _VALUE_WORDS = 3  # number of words of a value that are compared
 _LABEL_WORDS = 4  # maximum number of words before a colon
@@ -37,7 +37,7 @@ _WORDS_BETWEEN = 2  # maximum number of function words between the verb and the 
 _ALIKE = ("sv", "no", "da")  # a short sentence in one of these languages looks like another
 _WORD = re.compile(r"[^\W_]+(?:[-.,:/@'’+][^\W_]+)*")
 _LABELLED = re.compile(r"\s*([^\n:]{2,60}):\s+(\S[^\n]{0,80})")
-_EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
+EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
 def _phrases(table: Mapping[str, str]) -> dict[str, frozenset[tuple[str, ...]]]:
@@ -68,7 +68,7 @@ _ARTICLES = frozenset(
     | {"ein", "eine", "einen", "einem", "einer", "der", "die", "das", "dem"}
 )
 # Subjects that mean a different person or thing in each text.
-_PRONOUNS = frozenset(
+PRONOUNS = frozenset(
     {"he", "she", "it", "they", "this", "that", "who", "hän", "se", "ne", "joka", "han", "hon", "hun", "ho", "det"}
     | {"den", "de", "dette", "som", "er", "sie", "es", "dies", "das", "der", "die"}
 )
@@ -125,7 +125,7 @@ def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -
     languages = languages or EntryLanguages()
     ordered = [*hits]
     for places in _contradictions(hits[:COMPARED], languages):
-        times = {place: hits[place].entry.occurred_at or hits[place].entry.created_at or _EARLIEST for place in places}
+        times = {place: hits[place].entry.occurred_at or hits[place].entry.created_at or EARLIEST for place in places}
         newest = sorted(places, key=lambda place: (-times[place].timestamp(), place))
         for place in places:
             # There is always a candidate, because the number of candidates equals the number of places that are left.
@@ -141,8 +141,8 @@ def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list
     in at most one group."""
     facts: defaultdict[tuple[object, ...], dict[int, tuple[str, ...]]] = defaultdict(dict)
     for place, hit in enumerate(hits):
-        for about, value in _statements(hit.entry, languages):
-            facts[*_owner(hit.entry), about].setdefault(place, value)
+        for about, value, _ in statements(hit.entry, languages):
+            facts[*owner(hit.entry), about].setdefault(place, value)
     groups: list[list[int]] = []
     grouped: set[int] = set()
     for values in facts.values():
@@ -155,7 +155,7 @@ def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list
     return groups
 
 
-def _owner(entry: MemoryEntry) -> tuple[object, ...]:
+def owner(entry: MemoryEntry) -> tuple[object, ...]:
     """Return the properties that two entries must share before their facts are compared, such as user, speaker and
     title. For example, "I live in Turku" is a different fact for each speaker, and "Price: 5" is a different fact for
     each title."""
@@ -165,13 +165,15 @@ def _owner(entry: MemoryEntry) -> tuple[object, ...]:
     return (*owner, *speaker, entry.title, entry.source_type, entry.source_id, metadata)
 
 
-def _statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[_Statement]:
+def statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
+    """Yield the facts of an entry that have one value at a time. Each fact consists of the words that two contradicting
+    facts share (subject and verb, or label), the words of its value, and the sentence."""
     content = entry.content
-    if entry.kind in DOCUMENT_KINDS or entry.kind == "summary" or len(content) > _MAX_LENGTH:
+    if entry.kind in DOCUMENT_KINDS or entry.kind == "summary" or len(content) > MAX_LENGTH:
         return
     language = languages.of(entry)
     candidates = _ALIKE if language in _ALIKE else (language,) if language in _VERBS else tuple(_VERBS)
-    for start, end in sentence_spans(content)[:_SENTENCES]:
+    for start, end in sentence_spans(content)[:SENTENCES]:
         sentence = content[start:end].strip()
         if sentence.endswith(("?", "？")):
             continue
@@ -179,7 +181,7 @@ def _statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[_Stat
         words = _WORD.findall(sentence)
         read = (_labelled(labelled),) if labelled else (_stated(words, language) for language in candidates)
         if statement := next(filter(None, read), None):
-            yield statement
+            yield statement.about, statement.value, sentence
 
 
 def _labelled(match: re.Match[str]) -> _Statement | None:
@@ -214,7 +216,7 @@ def _with_value(subject: Sequence[str], verb: tuple[str, ...], rest: Sequence[st
         return None
     between, value = [word.casefold() for word in rest[:first]], [word.casefold() for word in rest[first:]]
     copula = verb in _COPULAS[language]
-    if _PRONOUNS.intersection(subject[-1:]) or (copula and all(word in function_words for word in subject)):
+    if PRONOUNS.intersection(subject[-1:]) or (copula and all(word in function_words for word in subject)):
         return None  # "she lives in Turku", "here is 5 euros"
     if value[0][0].isdecimal():
         return _Statement((*subject, *verb, *between, "#", *value[1:]), (value[0],))

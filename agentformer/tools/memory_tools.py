@@ -211,8 +211,8 @@ class MemoryTools:
 
     @tool("Audit memories", Hints("read", idempotent=True))
     def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
-        """Report duplicates, memories that nobody reads, and core blocks that contradict each other or are too
-        large."""
+        """Report duplicates, facts and core blocks that contradict each other, memories that nobody reads, and core
+        blocks that are too large."""
         own = caller.namespace_for(namespace)
         return report_json(self._memory.audit(namespace=own, user_id=caller.user_id, project=caller.project))
 

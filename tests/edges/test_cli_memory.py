@@ -320,6 +320,20 @@ def test_audit_lists_and_merges_only_when_asked(run: Invoke, shown: Callable[...
     assert len(shown("memories", "--archived")["entries"]) == 4
 
 
+def test_audit_says_what_it_compares_and_names_facts_that_contradict_each_other(run: Invoke, shown: Shown) -> None:
+    for text in ("Anna lives in Turku.", "Anna lives in Oslo.", "The office closes at 17."):
+        shown("remember", text)
+    shown("remember", "Anna lives in Rome.", "--user", "anna")
+    report = shown("audit")
+    assert report["compared"] == {"texts": 4, "facts": 4, "core_blocks": 0}
+    (found,) = report["contradictions"]
+    assert (found["about"], found["sentences"]) == ("value", ["Anna lives in Turku.", "Anna lives in Oslo."])
+    lines = run("audit").stdout
+    assert "searched for contradictions: 4 facts, 0 core blocks" in lines and "contradiction (value)" in lines
+    shown("supersede", *found["ids"])
+    assert shown("audit")["contradictions"] == []
+
+
 def _twin(entry: agentformer.MemoryEntry) -> agentformer.MemoryEntry:
     """The same once more, as an import without a look at what is there would store it."""
     return agentformer.MemoryEntry(id=f"{entry.id[:-2]}zz", content=entry.content, context=entry.context)

@@ -14,7 +14,8 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.audit import AuditReport, audit, merge_duplicates
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.memory.facts import find_contradictions, number_values
+from agentformer.memory.contradictions import block_contradictions
+from agentformer.memory.facts import number_values
 from agentformer.memory.near_duplicates import Text, find_near_duplicates
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope, Source, Use
@@ -46,11 +47,11 @@ def groups(*texts: str) -> list[tuple[int, ...]]:
 
 def clashes(*contents: str) -> list[str]:
     blocks = [make_entry(content, tier="core", title=f"block {n}") for n, content in enumerate(contents)]
-    return [found.about for found in find_contradictions(blocks)[0]]
+    return [found.about for found in block_contradictions(blocks)[0]]
 
 
 def test_an_empty_memory_has_nothing_to_look_at(backend: FaissMemoryBackend) -> None:
-    assert look(backend) == AuditReport("default", 0)
+    assert look(backend) == AuditReport("default", 0, {"texts": 0, "facts": 0, "core_blocks": 0})
 
 
 def test_equal_entries_are_duplicates_and_merging_keeps_the_oldest(backend: FaissMemoryBackend) -> None:
@@ -260,7 +261,7 @@ def test_blocks_of_different_users_do_not_contradict_each_other(backend: FaissMe
 
 def test_a_core_of_thousands_of_sentences_is_cut_with_a_note() -> None:
     block = make_entry(" ".join(f"The fee of the boat is {n} euros." for n in range(3000)), tier="core")
-    found, notes = find_contradictions([block])
+    found, notes = block_contradictions([block])
     assert (len(found), len(notes)) == (100, 2)
 
 

@@ -188,7 +188,8 @@ class Unread(ResponseModel):
 
 
 class Contradiction(ResponseModel):
-    """Two sentences of core blocks that contradict each other. `about` is `number`, `date` or `negation`."""
+    """Two sentences of core blocks or of facts that contradict each other. `about` is `number`, `date`, `negation` or
+    `value`."""
 
     about: str
     ids: list[str]
@@ -210,6 +211,10 @@ class AuditReport(ResponseModel):
 
     namespace: str
     entries: int
+    compared: dict[str, int] = Field(
+        description="The number of `texts` that were searched for duplicates, and the numbers of `facts` and of "
+        "`core_blocks` that were searched for contradictions."
+    )
     duplicates: list[Duplicates] = Field(description="Groups of entries that are equal in every detail.")
     near_duplicates: list[Duplicates] = Field(description="Groups of similar entries, which a person should compare.")
     unread: Unread

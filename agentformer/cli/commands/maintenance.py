@@ -86,8 +86,10 @@ def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> N
 def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Show duplicates, contradictions and entries that were never read.
 
-    The command also shows core blocks whose size is near the limit. Without --merge, nothing is changed. No language
-    model is needed.
+    Facts are compared with the facts of the same owner, and core blocks with core blocks: other names after verbs such
+    as "lives in", other numbers, and negations. Words are compared, not meanings, so many contradictions are not found,
+    and a pair can be a false alarm. The command also shows core blocks whose size is near the limit. Without --merge,
+    nothing is changed. No language model is needed.
     """
     from agentformer.memory.audit import merge_duplicates
 
@@ -219,15 +221,19 @@ def _pending(af: AgentFormer, namespaces: Iterable[str]) -> int:
 
 def _print_audit(report: AuditReport) -> None:
     say(f"entries checked: {report.entries}")
+    counts = report.compared
+    say(f"  searched for duplicates: {plural(counts['texts'], 'text')}")
+    blocks = plural(counts["core_blocks"], "core block")
+    say(f"  searched for contradictions: {plural(counts['facts'], 'fact')}, {blocks}")
     titled = [("duplicates", group) for group in report.duplicates]
     titled += [(f"similar ({group.similarity:.2f})", group) for group in report.near_duplicates]
     for title, group in titled:
         say("\n  ".join([f"\n{title}: {excerpt(group.excerpt)}", *group.ids]))
     for contradiction in report.contradictions:
         say(f"\ncontradiction ({contradiction.about})")
-        blocks = zip(contradiction.ids, contradiction.titles, contradiction.sentences, strict=True)
-        rows = [(block_id, title, excerpt(sentence)) for block_id, title, sentence in blocks]
-        print_table(("ID", "BLOCK", "TEXT"), rows, indent="  ")
+        sentences = zip(contradiction.ids, contradiction.titles, contradiction.sentences, strict=True)
+        rows = [(entry_id, title, excerpt(sentence)) for entry_id, title, sentence in sentences]
+        print_table(("ID", "TITLE", "TEXT"), rows, indent="  ")
     if report.oversized:
         say("\nlarge blocks")
         sizes = [(block.id, f"{block.tokens} of {block.limit}", block.title) for block in report.oversized]
