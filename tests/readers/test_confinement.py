@@ -221,6 +221,17 @@ def test_open_files_and_their_size_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert told() == "True (0, 0) 1"
 
 
+@POSIX
+def test_resource_limits_of_a_reader_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The soft limit of processor time is one second below the hard limit."""
+    limit = "lambda: resource.getrlimit(resource.RLIMIT_"
+    body = f"import resource\nyield attempt({limit}CORE), {limit}CPU))"
+    monkeypatch.setenv("PATH", "")
+    taken_over(monkeypatch, body)
+
+    assert told(wall_seconds=7.5) == "(0, 0) (9, 10)"
+
+
 def test_the_time_of_a_file_begins_when_its_parser_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_STARTUP_SECONDS", 60.0)
     taken_over(monkeypatch, "time.sleep(5)\nyield attempt(lambda: 'late')")

@@ -75,6 +75,16 @@ def test_running_lines_are_outside_the_body_and_inside_the_text() -> None:
         assert page.text.startswith("Harbour Authority Report")
 
 
+def test_running_lines_may_be_numbered_in_roman_numerals_or_carry_a_long_number() -> None:
+    numerals = ["iii", "iv", "v", "vi"]
+    texts = ["Ships arrive in the morning.", "Fog is rung by bell.", "The book is full.", "Nobody reads the last page."]
+    pages = [[f"Harbour Authority {n} 20190012345", text] for n, text in zip(numerals, texts, strict=True)]
+
+    for page, text in zip(read_here(make_pdf(pages)).pages, texts, strict=True):
+        assert page.body is not None
+        assert page.text[page.body.start : page.body.end] == text
+
+
 def test_labels_and_outline_are_those_of_the_document() -> None:
     pages = [["Preface", *PROSE], ["Chapter One", *PROSE, "The Storm", *PROSE]]
 
