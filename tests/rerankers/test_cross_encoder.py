@@ -132,6 +132,9 @@ def test_a_batch_is_bounded_by_its_tokens(model: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(type(reranker._model), "forward", watched)
     reranker.scores(QUESTION, [*TEXTS * 8, "filler " * 30])
     assert len(sizes) > 3 and max(sizes) <= 200
+    sizes.clear()
+    reranker.scores(QUESTION, ["filler " * 600])
+    assert len(sizes) > 3 and min(sizes[:-1]) > 200 - READS  # the next window of the text had no place in the batch
 
 
 def test_nothing_is_cut_even_where_lengths_were_misjudged(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
