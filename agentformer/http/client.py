@@ -87,7 +87,7 @@ class JsonClient:
             with self._connected(limit) as connection:
                 connection.request(method, self._parts.path + path, body, self._headers)
                 response = connection.getresponse()
-                content = response.read(self._policy.max_bytes + 1)  # a header does not decide how much is allocated
+                content = response.read(self._policy.max_bytes)  # a header does not decide how much is allocated
                 if response.length:  # fewer bytes than the header promised
                     raise ConnectionAbortedError
                 return response, content

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -204,12 +204,12 @@ def explain(
         setting = seconds if exceeded.exceeded == "seconds" else exceeded.exceeded
         advice = f"check the server, or raise {prefix}_{setting.upper()}" if setting else "check the server"
         kind: Kind = "timeout" if setting else "unavailable"
-        return Failure(kind, f"{server.label} {exceeded} {where}; {advice}", 0, str(exceeded))
+        return Failure(kind, f"{server.label} {exceeded} {where}; {advice}", detail=str(exceeded))
     return _explain_response(error, server, where, prefix)
 
 
 def _explain_response(error: BaseException, server: Server, where: str, prefix: str) -> Failure:
-    status = int(getattr(error, "status_code", 0) or 0)
+    status = int(getattr(error, "status_code", None) or 0)
     secrets = server.credentials.secrets
     detail = redact(error_message(getattr(error, "body", None)), secrets, _READ)
     if status:
@@ -219,13 +219,13 @@ def _explain_response(error: BaseException, server: Server, where: str, prefix: 
         message = f"{server.label} returned HTTP {status} {where}{_quoted(detail)}{advice}"
         return Failure(kind, message, status, detail)
     if _is_connection(error):
-        *_, root = _causes(error)
+        root = _causes(error)[-1]
         reason = redact(getattr(root, "strerror", None) or str(root) or type(root).__name__, secrets)
         advice = f"check that the server runs, or set {prefix}_BASE_URL to its address"
         return Failure("unavailable", f"{server.label} is not reachable {where}: {reason}; {advice}")
     if detail:  # an error event in the middle of a stream
         kind = "too_long" if is_overflow(0, detail) else "unavailable"
-        return Failure(kind, f"{server.label} ended the stream {where} with an error{_quoted(detail)}", 0, detail)
+        return Failure(kind, f"{server.label} ended the stream {where} with an error{_quoted(detail)}", detail=detail)
     what = f"returned a response that does not follow the OpenAI protocol ({type(error).__name__})"
     return Failure("unavailable", f"{server.label} {what} {where}; check the address ({prefix}_BASE_URL)")
 
@@ -256,11 +256,10 @@ def _is_connection(error: BaseException) -> bool:
     return library or any(kind.__name__ in ("APIConnectionError", "OSError") for kind in type(error).__mro__)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception, the exception that caused it, and so on, down to the first cause, such as an error of the
+def _causes(error: BaseException) -> list[BaseException]:
+    """Return the exception, the exception that caused it, and so on, down to the first cause, such as an error of the
     operating system."""
-    cause: BaseException | None = error
-    for _ in range(8):  # stops if the causes form a cycle
-        if cause is not None:
-            yield cause
-            cause = cause.__cause__
+    causes = [error]
+    while (cause := causes[-1].__cause__) and cause not in causes:
+        causes.append(cause)
+    return causes

@@ -28,7 +28,7 @@ def check_url(setting: str, url: str) -> str:
         raise InvalidInput(setting, "contains a line break or another control character; write the address again")
     try:
         parts = urlsplit(url.strip())
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:

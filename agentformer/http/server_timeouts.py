@@ -31,7 +31,6 @@ HTTP_API = ServerTimeouts(headers=10.0, body=30.0, idle=20.0, rate=1024, linger=
 MCP = ServerTimeouts(headers=20.0, body=30.0, idle=20.0, rate=256 * 1024, linger=1.0)
 
 HEAD_BYTES = 64 * 1024  # bytes of the headers of a request; no more is read before a thread is needed
-_DISCARD_BYTES = 64 * 1024
 _HEADERS_END = re.compile(rb"\r\n\r\n|(?<!\r)\n")  # all parsers stop at a line that ends with \n without \r
 
 
@@ -132,7 +131,7 @@ class TimedSocket(socket.socket):
         """Read the bytes that have arrived, without waiting, and ignore them. Return False if the client has closed the
         connection."""
         try:
-            return bool(self._receive_now(_DISCARD_BYTES))
+            return bool(self._receive_now(HEAD_BYTES))
         except BlockingIOError:
             return True
 

@@ -1,10 +1,15 @@
-"""A server that did not answer is left alone, by a clock that the test turns."""
+"""Calls of a provider: the pause after a failure, by a clock that the test sets, and the counts of the calls."""
 
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
-from agentformer.http.guarded import Breaker
+import pytest
+
+from agentformer.errors import InvalidInput, MissingExtra, RerankerUnavailable
+from agentformer.http import guarded
+from agentformer.http.guarded import Breaker, Guarded, Usage
 
 
 class Clock:
@@ -28,7 +33,7 @@ def test_after_the_wait_one_caller_tries_and_the_others_wait_again() -> None:
     breaker = Breaker(30, clock=clock)
     breaker.failed("no answer")
     clock.now += 29.9
-    assert breaker.blocked()
+    assert breaker.blocked() == "no answer; next attempt in 1 s"
     clock.now += 0.2
     assert breaker.blocked() == ""
     assert breaker.blocked() == "no answer; next attempt in 30 s"
@@ -102,3 +107,59 @@ def test_of_many_threads_one_tries() -> None:
     for thread in threads:
         thread.join(10)
     assert sorted(through) == [False] * 7 + [True]
+
+
+def test_calls_errors_tokens_and_times_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([5.0, 6.23456, 10.0, 10.1])
+    monkeypatch.setattr(guarded, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    usage = Usage()
+    counts = dict.fromkeys(["calls", "tokens_in", "tokens_out", "seconds", "mean_ms", "slowest_ms"], 0)
+    assert usage.snapshot() == {**counts, "errors": {}, "last_error": ""}
+    with usage.call():
+        usage.tokens(5, 2)
+        usage.tokens(3)
+    with pytest.raises(ValueError, match="no"), usage.call():
+        raise ValueError("no")
+    counts = {"calls": 2, "tokens_in": 8, "tokens_out": 2, "seconds": 1.335, "mean_ms": 667.3, "slowest_ms": 1234.6}
+    assert usage.snapshot() == {**counts, "errors": {"ValueError": 1}, "last_error": "no"}
+
+
+class Provider(Guarded[str]):
+    unavailable = RerankerUnavailable
+    name = "test"
+
+
+def test_only_a_failure_of_the_provider_pauses_its_calls() -> None:
+    usage = Usage()
+    provider = Provider(lambda: "loaded", Breaker(1000), usage)
+    assert provider.usage is usage and provider.provider() == "loaded"
+    for error, raised in ((InvalidInput("text", "is wrong"), InvalidInput), (OSError("down"), RerankerUnavailable)):
+        with pytest.raises(raised), provider.call() as loaded:
+            assert loaded == "loaded"
+            raise error
+    with (
+        pytest.raises(RerankerUnavailable, match=r"test failed \(OSError: down\); next attempt in 1000 s"),
+        provider.call(),
+    ):
+        pass
+    provider.retry_now()
+    with provider.call() as loaded:
+        assert loaded == "loaded"
+
+
+def test_loading_that_fails_is_paused_and_then_tried_again() -> None:
+    loads: list[Exception | None] = [MissingExtra("sbert", "this"), None]
+
+    def load() -> str:
+        if error := loads.pop(0):
+            raise error
+        return "loaded"
+
+    provider = Provider(load, Breaker(1000))
+    for _ in range(2):
+        with pytest.raises(RerankerUnavailable, match="sbert"):
+            provider.provider()
+    assert len(loads) == 1
+    provider.retry_now()
+    assert [provider.provider(), provider.provider()] == ["loaded", "loaded"]
+    assert provider.usage.snapshot()["errors"] == {"RerankerUnavailable": 1}

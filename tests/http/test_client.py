@@ -246,8 +246,9 @@ def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(key: str) ->
 def test_a_refused_connection_and_an_unknown_host_are_told_apart() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(HttpFailure, match=rf"http://127.0.0.1:{port} refused the connection"):
+    with pytest.raises(HttpFailure, match=rf"http://127.0.0.1:{port} refused the connection") as caught:
         JsonClient(f"http://127.0.0.1:{port}", Policy(retries=0)).get("/")
+    assert (caught.value.status, caught.value.cause, caught.value.retryable) == (0, "refused", True)
     with pytest.raises(HttpFailure, match="host name is unknown"):
         JsonClient(f"http://{'a' * 70}.invalid", Policy(retries=0)).get("/")
 

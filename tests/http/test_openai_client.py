@@ -33,6 +33,7 @@ def test_a_client_takes_nothing_from_the_environment(monkeypatch: pytest.MonkeyP
         assert str(client.base_url) == f"{URL}/"
         held = [client.api_key, client.admin_api_key, client.webhook_secret]
         assert not {"sk-of-somebody", KEY} & set(held)
+        assert client.max_retries == 0  # the HTTP client retries
 
 
 def test_a_key_that_is_no_header_is_refused_unquoted() -> None:
@@ -159,7 +160,27 @@ def test_a_limit_of_time_names_the_setting_that_raises_it_and_another_limit_none
         assert messages[1].endswith(f"raise {prefix}_TIMEOUT")
         assert messages[2].endswith("check the server")
         assert [failure.kind for failure in failures] == ["timeout", "timeout", "unavailable"]
+        assert [(failure.status, failure.detail) for failure in failures] == [
+            (0, "did not finish"),
+            (0, "sent nothing"),
+            (0, "ran"),
+        ]
     assert explain(slow, SERVER, "tiny").message.endswith("AGENTFORMER_LLM_TIMEOUT")
+
+
+def test_the_first_cause_is_quoted_even_if_the_causes_form_a_cycle() -> None:
+    first, middle, last = OSError(5, "no route"), ValueError("middle"), OSError("last")
+    last.__cause__, middle.__cause__ = middle, first
+    assert "not reachable for model 'tiny' (http://127.0.0.1:9/v1): no route; " in explain(last, SERVER, "tiny").message
+    first.__cause__ = last
+    assert "no route" in explain(last, SERVER, "tiny").message
+
+
+def test_a_redirect_is_named_and_a_message_is_cut_after_200_characters() -> None:
+    for status in (299, 300, 399, 400):
+        assert ("a redirect" in explain(Status(status, None), SERVER, "tiny").message) == (status in (300, 399))
+    for length, quoted in ((200, ': "' + "x" * 200 + '"'), (201, ': "' + "x" * 199 + '…"')):
+        assert quoted in explain(Status(501, "x" * length), SERVER, "tiny").message
 
 
 def test_any_other_exception_means_that_the_response_is_not_of_the_protocol() -> None:

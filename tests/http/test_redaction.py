@@ -38,6 +38,7 @@ def test_what_is_no_http_address_is_refused_by_the_name_of_its_setting() -> None
         "file:///etc/passwd",
         "http://:80",
         "http://host:99999",
+        "http://host:0",
         "http://[::1",
     ]:
         with pytest.raises(InvalidInput) as caught:
@@ -48,6 +49,7 @@ def test_what_is_no_http_address_is_refused_by_the_name_of_its_setting() -> None
 
 def test_a_good_address_loses_blanks_and_the_last_slash_only() -> None:
     assert check_url("llm_base_url", "  https://host.example/v1/ ") == "https://host.example/v1"
+    assert check_url("llm_base_url", "http://host:1") == "http://host:1"
 
 
 def test_a_path_is_added_where_there_is_none() -> None:
@@ -75,7 +77,8 @@ def test_what_is_quoted_is_one_short_line_without_secrets() -> None:
         ("the pass ssword has 6 characters, p@ssw 5", "the pass [key] has 6 characters, p@ssw 5"),
         ("two\n lines\tand\x00 \x1b[31m more ", "two lines and [31m more"),
         ("a risk-free task-force, sk- and all", "a risk-free task-force, sk- and all"),
-        ("x" * 300, "x" * 199 + "…"),
+        ("x" * 200, "x" * 200),
+        ("x" * 201, "x" * 199 + "…"),
     ]:
         assert redact(said, SECRETS) == quoted
 

@@ -104,6 +104,9 @@ ONE, TWO, THREE = (Server(name, f"http://127.0.0.1:{port}/v1") for name, port in
 
 def test_the_first_that_answers_is_remembered_until_it_is_passed_over() -> None:
     count = Count("b", "c")
+    first = FirstThatAnswers([ONE, TWO], count)
+    assert (first.has_fallback, first.pick(), first.has_fallback) == (False, TWO, True)
+    count.asked.clear()
     first = FirstThatAnswers([ONE, TWO, THREE], count)
     assert [first.pick(), first.pick()] == [TWO, TWO]
     assert count.asked == ["a", "b"]
