@@ -87,7 +87,7 @@ class ToolDefinition:
         if not isinstance(arguments, Mapping):
             raise InvalidInput("arguments", f"must be a JSON object. {self._usage()}")
         for name, value in arguments.items():
-            if not _is_storable(name, 1):
+            if not _is_storable(name, _MAX_DEPTH):
                 raise InvalidInput("arguments", f"have a name that is not valid text. {self._usage()}")
             if not _is_storable(value, _MAX_DEPTH):
                 raise InvalidInput(
@@ -109,7 +109,7 @@ class ToolDefinition:
     def _problem(self, fault: Any) -> str:
         name = _location(fault)
         if fault["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(name, self._arguments.model_fields, 1)
+            near = difflib.get_close_matches(name, self._arguments.model_fields)
             return f"{name} is not an argument of this tool" + (f"; did you mean {near[0]}?" if near else "")
         if fault["type"] == "missing":
             return f"{name} is missing"

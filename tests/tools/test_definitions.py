@@ -16,6 +16,8 @@ import agentformer
 from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.errors import InvalidInput
 from agentformer.tools.definition import Hints, ToolDefinition, tool
+from agentformer.tools.document_tools import DocumentTools
+from agentformer.tools.memory_tools import MemoryTools
 from agentformer.tools.toolbox import HINTS, Toolbox
 
 
@@ -92,6 +94,23 @@ def test_an_error_lists_at_most_three_faults() -> None:
     with pytest.raises(InvalidInput) as caught:
         TIDE.run(None, {"pier": "x", **{f"extra{number}": 1 for number in range(1000)}})
     assert str(caught.value).count("is not an argument") == 3
+
+
+def test_a_wrong_value_is_quoted_up_to_80_characters() -> None:
+    for length, quoted in ((78, f'got "{"y" * 78}". tide takes'), (79, f'got "{"y" * 79}…. tide takes')):
+        with pytest.raises(InvalidInput) as caught:
+            TIDE.run(None, {"pier": "x", "hours": "y" * length})
+        assert quoted in str(caught.value)
+
+
+def test_a_tool_needs_permission_unless_it_only_reads_or_adds_entries() -> None:
+    for hints, needed in (
+        (Hints("read"), False),
+        (Hints("write", additive=True), False),
+        (Hints("write"), True),
+        (Hints("change", additive=True, changes_prompt=True), True),
+    ):
+        assert ToolDefinition(tool("Tell the tide", hints)(lambda self: {})).needs_permission is needed
 
 
 def test_arguments_may_be_nested_100_deep() -> None:
@@ -175,3 +194,37 @@ def test_a_grant_decides_which_tools_are_shown(toolbox: Toolbox) -> None:
     assert [each["function"]["name"] for each in toolbox.schemas(writing)] == shown
     assert len(toolbox.definitions(EVERYTHING)) == 14
     assert toolbox.definitions(Grant(frozenset())) == []
+
+
+# The least, the greatest and the default value of each number, and the least and the greatest length of each text.
+BOUNDS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "memory_add": {"content": (1, 1_000_000), "salience": (0, 1, 1.0)},
+    "memory_search": {"query": (1, 8_000), "limit": (1, 50, 5)},
+    "memory_get": {"id": (1, 200), "start": (0, None, 0)},
+    "memory_update": {"id": (1, 200), "content": (1, 1_000_000), "salience": (0, 1), "expected_version": (1,)},
+    "memory_delete": {"id": (1, 200)},
+    "core_memory_append": {"name": (1, 200), "text": (1, 1_000_000)},
+    "core_memory_replace": {"name": (1, 200), "old": (1,)},
+    "conversation_search": {"query": (1, 8_000), "limit": (1, 50, 10)},
+    "rag_query": {"question": (1,), "top_k": (1, 20, 3)},
+    "rag_list": {"limit": (1, 200, 50)},
+}
+
+
+def test_numbers_and_texts_have_bounds() -> None:
+    for name, function in ((name, getattr(MemoryTools, name, None)) for name in HINTS):
+        properties = ToolDefinition(function or getattr(DocumentTools, name)).parameters["properties"]
+        bounds = {}
+        for argument, schema in properties.items():
+            values = {**next(iter(schema.get("anyOf", ())), {}), **schema}
+            least, greatest = (
+                next((values[key] for key in (f"{bound}imum", f"{bound}Length") if key in values), None)
+                for bound in ("min", "max")
+            )
+            default = values.get("default") if values["type"] in ("integer", "number") else None
+            found = [least, greatest, default]
+            while found and found[-1] is None:
+                found.pop()
+            if found:
+                bounds[argument] = tuple(found)
+        assert bounds == BOUNDS.get(name, {}), name

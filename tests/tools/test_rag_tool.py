@@ -1,0 +1,121 @@
+"""The documents of a memory: what may be uploaded, under which name, and how uses and times are reported."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import agentformer
+from agentformer.errors import InvalidInput, NotFound
+from agentformer.factory import AgentFormer
+from agentformer.tools import rag_tool
+from agentformer.tools.rag_tool import RAGLimits, _check_question, _checked_tokens, _read, _safe_name, _Stopwatch
+
+
+@pytest.fixture
+def af(tmp_path: Path) -> Iterator[AgentFormer]:
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        yield af
+
+
+def test_the_limits_have_defaults() -> None:
+    assert RAGLimits() == RAGLimits(top_k=3, max_file_bytes=256 * 2**20, max_question_chars=8_000)
+
+
+def test_a_file_of_exactly_the_limit_is_read_in_every_form(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"12345")
+    named = io.BytesIO(b"12345")
+    named.name = "folder/a.txt"  # type: ignore[attr-defined]
+    numbered = io.BytesIO(b"12345")
+    numbered.name = 7  # type: ignore[attr-defined]
+    for make, name in (
+        (lambda: path, "a.txt"),
+        (lambda: str(path), "a.txt"),
+        (lambda: b"12345", ""),
+        (lambda: bytearray(b"12345"), ""),
+        (lambda: named, "a.txt"),
+        (lambda: numbered, ""),
+    ):
+        named.seek(0), numbered.seek(0)
+        assert _read(make(), 5) == (b"12345", name)
+        named.seek(0), numbered.seek(0)
+        with pytest.raises(InvalidInput, match="more than 4 bytes"):
+            _read(make(), 4)
+    for wrong in (io.StringIO("text"), 7, None):
+        with pytest.raises(InvalidInput, match="binary mode"):
+            _read(wrong, 5)
+
+
+def test_a_path_that_is_no_readable_file_is_refused(tmp_path: Path) -> None:
+    for path, message in ((tmp_path, "is a folder"), (tmp_path / "none", "does not exist"), ("/dev/null", "a device")):
+        with pytest.raises(InvalidInput, match=message):
+            _read(path, 5)
+
+
+def test_a_name_keeps_its_last_255_printable_characters() -> None:
+    for given, name in (
+        ("a.txt", "a.txt"),
+        (" 2024 \\ ./../rules\x00.pdf ", "2024/rules.pdf"),
+        ("/etc//passwd/", "etc/passwd"),
+        ("x" + "y" * 255, "y" * 255),
+    ):
+        assert _safe_name(given) == name
+    for given in ("", "..", " / ", "\x00", 7):
+        with pytest.raises(InvalidInput, match="name: "):
+            _safe_name(given)
+
+
+def test_questions_and_answers_have_limits() -> None:
+    assert [_checked_tokens(value) for value in (None, 1, 4096)] == [None, 1, 4096]
+    for wrong in (0, 4097, True, 1.0, "1"):
+        with pytest.raises(InvalidInput, match=r"must be a whole number in 1\.\.4096"):
+            _checked_tokens(wrong)
+    _check_question("four", 4)
+    for question, message in (("fives", "has 5 characters"), (" ", "is empty"), (None, "must be text")):
+        with pytest.raises(InvalidInput, match=message):
+            _check_question(question, 4)
+
+
+def test_times_are_milliseconds_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([5.0, 8.0, 8.0])
+    monkeypatch.setattr(rag_tool, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    stopwatch = _Stopwatch()
+    stopwatch.searched = 6.0001234
+    assert stopwatch.timings() == {"search_ms": 1000.12, "answer_ms": 1999.88, "total_ms": 3000.0}
+    stopwatch.first_token = 7.0
+    assert stopwatch.timings()["first_token_ms"] == 2000.0
+
+
+def test_the_same_bytes_are_stored_once_and_each_use_is_counted(af: AgentFormer) -> None:
+    text = b"The crane is blue and stands on the northern pier."
+    first = af.rag.upload(text, name="crane.txt", metadata={"site": "north"})
+    again = af.rag.upload(text, name="other.txt")
+    assert (first.unchanged, again.unchanged) == (False, True)
+    assert (again.id, again.name, dict(again.metadata)) == (first.id, "crane.txt", {"site": "north"})
+    assert af.rag.query("Where is the crane?").timings.keys() == {"search_ms", "answer_ms", "total_ms"}
+    (chunk,) = af.rag.chunks(first.id)
+    (chunk,), (document,) = af.memory.list(kinds=("chunk",)), af.memory.list(kinds=("document",))
+    assert (chunk.match_count, chunk.read_count) == (1, 0)
+    assert document.access_count == 1
+    (page,) = af.rag.pages(first.id)
+    assert (page.number, page.text.encode()) == (1, text)
+    assert af.rag.original(first.id) == text
+    assert [*af.rag.stream("Where is the crane?")][-1].timings.keys() >= {"first_token_ms"}
+
+
+def test_a_document_is_found_in_its_namespace_only(af: AgentFormer) -> None:
+    document = af.rag.upload(b"The crane is blue.", name="crane.txt", namespace="work")
+    fact = af.memory.store("The crane is blue.")
+    assert af.rag.document(document.id) == af.rag.document(document.id, namespace="work")
+    wrong: list[tuple[str, dict[str, Any]]] = [(document.id, {"namespace": "home"}), (fact.id, {}), ("none", {})]
+    for id, place in wrong:
+        with pytest.raises(NotFound, match=f"there is no document {id}{' in namespace home' if place else ';'}"):
+            af.rag.document(id, **place)
+    assert [each.id for each in af.rag.page_of_documents(namespace="work", limit=1)] == [document.id]
+    assert af.rag.page_of_documents(namespace="work", after=document.id) == []
