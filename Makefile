@@ -41,7 +41,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: check  ## run all checks and tests
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/test_house.py
 
-test-fast: setup  ## run the tests without processes, models and faults, in under a minute
+test-fast: setup  ## run the fast tests: without processes, models and faults
 	$(PYTEST) -q -n 2 --dist loadfile -m unit
 
 # `make test` runs a short form of these tests. Each run prints its totals at the end. The kills of the first file share
@@ -50,6 +50,7 @@ FAULTS = AGENTFORMER_FAULTS=1 $(PYTEST) -n 2 -rP
 faults: setup  ## run the long form of the fault tests: an hour or more
 	AGENTFORMER_KILLS=1024 $(FAULTS) tests/faults/test_kill_points.py
 	AGENTFORMER_SECONDS=300 $(FAULTS) tests/faults/test_many_processes.py
+	AGENTFORMER_FAULTS=1 $(PYTEST) -q -n 2 --dist loadfile -m "unit or slow"
 	AGENTFORMER_KILLS=50 AGENTFORMER_SECONDS=60 AGENTFORMER_CLIENTS=16 AGENTFORMER_MUTANTS=2000 AGENTFORMER_DAMAGES=300 \
 		AGENTFORMER_DISK=all AGENTFORMER_HOSTILE=all $(FAULTS) --dist loadfile tests/faults tests/readers/test_hostile.py \
 		tests/backends/test_local_json_processes.py tests/memory/test_state_machine.py tests/memory/test_context.py \

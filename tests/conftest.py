@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -35,6 +37,11 @@ KEPT = {
 }
 PROVIDERS = ("OPENAI_", "LMSTUDIO_", "OLLAMA_")
 
+# Compiled modules are kept, even if the shell of the developer forbids it. The tests start hundreds of processes, and
+# each of them would compile every module again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 for name in [name for name in os.environ if name.startswith(("AGENTFORMER_", *PROVIDERS)) and name not in KEPT]:
     del os.environ[name]  # a developer's own settings must not decide a test
@@ -53,22 +60,38 @@ import agentformer.settings.loading  # noqa: E402
 from agentformer.embedders.sbert import SbertEmbedder  # noqa: E402
 from agentformer.settings import Settings  # noqa: E402
 from agentformer.types import Embedder  # noqa: E402
+from tests.faults.long_form import LONG  # noqa: E402
 
 agentformer.settings.loading.ENV_FILE = os.devnull  # nor must the `.env` of the folder that the tests run in
 
 # Two slow cores must not fail a test by time, and the same run must find the same examples.
 settings.register_profile(
-    "agentformer", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=60
+    "agentformer",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=200 if LONG else 30,
 )
 settings.load_profile("agentformer")
 
 
-KINDS = {"unit", "process", "model", "fault"}
+KINDS = {"unit", "process", "model", "fault", "slow"}
 FAULTS = Path(__file__).parent / "faults"
+MEMORY_DISK = Path("/dev/shm")
+MEMORY_DISK_BYTES = 4 << 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `-m unit`, put temporary files into memory, if there is enough of it: a disk needs milliseconds for each
+    commit. No unit test cuts the power or fills the disk."""
+    in_memory = MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free > MEMORY_DISK_BYTES
+    if in_memory and config.getoption("-m") == "unit":
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests in tests/faults as `fault`, users of the real model as `model`, and other unmarked tests as `unit`."""
+    gc.freeze()  # the tests and their modules: the garbage collector need not look at them again and again
     for item in items:
         marks = {mark.name for mark in item.iter_markers()} & KINDS
         if FAULTS in item.path.parents:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import agentformer
 from agentformer import registry
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(agentformer.__file__).parent
 # Lowest first. A folder imports lower layers only; inside a folder files may import each other, without a cycle.
@@ -57,9 +62,19 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports(path: Path) -> list[tuple[str, bool]]:
     """Internal modules that a file imports, inside functions too, and whether the import is inside one."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, bool]]:
+    tree = parsed(path)
     inner = {
         id(node)
         for function in ast.walk(tree)
@@ -136,7 +151,7 @@ def test_parts_named_in_the_registry_exist() -> None:
         module, _, attribute = target.partition(":")
         path = ROOT.parent / module.replace(".", "/")
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
         defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
         assert attribute.partition(".")[0] in defined | imported, target
@@ -146,6 +161,6 @@ def test_functions_and_files_are_short() -> None:
     for path in modules():
         text = path.read_text(encoding="utf-8")
         assert text.count("\n") <= 400, f"{path}: over 400 lines"
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 assert (node.end_lineno or 0) - node.lineno < 80, f"{path}: {node.name} has over 80 lines"

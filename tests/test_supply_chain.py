@@ -234,6 +234,7 @@ def locked() -> dict[str, str]:
 needs_sources = pytest.mark.skipif(not LOCK.exists(), reason="the sources of this package are not here")
 
 
+@pytest.mark.slow
 @needs_sources
 @pytest.mark.parametrize("rule", PLANTED, ids=lambda rule: rule.__name__)
 def test_no_module_breaks_the_rule(rule: Rule) -> None:

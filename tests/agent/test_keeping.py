@@ -171,6 +171,7 @@ def test_files_are_read_from_the_folder_alone(agent: Make, tmp_path: Path) -> No
     assert [run.failed for run in one.turn("Read them.", session_id="s").tool_runs] == [True, True, True]
 
 
+@pytest.mark.slow
 def test_an_answer_that_cannot_be_stored_is_still_given(agent: Make, af: AgentFormer) -> None:
     one, _ = agent(says("x" * 1_000_001))
     turn = one.turn("Say much.", session_id="s")

@@ -159,6 +159,7 @@ def test_an_export_of_the_first_format_is_imported_with_histories(tmp_path: Path
     origin.close()
 
 
+@pytest.mark.slow
 def test_export_and_import_use_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 MB of pages on disk, a fraction of them in memory."""
     monkeypatch.setattr(importer, "_BATCH_BYTES", 1 << 20)

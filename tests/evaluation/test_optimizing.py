@@ -37,6 +37,8 @@ from agentformer.testing import CountingEmbedder, FlakyEmbedder
 from agentformer.types import ChatMessage, Embedder, EmbeddingSpace, MemoryBackend, Query, Reply, Scope, Span
 from tests.evaluation.far_apart import easy_to_judge, far_apart, word
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = Settings(embedder="hashing")
 
 

@@ -14,6 +14,7 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Embedder, Scope
+from tests.faults.long_form import LONG
 
 words = st.sampled_from(["harbour", "x" * 40, "työkalulaatikko", "日本語の文", "कुत्ता", "3,14", "😀", "a.", "\n\n"])
 texts = st.lists(words, min_size=1, max_size=50).map(" ".join)
@@ -38,7 +39,7 @@ def check(folder: Path, embedder: CountingEmbedder, content: str, context: str) 
 
 
 @given(content=texts, context=texts, repeats=st.integers(1, 40), more=st.integers(0, 20))
-@settings(max_examples=40)
+@settings(max_examples=100 if LONG else 15)
 def test_windows_with_their_context_fit(
     tmp_path_factory: pytest.TempPathFactory, content: str, context: str, repeats: int, more: int
 ) -> None:

@@ -19,6 +19,7 @@ from agentformer.records.codec import now
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Scope
+from tests.faults.long_form import LONG
 
 SCOPES = (Scope(), Scope(session_id="a"), Scope("other"), Scope(kinds=("note",)), Scope(metadata={"k": 1}))
 ACTIONS = st.lists(
@@ -67,7 +68,7 @@ def act(database: Database, action: str, which: int, how: int) -> None:
             records.replace(connection, replace(changed, version=entry.version + 1))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100 if LONG else 20, deadline=None)
 @given(st.lists(ACTIONS, min_size=1, max_size=5))
 def test_a_mask_that_follows_is_the_mask_made_anew(rounds: list[list[tuple[str, int, int]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

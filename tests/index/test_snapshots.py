@@ -120,6 +120,7 @@ def test_a_bad_snapshot_is_not_believed(tmp_path: Path, restored: list[int], dam
     assert len(restored) == 1
 
 
+@pytest.mark.slow
 def test_no_bit_of_the_description_can_change_what_is_believed(tmp_path: Path) -> None:
     make_store(tmp_path)
     described = json.loads((tmp_path / META_FILE).read_text())

@@ -53,6 +53,7 @@ class Settled(FaissMemoryBackend):
         return super().search(query)
 
 
+@pytest.mark.slow
 class TestTrained(Scopes, Searching):
     """Every search by the trained stage, from four rows on, and trained anew whenever the store has doubled."""
 
@@ -60,6 +61,7 @@ class TestTrained(Scopes, Searching):
         return Settled(folder, embedder, Indexes, FaissOptions(index=PLAN))
 
 
+@pytest.mark.slow
 class TestSwitching(Changing, Searching, Pending):
     """Trainings begin and end at any moment of the suite."""
 
@@ -101,6 +103,7 @@ def test_status_describes_the_index(backend: FaissMemoryBackend, tmp_path: Path)
     assert told["stage"] == "inverted" and not told["in_memory"] and told["trained_at"] == trained["trained_at"]
 
 
+@pytest.mark.slow
 def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(
         tmp_path,

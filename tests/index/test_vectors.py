@@ -195,6 +195,7 @@ def test_dropped_rows_do_not_stay_in_memory_or_in_the_snapshot(tmp_path: Path, t
         assert image.index.ntotal == 1000
 
 
+@pytest.mark.slow
 def test_a_large_scope_of_a_trained_index_is_searched_as_well_as_the_whole() -> None:
     index, model, rng = grown(6000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.95))
     assert 1 < index.status()["probes"] < index.status()["lists"]
@@ -211,6 +212,7 @@ def test_a_large_scope_of_a_trained_index_is_searched_as_well_as_the_whole() -> 
         assert np.mean(recall) > 0.9, share
 
 
+@pytest.mark.slow
 def test_the_reported_recall_is_the_measured_one() -> None:
     index, model, rng = grown(6000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.9))
     rows = np.array([row for _, row in model.windows.values()])
@@ -223,6 +225,7 @@ def test_the_reported_recall_is_the_measured_one() -> None:
     assert abs(np.mean(recall) - index.status()["recall"]) < 0.1
 
 
+@pytest.mark.slow
 def test_the_latest_queries_decide_the_probes() -> None:
     index, model, rng = grown(4000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.9))
     assert index.status()["queries"] == 0 and not index.needs_tuning()
@@ -310,6 +313,7 @@ def peaked(rng: np.random.Generator, rows: int, dimension: int) -> NDArray[np.fl
     return np.asarray(made / np.linalg.norm(made, axis=1, keepdims=True), np.float32)
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_range_of_the_codes_are_found_as_well_until_a_training_widens_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,6 +259,7 @@ def test_blocks_of_different_users_do_not_contradict_each_other(backend: FaissMe
     assert (found.about, found.sentences) == ("number", (ours, theirs))
 
 
+@pytest.mark.slow
 def test_a_core_of_thousands_of_sentences_is_cut_with_a_note() -> None:
     block = make_entry(" ".join(f"The fee of the boat is {n} euros." for n in range(3000)), tier="core")
     found, notes = block_contradictions([block])

@@ -394,7 +394,7 @@ class TestModels:
         assert told.content.count("</mistakes>") == 1
 
     def test_messages_too_long_for_a_model_are_given_in_extracts(self, backend: FaissMemoryBackend) -> None:
-        backend.store([message(0, "The cat sat on mat number five. " * 20_000), message(1, FACTS[1])])
+        backend.store([message(0, "The cat sat on mat number five. " * 3_000), message(1, FACTS[1])])
         model = Writer("The cat sat.")
         assert cleaner_of(backend, model, keep_recent=0, batch=2).run().outcomes == {"model": 1}
         assert tokens(model.asked[0][1].content) < 13_000

@@ -531,6 +531,7 @@ def test_nested_unclosed_and_empty_markers_lose_nobodys_words() -> None:
         assert bool(ids) is (left is not None)
 
 
+@pytest.mark.slow
 def test_hostile_markers_are_handled_in_linear_time() -> None:
     for text in [
         "<recalled-memory>" * 100_000,

@@ -192,6 +192,7 @@ def test_any_content_gives_something_that_fits(content: str, limit: int) -> None
     assert tokens(summary) <= limit
 
 
+@pytest.mark.slow
 def test_a_sentence_that_is_too_long_is_cut_between_words_and_never_in_a_number() -> None:
     talk = said(("Anna", "the price rose to 1 234 567,50 euros " * 500))
     for limit in range(10, 60):
@@ -201,6 +202,7 @@ def test_a_sentence_that_is_too_long_is_cut_between_words_and_never_in_a_number(
         assert unsupported_claims(summary, talk) == []
 
 
+@pytest.mark.slow
 def test_a_megabyte_is_read_whole() -> None:
     filler = "".join(f"Nothing happened on the {n}th day of the voyage. " for n in range(20_000))
     talk = said(("A", filler), ("B", "We reached Reykjavik."))

@@ -26,6 +26,8 @@ from agentformer.testing import admits, by_words, make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope, Use
 from tests.faults.long_form import LONG
 
+pytestmark = pytest.mark.slow
+
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # to shrink a failure takes minutes
 MOMENT = datetime(2026, 11, 20, tzinfo=UTC)
 WORDS = ("numbat", "kakapo", "axolotl", "dugong")

@@ -236,6 +236,7 @@ def test_any_text_can_be_checked() -> None:
         assert isinstance(wrong(summary, "\udfff Anna 5", "", "\x00"), list)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the development sets are not beside the repository")
 def test_no_extractive_summary_of_a_real_conversation_is_refused() -> None:
     embedder = HashingEmbedder()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agentformer.rag.answer import citations
 from agentformer.rag.answer.citations import CitedText, without_unfinished
 from agentformer.rag.answer.passages import read_passages
@@ -95,6 +97,7 @@ def test_the_beginning_of_a_citation_is_no_end_of_an_answer() -> None:
         assert without_unfinished("The keys [1]" + end) == "The keys [1]"
 
 
+@pytest.mark.slow
 def test_a_model_that_repeats_itself_cites_nothing() -> None:
     for said in ["[1", "[1†", " ", "[ ", "```", "1, ", ", ", "[0] and ", " and", "[doc "]:
         assert cite(said * 100_000, HITS).citations == ()

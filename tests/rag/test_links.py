@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -154,6 +155,7 @@ def test_a_stream_shows_no_image_and_ends_with_the_same_text() -> None:
     assert events[-1].text == "Blue! x ‹img src=a> [1]!"
 
 
+@pytest.mark.slow
 def test_long_repetitions_are_no_work() -> None:
     for unit in [
         "[",

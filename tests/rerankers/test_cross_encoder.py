@@ -7,13 +7,13 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("sentence_transformers")
 from agentformer.errors import RerankerUnavailable
 from agentformer.rerankers.cross_encoder import CrossEncoderReranker
 from agentformer.testing import RerankerConformance
@@ -21,7 +21,11 @@ from agentformer.types import Reranker
 from tests.embedders.sbert_models import bert
 from tests.rerankers.cross_models import READS, cross_encoder, plain_bert
 
-pytestmark = pytest.mark.model
+# The library is only looked for, because the import takes seconds that other runs need not wait for.
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="the extra `sbert` is not installed"),
+]
 
 QUESTION = "keys of the lighthouse"
 TEXTS = ["the harbour master keeps the keys", "teapot", "of the volcano"]

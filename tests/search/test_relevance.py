@@ -274,6 +274,7 @@ def test_huge_texts_are_judged_in_bounded_work() -> None:
     assert kept("Redis " + noise, hits)[0] == "redis"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / precision.SET).is_dir(), reason="the development sets are not beside the repository")
 def test_the_precision_benchmark_is_answered_without_noise() -> None:
     way = next(way for way in precision.WAYS if way.embedder == "hashing" and way.relevant_only)

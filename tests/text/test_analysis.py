@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,6 +163,7 @@ def test_other_normal_forms_and_invisible_characters_change_nothing() -> None:
     assert stems("STRASSE", "de") == stems("straße", "de")
 
 
+@pytest.mark.slow
 def test_an_endless_line_gives_bounded_terms() -> None:
     for unit in ["x", "a-", "Ab", "1.", "1 ", "a'", "_", "म", "a\u0308", "東", ":n"]:
         terms = text_terms(unit * 200_000, "fi")

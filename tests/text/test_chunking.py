@@ -193,7 +193,7 @@ def test_windows_hold_every_token_and_never_exceed_the_real_model(
 
 
 @given(text=texts, repeats=st.integers(1, 60), limit=st.integers(1, 256))
-@settings(max_examples=100)
+@settings(max_examples=200 if LONG else 40)
 def test_windows_hold_every_token_of_every_chunk(text: str, repeats: int, limit: int) -> None:
     count = HashingEmbedder().token_spans
     for content in _chunks((text + " ") * repeats, count):

@@ -117,13 +117,14 @@ FAMILIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_time_of_every_path_is_linear(family: str) -> None:
     unit = FAMILIES[family]
-    small, large = (unit * (size // len(unit)) for size in (25_000, 100_000))
+    small, large = (unit * (size // len(unit)) for size in (10_000, 40_000))
     for name, path in PATHS.items():
-        ratio = min(_ratio(path, small, large) for _ in range(3))
-        assert ratio < 10, f"{name}: four times the text takes {ratio:.0f} times as long"
+        ratios = (_ratio(path, small, large) for _ in range(3))  # another process may disturb one measurement
+        assert any(ratio < 10 for ratio in ratios), f"{name}: four times the text takes over 10 times as long"
 
 
 def _ratio(path: Callable[[str], object], small: str, large: str) -> float:

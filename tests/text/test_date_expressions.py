@@ -259,6 +259,7 @@ def test_runs_of_white_space_are_read_once(text: str, gap: str) -> None:
     find_dates(text.format(gap * 500_000))  # hours, if each place of the run were a beginning of another
 
 
+@pytest.mark.slow
 def test_long_hostile_texts_are_read_up_to_a_bound() -> None:
     for piece in [
         "two ",
