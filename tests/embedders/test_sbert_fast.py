@@ -53,21 +53,28 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory, own: Path) -> Path:
-    """With the export of `own` in it, made as users have it made: by a process of its own."""
+    """With the fp32 export of `own` in it."""
     folder = tmp_path_factory.mktemp("models")
-    fast(own, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        export_here(patch)
+        fast(own, folder)
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _export_here(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All other fp32 exports in this process, which has torch already: it saves seconds for each."""
+def _export_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    export_here(monkeypatch)
 
-    def export_here(model: Path, target: Path, precision: str) -> None:
+
+def export_here(patch: pytest.MonkeyPatch) -> None:
+    """Make all fp32 exports in this process, which has torch already: it saves seconds for each. The exports of
+    test_sbert_quiet.py are made as users have them made, by a process of their own."""
+
+    def export_model(model: Path, target: Path, precision: str) -> None:
         (export_in_process if precision else export.export)(model, target, precision)
 
-    monkeypatch.setitem(sys.modules, "openvino_telemetry", None)
-    monkeypatch.setattr("agentformer.embedders.sbert.embedder.export_in_process", export_here)
+    patch.setitem(sys.modules, "openvino_telemetry", None)
+    patch.setattr("agentformer.embedders.sbert.embedder.export_in_process", export_model)
 
 
 def fast(folder: Path, cache: Path, runtime: str = "openvino", precision: str = "") -> SbertEmbedder:
@@ -93,6 +100,10 @@ def alike(rows: Matrix, reference: Matrix) -> bool:
 def only_export(cache: Path) -> Path:
     (place,) = (path.parent for path in cache.glob("models/*/whole.json"))
     return place
+
+
+def fp32_export(cache: Path) -> Path:
+    return next(path.parent for path in cache.glob("models/*/facts.json") if "int8" not in path.read_text())
 
 
 class TestOwnModelOnOpenVino(EmbedderConformance):
@@ -210,8 +221,9 @@ def test_weights_that_are_not_numbers_are_refused(own: Path, cache: Path, monkey
         embedder.embed_documents(["the keys"])
 
 
-def test_an_export_of_another_model_is_refused_and_made_anew(own: Path, tmp_path: Path) -> None:
-    fast(own, tmp_path / "cache")
+def test_an_export_of_another_model_is_refused_and_made_anew(own: Path, cache: Path, tmp_path: Path) -> None:
+    former = fp32_export(cache)
+    shutil.copytree(former, tmp_path / "cache" / "models" / former.name)
     fast(bert(tmp_path / "other", seed=2), tmp_path / "others")
     place, other = only_export(tmp_path / "cache"), only_export(tmp_path / "others")
     for name in ("model.xml", "model.bin"):
@@ -225,9 +237,7 @@ def test_an_export_of_another_model_is_refused_and_made_anew(own: Path, tmp_path
 
 @pytest.mark.parametrize("name", ["model.xml", "model.bin", "tokenizer.json", "facts.json", "probes.npy"])
 def test_a_damaged_export_is_noticed(own: Path, cache: Path, tmp_path: Path, name: str) -> None:
-    fast(own, cache)
-    whole = next(path.parent for path in cache.glob("models/*/facts.json") if "int8" not in path.read_text())
-    place = Path(shutil.copytree(whole, tmp_path / "export"))
+    place = Path(shutil.copytree(fp32_export(cache), tmp_path / "export"))
     content = (place / name).read_bytes()
     (place / name).write_bytes(bytes(len(content)))
     with pytest.raises(BadExport):
