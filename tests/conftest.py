@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -110,6 +111,7 @@ def _note_start(event: str, args: tuple[object, ...]) -> None:
         _started.append(event)
 
 
+platform.processor()  # starts `uname` and keeps the result; else the first client of openai does it in its test
 sys.addaudithook(_note_start)
 
 
