@@ -117,22 +117,19 @@ def audit(
     exact = tuple(_exact_duplicates(backend, candidates))
     near = tuple(_near_duplicates(candidates, exact))
     unread_report = Unread(unread_days, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
-    of_blocks, block_notes = block_contradictions(blocks)
-    of_facts, fact_notes = facts.find()
+    contradictions, notes = _contradictions(blocks, facts)
     compared = {"texts": len(candidates), "facts": facts.examined, "core_blocks": len(blocks)}
     sizes = [Oversized(block.id, block.title, count_tokens(block.content), block_tokens) for block in blocks]
     oversized = tuple(size for size in sizes if size.tokens > _NEARLY_FULL * block_tokens)
-    return AuditReport(
-        namespace,
-        entries,
-        compared,
-        exact,
-        near,
-        unread_report,
-        (*of_blocks, *of_facts),
-        oversized,
-        (*block_notes, *fact_notes),
-    )
+    return AuditReport(namespace, entries, compared, exact, near, unread_report, contradictions, oversized, notes)
+
+
+def _contradictions(
+    blocks: Sequence[MemoryEntry], facts: FactContradictions
+) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
+    of_blocks, block_notes = block_contradictions(blocks)
+    of_facts, fact_notes = facts.find()
+    return (*of_blocks, *of_facts), (*block_notes, *fact_notes)
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:

@@ -136,11 +136,9 @@ class MemoryManager:
         `categories`, `metadata` (an entry must have the same values under these keys), `occurred_from`, `occurred_to`,
         `since`, `until`, `parent_id`, `document_id`, `source_type`, `source_id`, `min_salience` (importance after
         decay) and `include_archived`. The default of `namespace` is "default". Any other filter that is not given
-        allows every value.
-
-        `since` (inclusive) and `until` (exclusive) are compared with the time of the event (`occurred_at`), or with the
-        time of storing if the entry has no event, as in documents. Each is a time, or a whole day in UTC, such as
-        "2026-11-20". A whole day is included completely.
+        allows every value. `since` (inclusive) and `until` (exclusive) are compared with `occurred_at`, or with
+        `created_at` if the entry has no `occurred_at`, as in documents. Each is a time, or a whole day in UTC, such as
+        "2026-11-20".
 
         `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
         no word of `text` and has a cosine below `Settings.noise_floor`, unless words or vectors are unavailable. With
