@@ -119,9 +119,17 @@ def audit(
     unread_report = Unread(unread_days, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
     contradictions, notes = _contradictions(blocks, facts)
     compared = {"texts": len(candidates), "facts": facts.examined, "core_blocks": len(blocks)}
-    sizes = [Oversized(block.id, block.title, count_tokens(block.content), block_tokens) for block in blocks]
-    oversized = tuple(size for size in sizes if size.tokens > _NEARLY_FULL * block_tokens)
+    oversized = tuple(_oversized(blocks, count_tokens, block_tokens))
     return AuditReport(namespace, entries, compared, exact, near, unread_report, contradictions, oversized, notes)
+
+
+def _oversized(
+    blocks: Sequence[MemoryEntry], count_tokens: Callable[[str], int], block_tokens: int
+) -> Iterator[Oversized]:
+    for block in blocks:
+        tokens = count_tokens(block.content)
+        if tokens > _NEARLY_FULL * block_tokens:
+            yield Oversized(block.id, block.title, tokens, block_tokens)
 
 
 def _contradictions(
