@@ -100,8 +100,7 @@ def audit(
     blocks: list[MemoryEntry] = []
     unread: Counter[str] = Counter()
     unread_ids: list[str] = []
-    facts = FactContradictions()
-    entries = 0
+    facts, entries = FactContradictions(), 0
     for entry in all_entries(backend, Scope(namespace, user_id=user_id)):
         if not _belongs_to(entry, user_id, project):
             continue

@@ -62,6 +62,11 @@ def test_namespace_and_metadata_come_from_the_form(client: Any) -> None:
     assert client.post("/api/rag/query", json={**ask, "namespace": "ours"}).json["mode"] == "extractive"
     filtered = {**ask, "namespace": "ours", "filters": {"site": "south"}}
     assert client.post("/api/rag/query", json=filtered).json["hits"] == []
+    for period, count in (({"since": "2020-01-01"}, 1), ({"until": "2020-01-01"}, 0)):
+        answer = client.post("/api/rag/query", json={**ask, "namespace": "ours", **period})
+        assert len(answer.json["hits"]) == count
+    answer = client.post("/api/rag/query", json={**ask, "since": "yesterday"})
+    assert (answer.status_code, answer.json["field"]) == (400, "since")
 
 
 def test_invalid_input_is_a_problem_document_that_names_the_field(client: Any) -> None:

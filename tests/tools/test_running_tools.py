@@ -95,6 +95,15 @@ def test_metadata_that_cannot_be_kept_is_corrected_and_nothing_is_kept(af: Agent
     assert af.backend.count(agentformer.Scope()) == 0
 
 
+def test_a_model_can_limit_questions_and_searches_to_a_period(af: AgentFormer) -> None:
+    af.rag.upload(b"The fee is 5 euros.", name="a.txt")
+    for name, question, hits in (("rag_query", "question", "passages"), ("memory_search", "query", "memories")):
+        assert run(af, name, {question: "fee", "since": "yesterday"}).text.startswith("since: ")
+        for period, count in (({"since": "2020-01-01"}, 1), ({"since": "2020-01-01", "until": "2020-12-31"}, 0)):
+            value = run(af, name, {question: "fee", **period}).value
+            assert value is not None and len(value[hits]) == count, (name, value)
+
+
 def test_a_store_that_cannot_be_used_is_told_without_a_path(af: AgentFormer, tmp_path: Path) -> None:
     (tmp_path / "i" / "memory.sqlite3").write_bytes(b"this is no database" * 1000)
     for file in ("memory.sqlite3-wal", "memory.sqlite3-shm"):
