@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import PurePosixPath
 from typing import IO, Annotated, Any, BinaryIO, cast
@@ -24,11 +24,12 @@ from agentformer.api.models.documents import Document as DocumentModel
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import BoundedBody, ParameterModel
 from agentformer.api.response import reply
-from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError, StoreFull, TooLarge
+from agentformer.errors import AgentFormerError, Busy, Conflict, InvalidInput, StoreError, StoreFull, TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs, Progress
 from agentformer.jobs.store import Job, Task, any_usable
 from agentformer.rag.documents import Document
+from agentformer.rag.uploads import OnConflict, Origin, numbered
 from agentformer.records import fields
 from agentformer.settings import Settings
 from agentformer.tools.document_tools import upload_json
@@ -60,6 +61,11 @@ class UploadForm(ParameterModel):
     )
     password: Annotated[str, Field(max_length=_MAX_PASSWORD)] | None = Field(
         default=None, description="The password of encrypted files. The password is not stored."
+    )
+    on_conflict: OnConflict = Field(
+        default="replace",
+        description="What to do if a document of the same name has other content: `replace` this document, store the "
+        "file under a new name such as `report (2).pdf` (`keep-both`), or refuse the file (`fail`).",
     )
 
 
@@ -106,25 +112,36 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     """Upload files. Each file becomes a document.
 
     If at least one file is stored as a document, the response is 201, otherwise 422. These responses contain the status
-    and the reason of each file. If the same bytes are stored already, the file is `unchanged`. If another document has
-    the same name, the new document replaces it. A key without the right to read gets no ids and no data of earlier
-    documents. With the header `Prefer: respond-async`, the response is 202 with a job, and the header `Location` is the
-    URL of the job.
+    and the reason of each file. If the same bytes are stored already under the same name, the file is `unchanged`.
+    If an uploaded document of the same name has other bytes, `on_conflict` decides, and `replaced` is the id of the
+    replaced document. With `on_conflict=fail`, the response is 409 if all files conflict; this value needs the right to
+    read. Files of one request with the same name get numbers. A key without the right to read gets no ids and no data
+    of earlier documents. With the header `Prefer: respond-async`, the response is 202 with a job, and the header
+    `Location` is the URL of the job.
     """
     rag, settings = service.af.rag, service.af.settings
     namespace = grant.namespace(form.namespace)
     metadata = fields.stored_metadata(_json_object("metadata", form.metadata))
     files = _files_of_request(settings)
-    task = Task(namespace, tuple(_file_name(file.filename) for file in files), metadata)
+    if form.on_conflict == "fail":
+        grant.require("read")  # because the response says whether the document exists
+    names = _distinct(_file_name(file.filename) for file in files)
+    task = Task(namespace, names, metadata, form.on_conflict)
     streams = [cast(BinaryIO, file.stream) for file in files]
     if _prefers_job():
         job = service.jobs.submit(task, streams, form.password)
         location = url_for(f".get {JOB}", job_id=job.id)
         return reply(job.as_json(), 202, {"Location": location, "Preference-Applied": _ASYNC})
-    documents = [
-        upload_json(_ingest(rag, task, name, stream, form.password), grant, name, metadata)
-        for name, stream in zip(task.names, streams, strict=True)
-    ]
+    documents, conflicts = [], []
+    for name, stream in zip(task.names, streams, strict=True):
+        try:
+            document = _ingest(rag, task, name, stream, form.password)
+        except Conflict as error:
+            conflicts.append(error)
+            document = _failed(task, name, str(error))
+        documents.append(upload_json(document, grant, name, metadata))
+    if len(conflicts) == len(documents):
+        raise conflicts[0]
     return reply({"documents": documents}, 201 if any_usable(documents) else 422)
 
 
@@ -159,7 +176,16 @@ def _ingest(
         if not name:  # else the document would get the name of the job's temporary file
             raise InvalidInput("name", "is missing; give the file a name, such as report.pdf")
         namespace, metadata = task.namespace, task.metadata
-        return rag.upload(file, name=name, namespace=namespace, metadata=metadata, password=password, progress=progress)
+        return rag.upload(
+            file,
+            name=name,
+            namespace=namespace,
+            metadata=metadata,
+            password=password,
+            progress=progress,
+            origin=Origin(),
+            on_conflict=task.on_conflict,
+        )
     except InvalidInput as error:
         return _failed(task, name, str(error))
 
@@ -180,6 +206,19 @@ def _file_name(path: str | None) -> str:
     """Return the last part of a path, without characters that are not printable."""
     name = PurePosixPath((path or "").replace("\\", "/")).name
     return "".join(letter for letter in name if letter.isprintable())[-_MAX_NAME:]
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names, with a number in each name that is already among the names before it, so that two files of one
+    request do not replace each other."""
+    result: list[str] = []
+    for name in names:
+        number, distinct = 1, name
+        while name and distinct in result:
+            number += 1
+            distinct = numbered(name, number)
+        result.append(distinct)
+    return tuple(result)
 
 
 def _json_object(field: str, text: str | None) -> dict[str, Any]:

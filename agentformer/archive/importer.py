@@ -9,8 +9,10 @@ from typing import Any
 
 from agentformer.archive.reader import Archive, ArchivedEntry, block_key
 from agentformer.errors import Conflict, InvalidInput
+from agentformer.memory.backends import all_entries
 from agentformer.memory.core import CoreMemory
-from agentformer.rag.documents import Originals
+from agentformer.rag.documents import Originals, document_of
+from agentformer.rag.uploads import identity
 from agentformer.records.entry_json import COUNTS, entry_to_json
 from agentformer.types import MemoryBackend, MemoryEntry, Scope
 
@@ -115,16 +117,17 @@ def _check_references(backend: MemoryBackend, archive: Archive, missing: Sequenc
 
 
 def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `Conflict` if the memory already has a document with the same name or the same bytes under a different
-    id."""
+    """Raise `Conflict` if the memory already has a document with the same identity (see `rag.uploads`) under a
+    different id."""
     new = set(missing)
     for entry, _ in archive.read(number for number in archive.documents if number in new):
-        for name in ("name", "sha256"):
-            scope = Scope(entry.namespace, kinds=("document",), metadata={name: entry.metadata[name]})
-            if documents := backend.list(scope, limit=1):
+        field = "origin" if entry.metadata.get("origin") else "name"
+        scope = Scope(entry.namespace, kinds=("document",), metadata={field: entry.metadata[field]})
+        for document in all_entries(backend, scope):
+            if identity(document_of(document)) == identity(document_of(entry)):
                 raise Conflict(
                     f"nothing was imported: {entry.content[:200]!r} already exists in namespace {entry.namespace}, as "
-                    f"document {documents[0].id}; remove this document first: agentformer remove {documents[0].id}"
+                    f"document {document.id}; remove this document first: agentformer remove {document.id}"
                 )
 
 

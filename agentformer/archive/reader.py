@@ -32,6 +32,8 @@ from agentformer.archive.format import (
     read_vectors,
 )
 from agentformer.errors import InvalidInput
+from agentformer.rag.documents import document_of
+from agentformer.rag.uploads import identity
 from agentformer.records.history import history_problem
 from agentformer.types import MemoryEntry, StoredVector
 
@@ -360,6 +362,4 @@ def _unique_keys(entry: MemoryEntry) -> Iterator[tuple[str, ...]]:
     if block := block_key(entry):
         yield block
     if entry.kind == "document":
-        yield "document name", entry.namespace, entry.content
-        if entry.metadata["status"] == "ready":  # unreadable files may be stored under two names
-            yield "original", entry.namespace, entry.metadata["sha256"]
+        yield "document", *identity(document_of(entry))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 4 * MAX_CONTENT  # limit for standard input: the size of the longest content in UTF-8
 _NAMED = 20  # at most this many namespaces are named in a hint
+_MIN_PREFIX = 4  # characters of an id; a shorter text is probably a mistake
 _SEARCHED = 30  # hits of the search that decides about a hint
 # A file with such a name can be a part of a damaged memory, for example if the database file is missing.
 _MEMORY_FILES = ("memory[.-]*", "rag_faiss_*", "words", "damaged-*")
@@ -72,6 +73,31 @@ def object_of(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput("--metadata", """must be a JSON object such as '{"site": "north"}'""")
     return value
+
+
+def id_of(af: AgentFormer, argument: str, scope: Scope, noun: str) -> str:
+    """Return the id of the entry in `scope` that the argument names. The argument is an id, the beginning of an id, or
+    the name of a document or the title of another entry. `noun` is the word for an entry of the scope in an error.
+    Raises `NotFound` if no entry matches, and `InvalidInput` if several entries match."""
+    from agentformer.memory.backends import all_entries
+
+    if any(entry.namespace == scope.namespace for entry in af.backend.get([argument])):
+        return argument
+    matches = [
+        entry for entry in all_entries(af.backend, scope) if argument in (entry.title, entry.metadata.get("name"))
+    ]
+    if not matches and len(argument) >= _MIN_PREFIX:
+        page = af.backend.list(scope, after=argument.lower(), limit=_NAMED)  # in the order of ids
+        matches = [entry for entry in page if entry.id.startswith(argument.lower())]
+    if not matches:
+        raise NotFound(
+            f"there is no {noun} {argument:.200} in namespace {scope.namespace}; give an id, the beginning of an id, "
+            "or a name, or use --namespace to select another namespace"
+        )
+    if len(matches) > 1:
+        ids = ", ".join(entry.id for entry in matches[:_NAMED])
+        raise InvalidInput("ID", f"{argument:.200} matches several entries; give one of these ids: {ids}")
+    return matches[0].id
 
 
 def source_of(text: str) -> dict[str, str]:

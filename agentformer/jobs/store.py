@@ -22,7 +22,7 @@ _USABLE = ("ready", "pending")  # statuses of documents that searches can find
 _IS_ACTIVE = f"state IN ({', '.join(repr(state) for state in ACTIVE_STATES)})"
 _RETRY_SECONDS = 5  # about the time for one document
 _BUSY_SECONDS = 30.0  # a transaction writes a few rows; a longer wait means that another process hangs
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS jobs (
         id TEXT PRIMARY KEY,
@@ -40,15 +40,18 @@ _SCHEMA = """
         reason TEXT NOT NULL
     ) WITHOUT ROWID
 """
+_ADD_ON_CONFLICT = "ALTER TABLE jobs ADD COLUMN on_conflict TEXT NOT NULL DEFAULT 'replace'"  # since version 2
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An upload request: the namespace, the file names, and the metadata that the client sent."""
+    """An upload request: the namespace, the file names, and the metadata that the client sent. `on_conflict` says what
+    to do if a document of the same name has other content: `replace`, `keep-both` or `fail`."""
 
     namespace: str
     names: tuple[str, ...]
     metadata: Mapping[str, Any]
+    on_conflict: Literal["replace", "keep-both", "fail"] = "replace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +163,7 @@ class JobStore:
                     f"release knows only {_VERSION}); upgrade agentformer"
                 )
             if version < _VERSION:
-                connection.execute(_SCHEMA)
-                connection.execute(f"PRAGMA user_version = {_VERSION}")
+                _migrate(connection)
         except BaseException:
             connection.close()
             raise
@@ -171,11 +173,21 @@ class JobStore:
         """Add a new job to the queue, and return the job. Raises `Busy` if `limit` jobs are already queued or
         running."""
         moment = to_micros(now())
-        values = (job_id, task.namespace, _json(task.names), _json(task.metadata), "queued", moment, moment, "[]")
+        values = (
+            job_id,
+            task.namespace,
+            _json(task.names),
+            _json(task.metadata),
+            "queued",
+            moment,
+            moment,
+            "[]",
+            task.on_conflict,
+        )
         with self.writing() as connection:
             active = connection.execute(f"SELECT count(*) FROM jobs WHERE {_IS_ACTIVE}").fetchone()[0]
             _check_limit(active, limit)
-            connection.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '')", values)
+            connection.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '', ?)", values)
             return _get(connection, job_id)
 
     def check_limit(self, limit: int) -> None:
@@ -275,6 +287,16 @@ class JobStore:
             connection.execute(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?", [to_micros(now() - age)])
 
 
+def _migrate(connection: GuardedConnection) -> None:
+    """Create the table, or add the column that version 1 does not have. Several processes may do this at once."""
+    with transaction(connection, "BEGIN IMMEDIATE"):
+        connection.execute(_SCHEMA)
+        columns = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}
+        if "on_conflict" not in columns:
+            connection.execute(_ADD_ON_CONFLICT)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
 def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
     """Set the given columns of a job, unless the job has ended."""
     columns = ", ".join(f"{name} = ?" for name in (*values, "updated_at"))
@@ -302,7 +324,7 @@ def _get(connection: sqlite3.Connection, job_id: str) -> Job:
 def _job(row: sqlite3.Row) -> Job:
     created, updated = from_micros(row["created_at"]), from_micros(row["updated_at"])
     assert created is not None and updated is not None
-    task = Task(row["namespace"], tuple(json.loads(row["names"])), json.loads(row["metadata"]))
+    task = Task(row["namespace"], tuple(json.loads(row["names"])), json.loads(row["metadata"]), row["on_conflict"])
     return Job(
         **{name: row[name] for name in ("id", "state", "windows_done", "windows", "reason")},
         task=task,

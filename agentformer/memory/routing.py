@@ -100,7 +100,7 @@ class RoutedBackend(_Combined[MemoryBackend]):
         self,
         entries: Sequence[MemoryEntry],
         *,
-        replacing: Sequence[Scope] = (),
+        replacing: Sequence[Scope | Sequence[str]] = (),
         unique: bool = False,
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -112,13 +112,13 @@ class RoutedBackend(_Combined[MemoryBackend]):
         for entry in entries:
             parts.setdefault(self._all.index(self._target(entry)), []).append(entry)
         stored: dict[str, MemoryEntry] = {}
-        orphans = [part_id for scope in replacing for part_id in self._parts(self._documents(scope))]
+        orphans = [part_id for what in replacing for part_id in self._parts(self._selected(what))]
         try:
             for index, part in parts.items():
                 versions = {entry.id: past[entry.id] for entry in part if entry.id in past}
-                counting = {"check": self._everywhere(check, self._all[index])} if check is not None else {}
+                checked = {"check": self._everywhere(check, self._all[index])} if check and not stored else {}
                 results = self._all[index].store(
-                    part, replacing=replacing, unique=unique, former=versions, progress=progress, **counting
+                    part, replacing=replacing, unique=unique, former=versions, progress=progress, **checked
                 )
                 stored.update({entry.id: result for entry, result in zip(part, results, strict=True)})
         except BaseException:
@@ -126,9 +126,10 @@ class RoutedBackend(_Combined[MemoryBackend]):
             raise
         for index, backend in enumerate(self._all):
             if index not in parts:
-                for scope in replacing:
-                    if backend.count(dataclasses.replace(scope, include_archived=True)):
-                        backend.remove(scope)
+                for what in replacing:
+                    scope = dataclasses.replace(what, include_archived=True) if isinstance(what, Scope) else None
+                    if backend.count(scope) if scope else backend.get(what):  # type: ignore[arg-type]
+                        backend.remove(what)
         self._remove(orphans)
         return [stored[entry.id] for entry in entries]
 
@@ -160,7 +161,7 @@ class RoutedBackend(_Combined[MemoryBackend]):
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
         """Remove entries from all backends, and return the number of removed entries. If a document is removed, its
         pages and chunks are removed too, even if another backend stores them."""
-        parts = [*self._parts(self._documents(what) if isinstance(what, Scope) else self.get(what))]
+        parts = [*self._parts(self._selected(what))]
         return sum(backend.remove(what, expected_version) for backend in self._all) + self._remove(parts)
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
@@ -282,9 +283,11 @@ class RoutedBackend(_Combined[MemoryBackend]):
         return self._default
 
     def _everywhere(self, check: StoreCheck, target: MemoryBackend) -> StoreCheck:
-        """Return `check` for the backend `target`, in a form that also counts the entries of the other backends."""
+        """Return `check` for the backend `target`, in a form that also finds the entries of the other backends."""
         others = [backend for backend in self._all if backend is not target]
-        return lambda count: check(lambda scope: count(scope) + sum(other.count(scope) for other in others))
+        return lambda ids: check(
+            lambda scope: [*ids(scope), *(entry.id for other in others for entry in all_entries(other, scope))]
+        )
 
     def _owner(self, entry_id: str, missing: type[Exception] = NotFound) -> MemoryBackend:
         for backend in self._all:
@@ -292,10 +295,12 @@ class RoutedBackend(_Combined[MemoryBackend]):
                 return backend
         raise missing(f"there is no entry {entry_id}")
 
-    def _documents(self, scope: Scope) -> Iterator[MemoryEntry]:
-        """Yield the documents in a scope, including archived documents."""
-        if not scope.kinds or "document" in scope.kinds:
-            yield from all_entries(self, dataclasses.replace(scope, kinds=("document",), include_archived=True))
+    def _selected(self, what: Scope | Sequence[str]) -> Iterator[MemoryEntry]:
+        """Yield the documents in a scope, including archived documents, or the entries with these ids."""
+        if not isinstance(what, Scope):
+            yield from self.get(what)
+        elif not what.kinds or "document" in what.kinds:
+            yield from all_entries(self, dataclasses.replace(what, kinds=("document",), include_archived=True))
 
     def _parts(self, entries: Iterable[MemoryEntry]) -> Iterator[str]:
         """Yield the ids of the pages and chunks of all documents among `entries`."""

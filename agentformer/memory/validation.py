@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Any, TypedDict
@@ -250,10 +250,10 @@ def session_check(entries: Iterable[MemoryEntry]) -> StoreCheck | None:
         if entry.session_id is not None and fields.STORED_BY_KEY in entry.metadata
     }
 
-    def check(count: Callable[[Scope], int]) -> None:
+    def check(ids: Callable[[Scope], Collection[str]]) -> None:
         for namespace, session, key in sorted(added):
             messages = Scope(namespace, kinds=("message",), session_id=session, include_archived=True)
-            if count(messages) != count(replace(messages, metadata={fields.STORED_BY_KEY: key})):
+            if len(ids(messages)) != len(ids(replace(messages, metadata={fields.STORED_BY_KEY: key}))):
                 raise Forbidden(
                     "this session has messages of other callers; use another session, or a key that may read"
                 )

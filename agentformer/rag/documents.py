@@ -18,6 +18,8 @@ from agentformer.types import DocumentStatus, MemoryEntry, Page
 if TYPE_CHECKING:
     from filelock import FileLock
 
+FORMER_KEPT = " (the former version of the document is kept)"  # added to the reason of an unusable new version
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -34,14 +36,18 @@ class Document:
     media_type: str = ""
     sha256: str = ""
     bytes: int = 0
-    unchanged: bool = False  # the same bytes were stored already
+    unchanged: bool = False  # this document was stored already with the same bytes
+    replaced: str = ""  # the id of the former version that this upload has replaced
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = ""  # the absolute path of the file; "" for an upload without a path
+    root: str = ""  # the absolute path of the folder that was given; "" if a single file was given
 
 
 def document_of(entry: MemoryEntry) -> Document:
     """Return the `Document` that a stored entry of the kind `document` describes."""
     keys = ("name", "status", "reason", "pages", "chunks", "media_type", "sha256", "bytes")
     fields = {key: entry.metadata[key] for key in keys}
+    fields |= {key: entry.metadata.get(key, "") for key in ("origin", "root")}  # older versions did not store these
     return Document(namespace=entry.namespace, id=entry.id, metadata=entry.metadata["given"], **fields)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import PurePath
-from typing import Any
 
 from agentformer.embedders import estimated_spans
 from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument, StoreError
 from agentformer.rag.chunks import CountTokens, cut
-from agentformer.rag.documents import Document, Originals, document_of
+from agentformer.rag.documents import FORMER_KEPT, Document, Originals, document_of
+from agentformer.rag.uploads import Placement
 from agentformer.readers import ReadLimits, read
 from agentformer.text.languages import detect_language
 from agentformer.types import (
@@ -28,7 +28,6 @@ from agentformer.types import (
 
 Progress = Callable[[int, int], None]  # number of embedded windows, number of all windows
 
-_UNUSABLE: tuple[DocumentStatus, ...] = ("failed", "encrypted", "no_text", "garbled")
 _MAX_TITLE = 300  # code points; the title is repeated with every chunk
 _LANGUAGE_SAMPLE = 20_000  # code points of a document from which its language is detected
 
@@ -45,61 +44,53 @@ class IngestPipeline:
     chunk_overlap: int
     limits: ReadLimits
 
-    def run(
-        self,
-        data: bytes,
-        name: str,
-        *,
-        namespace: str,
-        sha256: str,
-        metadata: Mapping[str, Any],
-        password: str | None = None,
-        progress: Progress | None = None,
-    ) -> Document:
-        """Ingest a file in one transaction, and return the stored document. The new document replaces the documents of
-        the namespace that have the same name or the same bytes. If the file has no usable text, the returned document
-        has a status and a reason, and an older usable document with the same name is kept. Raises `StoreError` if the
-        document cannot be stored."""
-        document = Document(name, namespace, "ready", sha256=sha256, bytes=len(data), metadata=metadata)
+    def read(self, data: bytes, name: str, password: str | None = None) -> DocumentText:
+        """Return the text of a file. If the file cannot be read, the result has no pages, and its status and reason say
+        why."""
         try:
-            text = read(data, name, password=password, limits=self.limits)
+            return read(data, name, password=password, limits=self.limits)
         except DocumentError as error:
             status: DocumentStatus = "encrypted" if isinstance(error, EncryptedDocument) else "failed"
-            return self._store_unusable(document, status, str(error))
-        if text.status != "ready":
-            return self._store_unusable(document, text.status, text.reason, text)
+            return DocumentText("", (), status=status, reason=str(error))
 
-        entries = document_entries(document, text, self._token_spans, self.chunk_tokens, self.chunk_overlap)
-        former = [_documents(namespace, name=name), _documents(namespace, sha256=sha256)]
-        digests = {entry.metadata["sha256"] for scope in former for entry in self.backend.list(scope)}
+    def store(
+        self, data: bytes, text: DocumentText, placement: Placement, progress: Progress | None = None
+    ) -> Document:
+        """Store the text of a file as a document in one transaction, and return the stored document. The new document
+        replaces the former versions of `placement`. If the file has no usable text, the returned document has a status
+        and a reason, and a usable former version is kept. Raises `Conflict` if another caller has stored or removed one
+        of the documents that the placement depends on, and `StoreError` if the document cannot be stored."""
+        if text.status != "ready":
+            return self._store_unusable(text, placement)
+        entries = document_entries(placement.document, text, self._token_spans, self.chunk_tokens, self.chunk_overlap)
+        digests = {placement.document.sha256, *(entry.metadata["sha256"] for entry in placement.former)}
         try:
             self.originals.put(data)
-            self.backend.store(entries, replacing=former, progress=progress)
+            self.backend.store(entries, replacing=placement.replacing, check=placement.check, progress=progress)
             self.originals.put_locked(data)
         finally:  # deletes the originals of replaced documents, or the new original if the document was not stored
-            for digest in digests | {sha256}:
-                with suppress(StoreError):  # an unused file is harmless, and this error must not hide the first error
-                    self.originals.discard(digest, self.in_use)
-        return document_of(entries[0])
+            self.discard(digests)
+        return dataclasses.replace(document_of(entries[0]), replaced=placement.replaced)
+
+    def discard(self, digests: Iterable[str]) -> None:
+        """Delete the original files with these SHA-256 digests, except the files that a document uses."""
+        for digest in digests:
+            with suppress(StoreError):  # an unused file is harmless, and this error must not hide an earlier error
+                self.originals.discard(digest, self.in_use)
 
     def in_use(self, sha256: str) -> bool:
         """Return whether a document of any namespace has the bytes with this SHA-256."""
         return any(self.backend.count(_documents(name, sha256=sha256)) for name in self.backend.namespaces())
 
-    def _store_unusable(
-        self, document: Document, status: DocumentStatus, reason: str, text: DocumentText | None = None
-    ) -> Document:
-        """Store an entry for a file without usable text, and return the document. If a usable document with the same
-        name exists, the entry is not kept."""
-        former = [_documents(document.namespace, name=document.name, status=status) for status in _UNUSABLE]
-        entry = _document_entry(document, text, status, reason, chunks=0)
-        self.backend.store([entry], replacing=former)
-        if not self.backend.count(_documents(document.namespace, name=document.name, status="ready")):
-            return document_of(entry)
-        # Counted after the store, so that a usable version of a concurrent upload is found and kept.
-        self.backend.remove([entry.id])
-        reason = f"{reason} (the document stored before with this name is kept)"
-        return dataclasses.replace(document, status=status, reason=reason)
+    def _store_unusable(self, text: DocumentText, placement: Placement) -> Document:
+        """Store an entry for a file without usable text, and return the document. If a former version is usable,
+        nothing is stored."""
+        document = placement.document
+        if any(entry.metadata["status"] == "ready" for entry in placement.former):
+            return dataclasses.replace(document, status=text.status, reason=text.reason + FORMER_KEPT)
+        entry = _document_entry(document, text, text.status, text.reason, chunks=0)
+        self.backend.store([entry], replacing=placement.replacing, check=placement.check)
+        return dataclasses.replace(document_of(entry), replaced=placement.replaced)
 
     def _token_spans(self, text: str) -> list[Span]:
         try:
@@ -162,7 +153,7 @@ def _documents(namespace: str, **metadata: str) -> Scope:
 
 def _document_entry(
     document: Document,
-    text: DocumentText | None,
+    text: DocumentText,
     status: DocumentStatus,
     reason: str,
     *,
@@ -174,17 +165,19 @@ def _document_entry(
         content=document.name,
         kind="document",
         namespace=document.namespace,
-        title=text.title[:_MAX_TITLE] if text else "",
+        title=text.title[:_MAX_TITLE],
         metadata={
             "name": document.name,
             "sha256": document.sha256,
             "bytes": document.bytes,
-            "media_type": text.media_type if text else "",
-            "pages": len(text.pages) if text else 0,
+            "media_type": text.media_type,
+            "pages": len(text.pages),
             "chunks": chunks,
             "status": status,
             "reason": reason,
             "language": language,
             "given": dict(document.metadata),
+            "origin": document.origin,
+            "root": document.root,
         },
     )

@@ -196,6 +196,12 @@ def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list
     return [row["num"] for row in _rows_by(connection, "id", what)]
 
 
+def ids(connection: sqlite3.Connection, scope: Scope) -> list[str]:
+    """Return the ids of the entries that match a scope."""
+    condition, values = where(scope)
+    return [row[0] for row in connection.execute(f"SELECT id FROM entries WHERE {condition}", values)]
+
+
 def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
     """Return the row numbers of these entries and of all their parts, such as the pages and chunks of a document. The
     field `parent_id` of a part has the id of the entry to which the part belongs, and the part has the same namespace,

@@ -165,6 +165,11 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE INDEX entries_by_successor ON entries (superseded_by) WHERE superseded_by IS NOT NULL;
     """,
+    # 8: an index for the look-up of the document that was made from a path.
+    """
+    CREATE INDEX entries_by_origin ON entries (namespace, json_extract(metadata, '$.origin'))
+        WHERE json_extract(metadata, '$.origin') IS NOT NULL;
+    """,
 )
 _METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum
 

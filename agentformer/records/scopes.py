@@ -25,7 +25,7 @@ _EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document
 _MAX_VARIABLES = 500  # values per statement; every SQLite build allows more bound variables
 _DAY = 86_400_000_000  # microseconds
 
-INDEXED = ("sha256", "name")  # metadata keys that have an index for text values; see `records.schema`
+INDEXED = ("sha256", "name", "origin")  # metadata keys that have an index for text values; see `records.schema`
 OWNERS = ("user_id", "project")  # the fields that `Scope.or_nobody` applies to
 SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KINDS))})"  # has vectors
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from agentformer.errors import Conflict, Forbidden
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, unchanged
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, unchanged
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source
 
 _MOMENT = datetime(2024, 2, 29, 23, 59, 59, 123_456, tzinfo=UTC)
@@ -122,6 +123,37 @@ class Storing(BackendCase):
         assert by_words(backend, "chunk") == sorted([kept.id, chunk.id])
         assert self.by_vectors(backend, "chunk") == sorted([kept.id, chunk.id])
 
+    def test_replacing_accepts_ids(self, tmp_path: Path) -> None:
+        """`store` with `replacing` removes the entries with the given ids, also if no entry is stored. Missing ids are
+        ignored."""
+        old, part = make_entry("old document", kind="document"), make_entry("old chunk", kind="chunk")
+        part = dataclasses.replace(part, parent_id=old.id)
+        backend, (_, _, kept) = self.stored(tmp_path, old, part, "kept")
+        (new,) = backend.store([make_entry("new")], replacing=[[old.id, "missing"], Scope(session_id="none")])
+        assert [entry.id for entry in backend.list(EVERYTHING)] == sorted([kept.id, new.id])
+        assert list(backend.store([], replacing=[[kept.id]])) == []
+        assert [entry.id for entry in backend.list(EVERYTHING)] == [new.id]
+
+    def test_no_writer_comes_between_a_check_and_the_store(self, tmp_path: Path) -> None:
+        """If several threads store an entry at the same time and `check` expects an empty scope, one of them succeeds
+        and the others get the error of `check`."""
+        backend = self.start(tmp_path)
+        scope = Scope(session_id="s")
+        conflicts: list[Conflict] = []
+
+        def check(ids: Callable[[Scope], Collection[str]]) -> None:
+            if ids(scope):
+                raise Conflict("not empty")
+
+        def store(number: int) -> None:
+            try:
+                backend.store([make_entry(f"writer {number}", session_id="s")], check=check)
+            except Conflict as error:
+                conflicts.append(error)
+
+        run_in_threads(4, store)
+        assert (backend.count(scope), len(conflicts)) == (1, 3)
+
     def test_replacing_keeps_the_new_entries(self, tmp_path: Path) -> None:
         """`store` with `replacing` keeps the new entries, also if they are inside the replaced scope."""
         backend, _ = self.stored(tmp_path, "former state")
@@ -159,22 +191,22 @@ class Storing(BackendCase):
         assert [i for page in pages for i in page] == sorted(e.id for e in entries if e.session_id == "b")
 
     def test_a_check_can_refuse_to_store(self, tmp_path: Path) -> None:
-        """`check` counts the entries that are stored before the call. If `check` raises an error, nothing is stored or
-        removed."""
+        """`check` gets the ids of the entries that are stored before the call. If `check` raises an error, nothing is
+        stored or removed."""
         backend, (first,) = self.stored(tmp_path, make_entry("first", session_id="s"))
-        counts: list[int] = []
+        found: list[set[str]] = []
 
-        def check(count: Callable[[Scope], int]) -> None:
-            counts.append(count(Scope(session_id="s")))
-            if counts[-1] > 1:
+        def check(ids: Callable[[Scope], Collection[str]]) -> None:
+            found.append({*ids(Scope(session_id="s"))})
+            if len(found[-1]) > 1:
                 raise Forbidden("too many entries")
 
         for unique in (False, True):
             stored = backend.store([make_entry("second", session_id="s")], unique=unique, check=check)
             with unchanged(backend, first.id), raises(Forbidden):
                 backend.store([make_entry("third")], replacing=[Scope()], unique=unique, check=check)
+            assert found[-2:] == [{first.id}, {first.id, stored[0].id}]
             backend.remove([entry.id for entry in stored])
-        assert counts == [1, 2, 1, 2]
 
     def test_namespaces_with_entries_are_listed(self, tmp_path: Path) -> None:
         """`namespaces` returns each namespace that has at least one entry. Archived entries count, too."""

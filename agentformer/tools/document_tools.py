@@ -12,7 +12,8 @@ from pydantic import Field
 
 from agentformer.access.grant import Grant
 from agentformer.errors import InvalidInput
-from agentformer.rag.documents import Document
+from agentformer.rag.documents import FORMER_KEPT, Document
+from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
 from agentformer.tools.memory_tools import Metadata, Namespace, Since, Until
@@ -39,21 +40,28 @@ class DocumentTools:
         content_base64: Annotated[str | None, Field(description="The content in base64.")] = None,
         metadata: Metadata = None,
         namespace: Namespace = None,
+        on_conflict: Annotated[
+            OnConflict, Field(description="What to do if the document is stored with other content.")
+        ] = "replace",
     ) -> dict[str, Any]:
         """Upload a document (PDF, Word, HTML, Markdown, text). Give its path, its text, or its bytes in base64. A
-        document of the same name is replaced."""
+        former version with the same path, or with the same name and no path, is replaced."""
         contents = {"path": path, "text": text, "content_base64": content_base64}
         if [value is not None for value in contents.values()].count(True) != 1:
             raise InvalidInput("path", f"give exactly one of {', '.join(contents)}")
         if path is None and not name:
             raise InvalidInput("name", "is missing; a document given by its content needs a name, such as notes.txt")
-        place = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
+        place = {"namespace": caller.namespace_for(namespace), "metadata": metadata, "on_conflict": on_conflict}
+        if on_conflict == "fail":
+            caller.grant.require("read")  # because the result says whether the document exists
         if path is None:
             document = self._rag.upload(_content(text, content_base64), name=name, **place)  # type: ignore[arg-type]
         else:
             relative, file = caller.open_file(path)
+            assert caller.folder is not None  # else the file was not opened
             with file:
-                document = self._rag.upload(file, name=name or relative, **place)  # type: ignore[arg-type]
+                origin = Origin.of_file(caller.folder / relative, caller.folder)
+                document = self._rag.upload(file, name=name or relative, origin=origin, **place)  # type: ignore[arg-type]
         return {"document": upload_json(document, caller.grant, name or document.name, metadata)}
 
     @tool("Answer from documents", Hints("read", idempotent=True))
@@ -98,10 +106,11 @@ class DocumentTools:
 
 def upload_json(document: Document, grant: Grant, name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return an uploaded document as JSON. A caller without the right to read gets only the name and metadata that this
-    caller has sent, because another caller may have stored the same bytes earlier with other values."""
+    caller has sent, because this caller must not learn whether another caller has stored the document earlier."""
     if grant.may("read"):
         return document_json(document)
-    own = Document(name, document.namespace, document.status, document.reason, metadata=metadata or {})
+    reason = document.reason.removesuffix(FORMER_KEPT)
+    own = Document(name, document.namespace, document.status, reason, metadata=metadata or {})
     return document_json(dataclasses.replace(own, sha256=document.sha256, bytes=document.bytes))
 
 

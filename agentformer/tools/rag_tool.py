@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
-from agentformer.errors import InvalidInput, NotFound
+from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Document, KeyedLock, Originals, document_of, page_of
+from agentformer.rag.uploads import (
+    OnConflict,
+    Origin,
+    Placement,
+    checked_on_conflict,
+    place,
+    read_upload,
+    unchanged,
+    with_origin,
+)
 from agentformer.records import fields
 from agentformer.types import (
     DEFAULT_NAMESPACE,
@@ -37,8 +45,8 @@ if TYPE_CHECKING:
 _PENDING = (
     "the embedder was unavailable; searches find the document only by its words until you run `agentformer reindex`"
 )
-_MAX_NAME = 255  # code points of a name; the limit of common file systems
 _MAX_TOKENS = 4096  # of an answer
+_ATTEMPTS = 20  # at an upload; each failed attempt means that another process has changed the same document
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,12 +114,16 @@ class RAGTool:
         self._uploads = KeyedLock()
 
     def reingest(self, document: MemoryEntry) -> Document:
-        """Ingest a stored document again from its original file. The new version has new ids and replaces the stored
-        document. Raises `NotFound` if the original file is missing."""
+        """Ingest a stored document again from its original file. The new version has new ids and the same name and
+        origin, and replaces the stored document. Raises `NotFound` if the original file is missing, and `Conflict` if
+        another caller replaces or removes the document at the same time."""
         known = document_of(document)
-        data, namespace, digest = self._originals.get(known.sha256), known.namespace, known.sha256
-        with self._uploads.hold((namespace, digest)):
-            return self._ingest().run(data, known.name, namespace=namespace, sha256=digest, metadata=known.metadata)
+        data, pipeline = self._originals.get(known.sha256), self._ingest()
+        scope = Scope(known.namespace, kinds=("document",), metadata={"sha256": known.sha256})
+        with self._uploads.hold((known.namespace, known.sha256)):
+            expected = {document.id, *(entry.id for entry in all_entries(self._backend, scope))}
+            placement = Placement(known, (document,), None, unchanged([(scope, expected)]))
+            return pipeline.store(data, pipeline.read(data, known.name), placement)
 
     def ready(self) -> None:
         """Build the objects that uploads and questions need. Raises an error if an object cannot be built."""
@@ -127,31 +139,61 @@ class RAGTool:
         metadata: Mapping[str, Any] | None = None,
         password: str | None = None,
         progress: Progress | None = None,
+        origin: Origin | None = None,
+        on_conflict: OnConflict = "replace",
     ) -> Document:
         """Ingest a document. `file` is a path, bytes, or an open binary file.
 
-        `name` may begin with folders. The default of `name` is the name of the file. If the same bytes are stored
-        already, no new document is stored: the result is the stored document, with its own name and metadata, and with
-        `unchanged` set to True. If the original file of the stored document is missing, this file is stored again. If a
-        document of the same name has other bytes, the new document replaces that document in one step. Problems of the
-        content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a path that is not a
-        readable file.
+        A file from a path is identified by its absolute path, so files in different folders are different documents. An
+        upload without a path is identified by its name. Bytes have no path. An open file has a path only if no `name`
+        is given. `origin` can give a path for bytes and open files, and the folder that the file belongs to.
+
+        `name` may begin with folders. The default of `name` is the name of the file. If a document with another path
+        has this name, folders of the path are put before the name.
+
+        If the document of this path or name has the same bytes, nothing is stored: the result is the stored document,
+        with its own name and metadata, and with `unchanged` set to True. A missing original file is stored again. If
+        the document of this path or name has other bytes, `on_conflict` decides: `replace` replaces this former version
+        in one step, and the result has its id in `replaced`; `keep-both` stores the file under a new name such as
+        `report (2).pdf`; `fail` raises `Conflict`. Equal bytes from two paths, or under two names, are two documents.
+
+        Problems of the content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a
+        path that is not a readable file.
         """
-        namespace = fields.name("namespace", namespace)
-        metadata = fields.stored_metadata(metadata)
-        data, file_name = _read(file, self._limits.max_file_bytes)
-        name = _safe_name(name or file_name)
-        digest = hashlib.sha256(data).hexdigest()
-        about: dict[str, Any] = {"namespace": namespace, "sha256": digest, "metadata": metadata}
-        with self._uploads.hold((namespace, digest)):  # concurrent uploads of the same bytes report `unchanged`
-            if same := self._document_of_bytes(namespace, digest):
-                if self._backend.pending(Scope(namespace, document_id=same.id)):
-                    self._backend.embed_pending()
-                self._originals.restore(data)
-                self._usage.count([same.id], others=1)
-                return dataclasses.replace(self._with_state(same), unchanged=True)
-            document = self._ingest().run(data, name, **about, password=password, progress=progress)
-        return self._with_state(document)
+        namespace, metadata = fields.name("namespace", namespace), fields.stored_metadata(metadata)
+        on_conflict = checked_on_conflict(on_conflict)
+        data, document = read_upload(file, name, origin, self._limits.max_file_bytes)
+        document = dataclasses.replace(document, namespace=namespace, metadata=metadata)
+        with self._uploads.hold((namespace, document.sha256)):  # uploads of the same bytes at once are `unchanged`
+            return self._with_state(self._upload(data, document, on_conflict, password, progress))
+
+    def _upload(
+        self, data: bytes, document: Document, on_conflict: OnConflict, password: str | None, progress: Progress | None
+    ) -> Document:
+        """Store the document, or find out that its bytes are stored already. If another process changes a document that
+        the decision depends on, decide again."""
+        text = None
+        for _ in range(_ATTEMPTS):
+            placement = place(self._backend, document, on_conflict)
+            try:
+                if placement.same:
+                    return self._unchanged(data, document, placement.same)
+                pipeline = self._ingest()
+                text = text or pipeline.read(data, document.name, password)
+                return pipeline.store(data, text, placement, progress)
+            except Conflict:
+                continue
+        raise Conflict(f"other uploads of {document.name[:200]!r} are in progress; upload the file again")
+
+    def _unchanged(self, data: bytes, document: Document, same: MemoryEntry) -> Document:
+        """Return the stored document `same`, which has the same bytes. Raises `Conflict` if another process has changed
+        `same`."""
+        same = with_origin(self._backend, same, document)
+        if self._backend.pending(Scope(same.namespace, document_id=same.id)):
+            self._backend.embed_pending()
+        self._originals.restore(data)
+        self._usage.count([same.id], others=1)
+        return dataclasses.replace(document_of(same), unchanged=True)
 
     def query(
         self,
@@ -289,13 +331,6 @@ class RAGTool:
             raise NotFound(f"there is no document {document_id}{place}; `agentformer list` shows the documents")
         return entries[0]
 
-    def _document_of_bytes(self, namespace: str, digest: str) -> Document | None:
-        """Return the document that was made from the bytes with this digest, or None. Only a document with the status
-        `ready` is returned."""
-        scope = Scope(namespace, kinds=("document",), metadata={"sha256": digest})
-        entries = self._backend.list(scope, limit=1)
-        return document_of(entries[0]) if entries and entries[0].metadata["status"] == "ready" else None
-
     def _with_state(self, document: Document) -> Document:
         """Return the document. If a part of the document still waits for the embedder, the status in the result is
         `pending`."""
@@ -324,60 +359,3 @@ def _check_question(question: Any, max_chars: int) -> None:
     if len(question) > max_chars:
         raise InvalidInput("question", f"has {len(question)} characters; shorten it to at most {max_chars}")
     fields.encodable("question", question)
-
-
-def _read(file: Any, limit: int) -> tuple[bytes, str]:
-    """Return the bytes and the name of a file to upload. If `file` is bytes, the name is "". Raises `InvalidInput` if
-    the file cannot be read, or if the file has more than `limit` bytes."""
-    data: bytes | None
-    if isinstance(file, (bytes, bytearray, memoryview)):
-        data, name = bytes(file), ""
-    elif isinstance(file, (str, os.PathLike)):
-        data, name = _read_path(Path(file), limit), Path(file).name
-    else:
-        try:
-            data = file.read(limit + 1)
-        except (AttributeError, UnicodeDecodeError):
-            data = None
-        label = getattr(file, "name", "")
-        name = Path(label).name if isinstance(label, str) else ""
-    if not isinstance(data, bytes):
-        raise InvalidInput("file", "must be a path, bytes, or a file opened in binary mode ('rb')")
-    _check_size(len(data), limit)
-    return data, name
-
-
-def _check_size(size: int, limit: int) -> None:
-    if size > limit:
-        raise InvalidInput("file", f"has more than {limit} bytes; split the file, or raise the setting max_file_bytes")
-
-
-def _read_path(path: Path, limit: int) -> bytes:
-    try:
-        if path.is_dir():
-            raise InvalidInput("file", f"{path} is a folder; give a file (`agentformer ingest` accepts folders)")
-        if path.exists() and not path.is_file():
-            raise InvalidInput("file", f"{path} is a device or a pipe; give a regular file")
-        with path.open("rb") as file:
-            _check_size(os.fstat(file.fileno()).st_size, limit)  # before the file is read
-            return file.read(limit + 1)
-    except FileNotFoundError:
-        raise InvalidInput("file", f"{path} does not exist; check the path") from None
-    except PermissionError:
-        raise InvalidInput("file", f"{path} cannot be read: permission denied; allow this process to read it") from None
-    except InvalidInput:
-        raise
-    except (OSError, ValueError) as error:
-        raise InvalidInput("file", f"{str(path)[:200]!r} cannot be read: {error}") from None
-
-
-def _safe_name(name: Any) -> str:
-    """Return the name without unprintable characters and without parts such as `..`. The name is never used as a path.
-    Raises `InvalidInput` if no name is left."""
-    if not isinstance(name, str):
-        raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
-    printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable()).encode("utf-8", "ignore").decode()
-    parts = [part.strip() for part in printable.split("/") if part.strip() not in ("", ".", "..")]
-    if not parts:
-        raise InvalidInput("name", "is missing; give the document a name, such as report.pdf")
-    return "/".join(parts)[-_MAX_NAME:]

@@ -197,8 +197,9 @@ def _space(space: EmbeddingSpace) -> dict[str, Any]:
 
 
 def document_json(document: Document) -> dict[str, Any]:
-    """Return all fields of a document as JSON."""
-    return {**dataclasses.asdict(document), "metadata": dict(document.metadata)}
+    """Return the fields of a document as JSON, except the paths of its origin, which are paths on the server."""
+    values = {**dataclasses.asdict(document), "metadata": dict(document.metadata)}
+    return {name: value for name, value in values.items() if name not in ("origin", "root")}
 
 
 def brief_document_json(document: Document) -> dict[str, Any]:

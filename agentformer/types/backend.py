@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ class Check:
     lost: int = 0  # number of repaired items that were moved to the quarantine file
 
 
-StoreCheck = Callable[[Callable[[Scope], int]], None]  # decides whether `MemoryBackend.store` may store
+StoreCheck = Callable[[Callable[[Scope], Collection[str]]], None]  # decides whether `MemoryBackend.store` may store
 
 
 class StoredVector(NamedTuple):
@@ -83,15 +83,16 @@ class MemoryBackend(_Readable, Protocol):
         self,
         entries: Sequence[MemoryEntry],
         *,
-        replacing: Sequence[Scope] = (),
+        replacing: Sequence[Scope | Sequence[str]] = (),
         unique: bool = False,
         former: Mapping[str, Sequence[MemoryEntry]] | None = None,
         progress: Callable[[int, int], None] | None = None,
         check: StoreCheck | None = None,
     ) -> Sequence[MemoryEntry]:
-        """Store all entries. In the same transaction, remove all other entries in the scopes of `replacing`, with the
-        parts of these entries. Raises `Conflict` if an id already exists. The function `progress` receives the number
-        of embedded windows (parts of entries) and the number of all windows.
+        """Store all entries. In the same transaction, remove all other entries that `replacing` selects, with the parts
+        of these entries. An item of `replacing` is a scope or a list of ids. Raises `Conflict` if an id already exists.
+        The function `progress` receives the number of embedded windows (parts of entries) and the number of all
+        windows.
 
         `former` contains a list of former versions for each entry id, oldest first. These versions become the `history`
         of the entry. The version numbers must be ascending and lower than the version of the entry, and the entry must
@@ -103,7 +104,8 @@ class MemoryBackend(_Readable, Protocol):
         in the same way. Entries that `replacing` removes do not count as existing entries.
 
         `check` is called in the same transaction, before anything is stored or removed. Its argument is a function that
-        returns the number of entries in a scope. If `check` raises an error, nothing is stored or removed.
+        returns the ids of the entries in a scope. If `check` raises an error, nothing is stored or removed. Thus a
+        caller can read, decide and write, and no concurrent writer can come between these steps.
         """
 
     def get(self, ids: Sequence[str]) -> Sequence[MemoryEntry]:

@@ -134,6 +134,7 @@ DAMAGES = {
         sql(
             "DROP INDEX entries_by_sha256",
             "DROP INDEX entries_by_name",
+            "DROP INDEX entries_by_origin",
             f"UPDATE entries SET metadata = '{{' WHERE num = {FACT}",
             "PRAGMA writable_schema = ON",
         ),

@@ -115,12 +115,41 @@ def test_a_document_that_is_there_under_another_id_stops_everything(
     run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
 ) -> None:
     run("export", "--to", str(tmp_path / "out"))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "rules.pdf").write_bytes(make_pdf([["Other rules."]]))
-    (there,) = json.loads(copy("ingest", str(tmp_path / "other" / "rules.pdf"), "--json").stdout)["documents"]
+    (tmp_path / "rules.pdf").write_bytes(make_pdf([["Other rules."]]))
+    (there,) = json.loads(copy("ingest", str(tmp_path / "rules.pdf"), "--json").stdout)["documents"]
     done = copy("import", str(tmp_path / "out"))
     assert (done.exit_code, f"agentformer remove {there['id']}" in done.stderr) == (2, True)
     assert len(json.loads(copy("memories", "--kind", "fact", "--json").stdout)["entries"]) == 0
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_documents_keep_their_identity_in_another_memory(
+    run: Invoke, shown: Shown, copy: Copy, tmp_path: Path, backend: str
+) -> None:
+    """Export and import two files with equal names and bytes, and a document without a path. Each of them is recognized
+    afterwards, and other files are other documents."""
+    for folder in ("p1", "p2"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rules.txt").write_text(KEYS)
+    shown("ingest", str(tmp_path / "p1"), str(tmp_path / "p2"))
+    with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        af.rag.upload(KEYS.encode(), name="rules.txt")
+        origins = sorted((each.origin, each.root, each.name) for each in af.rag.documents())
+    run("export", "--to", str(tmp_path / "out"))
+    settings = {"AGENTFORMER_BACKEND": backend}
+    (tmp_path / "p3").mkdir()
+    (tmp_path / "p3" / "rules.txt").write_text(KEYS)
+    copy("ingest", str(tmp_path / "p3"), **settings)
+    assert copy("import", str(tmp_path / "out"), **settings).exit_code == 0
+    (tmp_path / "p2" / "rules.txt").write_text("Boats are lifted in October.")
+    folders = [str(tmp_path / folder) for folder in ("p1", "p2", "p3")]
+    done = json.loads(copy("ingest", *folders, "--json", **settings).stdout)["documents"]
+    assert [(d["unchanged"], d["replaced"] != "") for d in done] == [(True, False), (False, True), (True, False)]
+    with connect(index_dir=tmp_path / "ci", upload_dir=tmp_path / "cu", embedder="hashing", backend=backend) as af:
+        found = sorted((each.origin, each.root, each.name) for each in af.rag.documents())
+        assert [each for each in found if "p3" not in each[0]] == origins
+        assert af.rag.upload(KEYS.encode(), name="rules.txt").unchanged
 
 
 def test_as_many_keys_of_metadata_as_a_document_may_have_come_back(

@@ -60,9 +60,10 @@ def hold(app: Any, go: threading.Event) -> None:
 
     def slow(*arguments: Any, **named: Any) -> Any:
         assert go.wait(BOUND)
-        return ingest.run(*arguments, **named)
+        return ingest.read(*arguments, **named)
 
-    app.extensions["agentformer"].rag._ingest = lambda: SimpleNamespace(run=slow, in_use=ingest.in_use)
+    pipeline = SimpleNamespace(read=slow, store=ingest.store, in_use=ingest.in_use)
+    app.extensions["agentformer"].rag._ingest = lambda: pipeline
 
 
 def send(client: Any, *files: tuple[bytes, str], prefer: str = "respond-async", prefix: str = "", **form: str) -> Any:
@@ -296,17 +297,17 @@ def test_a_job_below_a_prefix_is_found_where_it_is_said_to_be(tmp_path: Path) ->
 
 def test_what_was_acknowledged_before_the_end_is_done_after_the_next_start(tmp_path: Path) -> None:
     app = make_app(tmp_path)
-    hold(app, threading.Event())
     rag = app.extensions["agentformer"].rag
     pipeline, began = rag._ingest(), threading.Event()
 
-    def breaks(*arguments: Any, progress: Any, **named: Any) -> Any:
+    def breaks(*arguments: Any) -> Any:
+        progress = arguments[-1]
         began.set()
         while True:  # until the end of the process breaks it off
             progress(0, 1)
             time.sleep(0.01)
 
-    rag._ingest = lambda: SimpleNamespace(run=breaks, in_use=pipeline.in_use)
+    rag._ingest = lambda: SimpleNamespace(read=pipeline.read, store=breaks, in_use=pipeline.in_use)
     place = send(app.test_client(), (KEYS, "keys.txt")).headers["Location"]
     assert began.wait(BOUND)
     close_app(app)

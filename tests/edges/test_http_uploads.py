@@ -25,7 +25,7 @@ KEYS = b"The caretaker keeps the keys in the blue cupboard."
 FORM = "multipart/form-data; boundary=x"
 DOCUMENT = {
     *("name", "namespace", "status", "reason", "id", "pages", "chunks"),
-    *("media_type", "sha256", "bytes", "unchanged", "metadata"),
+    *("media_type", "sha256", "bytes", "unchanged", "replaced", "metadata"),
 }
 
 
@@ -66,13 +66,15 @@ def listed(client: Any) -> list[str]:
 
 def test_every_file_has_the_same_fields_with_any_status(client: Any) -> None:
     made = upload(client, (KEYS, "keys.txt"), (b"", "empty.txt"), (b"\0" * 9000, "zeros.bin"), (KEYS, "keys2.txt"))
+    again = upload(client, (KEYS, "keys2.txt")).json["documents"][0]
+    assert (again["unchanged"], again["id"]) == (True, made.json["documents"][3]["id"])
     assert made.status_code == 201
     assert [set(document) for document in made.json["documents"]] == [DOCUMENT] * 4
     assert [(d["status"], d["unchanged"]) for d in made.json["documents"]] == [
         ("ready", False),
         ("failed", False),
         ("failed", False),
-        ("ready", True),
+        ("ready", False),
     ]
     assert all(d["reason"] for d in made.json["documents"][1:3])
 
@@ -119,12 +121,29 @@ def test_a_pdf_may_have_a_reserved_name(client: Any) -> None:
     assert (made["name"], made["status"], made["pages"]) == ("con.pdf", "ready", 1)
 
 
-def test_of_several_files_with_one_name_the_last_is_stored(client: Any) -> None:
-    made = upload(client, (KEYS, "a.txt"), (b"Boats are lifted in October.", "a.txt"))
-    assert [d["status"] for d in made.json["documents"]] == ["ready", "ready"]
-    assert listed(client) == ["a.txt"]
-    found = client.get(f"/api/rag/documents/{made.json['documents'][1]['id']}").json
-    assert found["sha256"] == made.json["documents"][1]["sha256"]
+def test_files_of_one_request_with_the_same_name_are_all_stored(client: Any) -> None:
+    boats = b"Boats are lifted in October."
+    made = upload(client, (KEYS, "a.txt"), (boats, "a.txt"), (KEYS, "a.txt")).json["documents"]
+    assert [(d["name"], d["status"], d["unchanged"], d["replaced"]) for d in made] == [
+        ("a.txt", "ready", False, ""),
+        ("a (2).txt", "ready", False, ""),
+        ("a (3).txt", "ready", False, ""),
+    ]
+    assert listed(client) == ["a.txt", "a (2).txt", "a (3).txt"]
+
+
+def test_a_replacement_is_reported_and_can_be_refused_or_avoided(client: Any) -> None:
+    old = upload(client, (KEYS, "a.txt")).json["documents"][0]
+    boats = (b"Boats are lifted in October.", "a.txt")
+    refused = upload(client, boats, on_conflict="fail")
+    assert (refused.status_code, refused.content_type) == (409, "application/problem+json")
+    some = upload(client, boats, (b"Another text.", "b.txt"), on_conflict="fail")
+    assert (some.status_code, [d["status"] for d in some.json["documents"]]) == (201, ["failed", "ready"])
+    both = upload(client, boats, on_conflict="keep-both").json["documents"][0]
+    assert (both["name"], both["replaced"]) == ("a (2).txt", "")
+    new = upload(client, (b"Boats are lifted in May.", "a.txt")).json["documents"][0]
+    assert (new["name"], new["replaced"]) == ("a.txt", old["id"])
+    assert upload(client, boats, on_conflict="perhaps").status_code == 400
 
 
 @pytest.mark.process
@@ -332,26 +351,41 @@ def sent(host: Mounted, data: bytes, name: str, asking: Any = WRITER) -> Any:
 
 @pytest.mark.process
 def test_a_write_only_key_learns_nothing_of_existing_documents(shared: Mounted) -> None:
-    there, new = sent(shared, KEYS, "guess.txt"), sent(shared, KEYS + b" And the doors.", "guess.txt")
-    assert (there.status_code, new.status_code) == (201, 201)
-    told, of_new = there.json["documents"][0], new.json["documents"][0]
-    assert {name: told[name] for name in ("name", "id", "metadata", "unchanged", "status", "reason")} == {
-        **{"name": "guess.txt", "id": "", "metadata": {"mine": 1}, "unchanged": False, "status": "ready", "reason": ""}
-    }
-    own = {"sha256", "bytes"}  # of what was sent
-    assert {key: told[key] for key in told.keys() - own} == {key: of_new[key] for key in told.keys() - own}
+    name = "Mergers 2027.md"
+    zeros = b"\0" * 9000
+    for stored, new in (((KEYS, name), (KEYS, "guess.md")), ((zeros, name), (zeros, "guess2.md"))):
+        answers = [sent(shared, data, each) for data, each in (stored, new)]
+        assert answers[0].status_code == answers[1].status_code
+        told, of_new = (answer.json["documents"][0] for answer in answers)
+        assert (told["name"], told["id"], told["metadata"], told["unchanged"]) == (name, "", {"mine": 1}, False)
+        assert {key: told[key] for key in told.keys() - {"name"}} == {
+            key: of_new[key] for key in told.keys() - {"name"}
+        }
     for asking in (grant("read", "write"), grant("admin")):
-        seen = sent(shared, KEYS, "guess.txt", asking).json["documents"][0]
-        assert (seen["name"], seen["metadata"], seen["unchanged"]) == ("Mergers 2027.md", {"case": "4711"}, True)
+        seen = sent(shared, KEYS, name, asking).json["documents"][0]
+        assert (seen["name"], seen["metadata"], seen["unchanged"]) == (name, {"case": "4711"}, True)
+        broken = sent(shared, zeros, name, asking).json["documents"][0]
+        assert "the former version" in broken["reason"]
+    replacing = sent(shared, KEYS + b" And the doors.", name).json["documents"][0]
+    assert (replacing["id"], replacing["replaced"], replacing["status"]) == ("", "", "ready")
 
 
 @pytest.mark.process
 def test_the_upload_tool_shows_a_write_only_key_no_more(shared: Mounted) -> None:
-    def told(text: str, asking: Any = WRITER) -> Any:
-        given = {"name": "guess.txt", "text": text, "metadata": {"mine": 1}}
+    def told(name: str, asking: Any = WRITER) -> Any:
+        given = {"name": name, "text": KEYS.decode(), "metadata": {"mine": 1}}
         return shared.post("/api/tools/rag_upload", given, asking).json["result"]["document"]
 
-    there, new = told(KEYS.decode()), told(KEYS.decode() + " And the doors.")
-    assert (there["name"], there["id"], there["metadata"], there["unchanged"]) == ("guess.txt", "", {"mine": 1}, False)
-    assert {key for key in there if there[key] != new[key]} == {"sha256", "bytes"}
-    assert told(KEYS.decode(), grant("read", "write"))["name"] == "Mergers 2027.md"
+    there, new = told("Mergers 2027.md"), told("guess.md")
+    assert (there["id"], there["metadata"], there["unchanged"]) == ("", {"mine": 1}, False)
+    assert {key for key in there if there[key] != new[key]} == {"name"}
+    assert told("Mergers 2027.md", grant("read", "write"))["metadata"] == {"case": "4711"}
+
+
+@pytest.mark.process
+def test_a_write_only_key_cannot_ask_whether_a_document_exists(shared: Mounted) -> None:
+    form = {"file": (io.BytesIO(KEYS), "guess.txt"), "on_conflict": "fail"}
+    assert shared.ask("POST", "/api/rag/upload", WRITER, data=form).status_code == 403
+    tool = {"name": "guess.txt", "text": "Some text.", "on_conflict": "fail"}
+    assert shared.post("/api/tools/rag_upload", tool, WRITER).status_code == 403
+    assert shared.post("/api/tools/rag_upload", tool, grant("read", "write")).status_code == 200

@@ -86,7 +86,7 @@ def _kept(returned: Any) -> list[list[Any]]:
     if isinstance(returned, MemoryEntry):
         return [[returned.namespace, returned.content, returned.version]]
     if isinstance(returned, Document):
-        return [[returned.namespace, returned.name, 1]]
+        return [[returned.namespace, returned.name, 1]] if returned.id else []
     if isinstance(returned, tuple):
         return [[*returned]]
     return [each for one in returned for each in _kept(one)] if isinstance(returned, list) else []

@@ -42,7 +42,8 @@ def state(folder: Path, backend: str) -> list[Any]:
     held = _of_files(folder / "index") if backend == "local_json" else _of_records(folder / "index")
     names = {e.id: f"<{e.namespace} {e.kind} {_PLAIN.sub('', e.content[:60])}>" for e, _ in held.entries}
     told = [[*map(_shape, (entry, *former)), _original(folder, entry)] for entry, former in held.entries]
-    texts = (_ID.sub(lambda found: names.get(found[0], "<gone>"), json.dumps(each)) for each in told)
+    lines = (json.dumps(each).replace(str(folder.resolve()), "<folder>") for each in told)  # of paths of documents
+    texts = (_ID.sub(lambda found: names.get(found[0], "<gone>"), line) for line in lines)
     return [*map(json.loads, sorted(texts)), held.about]
 
 

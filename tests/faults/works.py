@@ -345,7 +345,7 @@ def _works() -> Iterator[Work]:
     for name, work in of_entries.items():
         yield replace(work, name=f"{name} local_json", backend="local_json", kills=int(name in ("store", "clean")))
     yield Work("long", (_store(_LONG), _update(_LONG, content=_LONG + " The end.")), kills=0)
-    yield Work("refused", REFUSED, parts={1: 2})
+    yield Work("refused", REFUSED)
     yield Work("outage", OUTAGE, _without_embedder)
     yield Work("reembed", REEMBED, _hashed, embedder="auto")
     yield Work("snapshot", SNAPSHOT)

@@ -16,7 +16,7 @@ import pytest
 from agentformer.errors import Busy, Conflict, NotFound, StoreError, StoreFull
 from agentformer.jobs import queue
 from agentformer.jobs.queue import Jobs, Progress
-from agentformer.jobs.store import Job
+from agentformer.jobs.store import Job, JobStore, Task
 from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, remaining_folders, task, until
 
 
@@ -270,12 +270,25 @@ def test_the_files_of_a_job_are_private(tmp_path: Path, ingestor: RecordingInges
     jobs.close()
 
 
+def test_a_file_of_version_1_is_migrated(tmp_path: Path) -> None:
+    store = JobStore(tmp_path / "jobs.sqlite")
+    old = store.add("1", Task("default", ("a.txt",), {}), 10)
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as connection:
+        connection.execute("ALTER TABLE jobs DROP COLUMN on_conflict")
+        connection.execute("PRAGMA user_version = 1")
+    task = Task("default", ("b.txt",), {}, "keep-both")
+    assert store.add("2", task, 10).task == task
+    assert store.get("1") == old
+    store.close()
+
+
 def test_jobs_of_a_newer_version_are_refused(tmp_path: Path, ingestor: RecordingIngestor) -> None:
     jobs = open_jobs(tmp_path, ingestor)
     with closing(sqlite3.connect(tmp_path / "i" / "jobs.sqlite")) as connection:
         connection.execute("CREATE TABLE jobs (id TEXT)")
-        connection.execute("PRAGMA user_version = 2")
-    with pytest.raises(StoreError, match="version 2 of the file; this release knows only 1"):
+        connection.execute("PRAGMA user_version = 3")
+    with pytest.raises(StoreError, match="version 3 of the file; this release knows only 2"):
         jobs.get("x")
     jobs.close()
 

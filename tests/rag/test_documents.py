@@ -58,7 +58,7 @@ def test_every_chunk_reproduces_its_text_from_the_stored_page(af: agentformer.Ag
 
 def test_the_same_bytes_twice_are_one_document(af: agentformer.AgentFormer) -> None:
     first = af.rag.upload(KEYS.encode(), name="keys.txt")
-    again = af.rag.upload(KEYS.encode(), name="copy.txt")
+    again = af.rag.upload(KEYS.encode(), name="keys.txt")
     assert (again.id, again.unchanged, first.unchanged) == (first.id, True, False)
     assert [document.name for document in af.rag.documents()] == ["keys.txt"]
     assert len(originals(af)) == 1
@@ -130,7 +130,7 @@ def test_a_new_version_that_cannot_be_read_leaves_the_old_one(af: agentformer.Ag
     good = af.rag.upload(make_pdf([[KEYS]]), name="rules.pdf")
     bad = af.rag.upload(b"%PDF-1.7\nnothing of the kind", name="rules.pdf")
     assert (bad.status, bad.id) == ("failed", "")
-    assert "stored before with this name" in bad.reason
+    assert "the former version" in bad.reason
     assert [document.id for document in af.rag.documents()] == [good.id]
 
 
@@ -258,8 +258,8 @@ def test_an_upload_folder_that_cannot_be_written_stores_nothing(tmp_path: Path) 
 def test_a_crowd_uploading_one_file_makes_one_document(af: agentformer.AgentFormer) -> None:
     told: list[str] = []  # the ids that each was told, none of which may be gone
 
-    def upload(n: int) -> None:
-        told.append(af.rag.upload(KEYS.encode(), name=f"copy{n % 2}.txt").id)
+    def upload(_: int) -> None:
+        told.append(af.rag.upload(KEYS.encode(), name="copy.txt").id)
 
     crowd = [threading.Thread(target=upload, args=(n,)) for n in range(8)]
     for thread in crowd:

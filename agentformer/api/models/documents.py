@@ -93,7 +93,11 @@ class Document(ResponseModel):
     media_type: str
     sha256: str = Field(description="The SHA-256 of the original file in hexadecimal.")
     bytes: int
-    unchanged: bool = Field(description="True if the same bytes were stored already.")
+    unchanged: bool = Field(description="True if this document was stored already with the same bytes.")
+    replaced: str = Field(
+        description="The id of the former version that this upload has replaced, or an empty text. "
+        "The id is also empty if the key has no right to read."
+    )
     metadata: dict[str, Any]
 
 

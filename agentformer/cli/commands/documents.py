@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from agentformer.cli.group import common, examples, filters, main
-from agentformer.cli.inputs import document_id_of, filters_of, hint_namespaces, object_of, open_existing
+from agentformer.cli.inputs import document_id_of, filters_of, hint_namespaces, id_of, object_of, open_existing
 from agentformer.cli.output import (
     INTERRUPTED,
     bar,
@@ -29,9 +29,11 @@ from agentformer.cli.output import (
 )
 from agentformer.errors import AgentFormerError, InvalidInput, SpaceMismatch
 from agentformer.factory import AgentFormer, connect
+from agentformer.rag.documents import Document
+from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.records import fields
 from agentformer.tools.result_json import answer_json, document_json, event_json
-from agentformer.types import Answer, AnswerEvent, AnswerPiece
+from agentformer.types import Answer, AnswerEvent, AnswerPiece, Scope
 
 _USABLE = ("ready", "pending")
 
@@ -50,32 +52,49 @@ _USABLE = ("ready", "pending")
     help="A JSON object that is stored with each document. Searches can filter by its fields.",
 )
 @click.option("--password", metavar="TEXT", help="Password of the encrypted files.")
+@click.option(
+    "--on-conflict",
+    type=click.Choice(get_args(OnConflict)),
+    default="replace",
+    help="What to do if another version of a file is stored: replace this version (the default), store the file under "
+    "a new name such as 'rules (2).pdf', or report the file as failed.",
+)
 @common
 def ingest(
-    paths: tuple[str, ...], metadata: str | None, password: str | None, namespace: str, as_json: bool, **options: Any
+    paths: tuple[str, ...],
+    metadata: str | None,
+    password: str | None,
+    on_conflict: OnConflict,
+    namespace: str,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Ingest documents: files, and folders with all their files.
 
-    The name of a file in a folder includes its path in this folder, such as 2024/rules.pdf. If a document with this
-    name exists, the file replaces the document. If the file and the document have the same content, nothing is changed.
-    Unreadable pages are reported and not indexed. The exit code is 1 if a file cannot be read or has no usable text.
+    A document is identified by the absolute path of its file. If the content of a file has changed since it was
+    ingested, the new version replaces the former version, and the id of the former version is shown. If the content has
+    not changed, nothing is stored. The name of a file in a folder includes its path in this folder, such
+    as 2024/rules.pdf. If files have the same name, the names of their folders are put before it. Unreadable pages are
+    reported and not indexed. The exit code is 1 if a file cannot be read or has no usable text.
     """
     given = {
         "namespace": fields.name("--namespace", namespace),
         "metadata": fields.stored_metadata(object_of(metadata) if metadata else None, "--metadata"),
         "password": password,
+        "on_conflict": on_conflict,
     }
     files = [item for path in paths for item in _files(Path(path))]
     if not files:
         raise InvalidInput("PATH", "contains no files to ingest")
     with connect(**options) as af:
+        names = _names(files)
         results = []
         for number, (file, root) in enumerate(files, 1):
-            result = _ingest_file(af, file, _name(file, root, files), given, f"{number}/{len(files)}")
+            result = _ingest_file(af, file, root, names[number - 1], given, f"{number}/{len(files)}")
             results.append(result)
             if not as_json:
                 say(_document_line(result))
-    states = Counter("unchanged" if result.get("unchanged") else result["status"] for result in results)
+    states = Counter("unchanged" if result["unchanged"] else result["status"] for result in results)
     summary = ", ".join(f"{count} {state}" for state, count in states.items())
     print_result({"documents": results}, summary, as_json=as_json)
     if any(result["status"] not in _USABLE for result in results):
@@ -147,21 +166,27 @@ def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
         say("there are no documents; add documents with: agentformer ingest PATH...")
 
 
-@main.command(epilog=examples("agentformer remove 01a20046-0087-7000-994b-d506d6655eb7"))
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@main.command(
+    epilog=examples(
+        "agentformer remove rules.pdf",
+        "agentformer remove 01a20046-0087",
+        "agentformer remove 01a20046-0087-7000-994b-d506d6655eb7",
+    )
+)
+@click.argument("documents", nargs=-1, required=True, metavar="DOCUMENT...")
 @common
-def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) -> None:
+def remove(documents: tuple[str, ...], namespace: str, as_json: bool, **options: Any) -> None:
     """Delete documents and everything derived from them.
 
-    `list` shows the ids. If one of the given ids does not exist, no document is deleted.
+    DOCUMENT is an id, the beginning of an id (at least 4 characters), or a name, as `list` shows them. If an argument
+    matches no document or several documents, no document is deleted.
     """
     with open_existing(**options) as af:
-        ids = tuple(dict.fromkeys(ids))
-        for document_id in ids:
-            af.rag.document(document_id, namespace=namespace)
+        scope = Scope(namespace, kinds=("document",), include_archived=True)
+        ids = list(dict.fromkeys(id_of(af, argument, scope, "document") for argument in documents))
         for document_id in ids:
             af.rag.remove(document_id, namespace=namespace)
-    print_result({"removed": list(ids)}, f"removed {len(ids)}", as_json=as_json)
+    print_result({"removed": ids}, f"removed {len(ids)}", as_json=as_json)
 
 
 def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
@@ -220,34 +245,46 @@ def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | 
             yield from _files(child, root or path)
 
 
-def _name(file: Path, root: Path | None, files: Sequence[tuple[Path, Path | None]]) -> str:
-    """Return the name under which a file is stored as a document. For a file in the folder `root`, this is the path of
-    the file in the folder. For a single file, it is the file name or, if another file of this call has the same file
-    name, the whole path."""
-    if root is not None:
-        return file.relative_to(root).as_posix()
-    unique = sum(other.name == file.name for other, _ in files) == 1
-    return file.name if unique else file.as_posix()
+def _names(files: Sequence[tuple[Path, Path | None]]) -> list[str]:
+    """Return the name for each file. For a file in a given folder, this is the path of the file in this folder. For a
+    single file, it is the file name. If files have the same name, the last folders of their paths are put before it."""
+    paths = [file.absolute().parts for file, _ in files]
+    sizes = [len(file.relative_to(root).parts) if root is not None else 1 for file, root in files]
+    while True:
+        names = ["/".join(path[-size:]) for path, size in zip(paths, sizes, strict=True)]
+        counts = Counter(name for name, _ in set(zip(names, paths, strict=True)))  # a file may be given twice
+        longer = [
+            size + 1 if counts[name] > 1 and size < len(path) - 1 else size
+            for name, path, size in zip(names, paths, sizes, strict=True)
+        ]
+        if longer == sizes:
+            return names
+        sizes = longer
 
 
-def _ingest_file(af: AgentFormer, file: Path, name: str, given: Mapping[str, Any], position: str) -> dict[str, Any]:
+def _ingest_file(
+    af: AgentFormer, file: Path, root: Path | None, name: str, given: Mapping[str, Any], position: str
+) -> dict[str, Any]:
     """Ingest one file, show progress on a terminal, and return the result. An error of this file becomes a result with
     the status `failed`, so that the other files are still ingested."""
     with bar(f"{position} {clip(safe(file.name), 40)}") as progress:
         try:
-            document = af.rag.upload(file, name=name, progress=progress, **given)
+            origin = Origin.of_file(file, root)
+            document = af.rag.upload(file, name=name, origin=origin, progress=progress, **given)
         except SpaceMismatch:
             raise  # no file can be stored
         except AgentFormerError as error:
-            return {"name": str(file), "status": "failed", "reason": str(error), "id": "", "pages": 0, "chunks": 0}
+            return document_json(Document(str(file), given["namespace"], "failed", str(error)))
     return document_json(document)
 
 
 def _document_line(document: Mapping[str, Any]) -> str:
-    """Return the line for an ingested document: its status, its name, its size, and the reason if ingestion failed."""
-    state = "unchanged" if document.get("unchanged") else document["status"]
+    """Return the line for an ingested document: its status, its name, its size, the id of the former version, and the
+    reason if ingestion failed."""
+    state = "unchanged" if document["unchanged"] else document["status"]
     size = f"{plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
-    return f"{state:9}  {document['name']}  {size}{_reason(document)}"
+    replaced = f", replaced {document['replaced']}" if document["replaced"] else ""
+    return f"{state:9}  {document['name']}  {size}{replaced}{_reason(document)}"
 
 
 def _document_cells(document: Mapping[str, Any]) -> tuple[str, ...]:

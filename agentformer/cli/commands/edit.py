@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from agentformer.cli.group import category, common, entry_in, examples, in_place, main
-from agentformer.cli.inputs import confirm, object_of, open_existing, text_of
+from agentformer.cli.inputs import confirm, id_of, object_of, open_existing, text_of
 from agentformer.cli.output import (
     entry_cells,
     entry_line,
@@ -103,10 +103,11 @@ def forget(
 ) -> None:
     """Delete memories permanently.
 
-    Give ids, or select all memories of a --session, --user, --agent or --project. The vectors, index terms, history and
-    summaries of these memories are deleted too. To delete documents, use `remove`. Backups, exports, and the files that
-    `doctor --repair` wrote (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) may still contain the memories. Delete
-    these files yourself.
+    ID is an id, the beginning of an id (at least 4 characters), or the title of a memory. If an argument matches no
+    memory or several memories, nothing is deleted. Instead of ids, you can select all memories of a --session, --user,
+    --agent or --project. The vectors, index terms, history and summaries of these memories are deleted too. To delete
+    documents, use `remove`. Backups, exports, and the files that `doctor --repair` wrote (`damaged-DATE.jsonl`,
+    `memory.sqlite3.damaged-DATE`) may still contain the memories. Delete these files yourself.
     """
     narrowed = any(value is not None for name, value in place.items() if name != "namespace")
     if [bool(ids), narrowed, namespace_all].count(True) != 1:
@@ -145,6 +146,8 @@ def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> Non
 def _forget_ids(af: AgentFormer, ids: Sequence[str], namespace: str) -> int:
     """Delete the entries with these ids, and return the number of deleted entries. If one of the entries does not exist
     or is a part of a document, nothing is deleted."""
+    scope = Scope(namespace, include_archived=True)
+    ids = [id_of(af, argument, scope, "entry") for argument in ids]
     for entry_id in ids:
         _check_memory(af, entry_id, namespace, "delete it with: agentformer remove ID")
     deleted = 0

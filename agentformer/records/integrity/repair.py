@@ -27,7 +27,8 @@ from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact, le
 from agentformer.types import DOCUMENT_KINDS
 
 _MAX_ROWS = 1_000  # deleted in one transaction
-_JSON_INDEXES = ("entries_by_sha256", "entries_by_name")  # SQLite cannot remove damaged metadata from these
+# SQLite cannot remove damaged metadata from these indexes.
+_JSON_INDEXES = ("entries_by_sha256", "entries_by_name", "entries_by_origin")
 HOW_SUPERSEDED = "these entries are current again; in a cycle, only the newest entry"
 _DAMAGED = "its checksum differs, or it cannot be decoded"
 

@@ -166,7 +166,7 @@ class FaissMemoryBackend(FolderRecords):
         self,
         entries: Sequence[MemoryEntry],
         *,
-        replacing: Sequence[Scope] = (),
+        replacing: Sequence[Scope | Sequence[str]] = (),
         unique: bool = False,
         former: Histories | None = None,
         progress: Progress | None = None,
@@ -179,10 +179,10 @@ class FaissMemoryBackend(FolderRecords):
         embedded = self._embed(entries, progress)
         with self._changing() as connection:
             if check is not None:
-                check(partial(records.count, connection))
+                check(partial(records.ids, connection))
             replaced: set[int] = set()
-            for scope in replacing:
-                replaced.update(records.with_parts(connection, records.numbers(connection, scope)))
+            for what in replacing:
+                replaced.update(records.with_parts(connection, records.numbers(connection, what)))
             inserted = stored = entries
             if unique:
                 replaced = consolidation.with_summaries(connection, sorted(replaced))

@@ -8,6 +8,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,20 +99,20 @@ class LocalJsonMemoryBackend:
         self,
         entries: Sequence[MemoryEntry],
         *,
-        replacing: Sequence[Scope] = (),
+        replacing: Sequence[Scope | Sequence[str]] = (),
         unique: bool = False,
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
         check: StoreCheck | None = None,
     ) -> list[MemoryEntry]:
-        """Store entries, and remove all other entries that are in one of the scopes `replacing`, in one transaction;
-        see `MemoryBackend.store`."""
+        """Store entries, and remove all other entries that `replacing` selects, in one transaction; see
+        `MemoryBackend.store`."""
         entries = [checked(with_times(entry)) for entry in entries]
         past = check_histories(entries, former, unique=unique)
         with self._folder.writing() as (contents, records):
             if check is not None:
-                check(lambda scope: len(_ids(contents, scope)))
-            replaced = {entry_id for scope in replacing for entry_id in _ids(contents, scope)}
+                check(partial(_ids, contents))
+            replaced = {entry_id for what in replacing for entry_id in _ids(contents, what)}
             to_delete = operations.with_dependents(records, replaced)
             if unique:
                 stored = operations.insert_unique(records, entries, to_delete)
@@ -322,8 +323,11 @@ def _in_scope(contents: Contents, scope: Scope) -> Iterator[MemoryEntry]:
     return filter(scope_filter(scope), (record.entry for record in records))
 
 
-def _ids(contents: Contents, scope: Scope) -> set[str]:
-    return {entry.id for entry in _in_scope(contents, scope)}
+def _ids(contents: Contents, what: Scope | Sequence[str]) -> set[str]:
+    if isinstance(what, Scope):
+        return {entry.id for entry in _in_scope(contents, what)}
+    contents.check_ids(what)
+    return {entry_id for entry_id in what if entry_id in contents.records}
 
 
 def _copied(entry: MemoryEntry) -> MemoryEntry:

@@ -1,0 +1,293 @@
+"""Uploads of documents: reading the file, and deciding which stored document it replaces and how it is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, get_args
+
+from agentformer.errors import Conflict, InvalidInput
+from agentformer.rag.documents import Document
+from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Scope, StoreCheck
+
+OnConflict = Literal["replace", "keep-both", "fail"]
+_PAGE = 100  # documents read at a time
+_MAX_NAME = 255  # code points of a name; the limit of common file systems
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """The place from which a document comes. `path` is the absolute path of the file, and `root` is the absolute path
+    of the folder that the user gave. Both paths use `/`. If the document was uploaded without a path, `path` is "". If
+    the user gave no folder, `root` is ""."""
+
+    path: str = ""
+    root: str = ""
+
+    @classmethod
+    def of_file(cls, file: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Origin:
+        """Return the origin of a file in the folder `root`. Links in the paths are resolved. Raises `InvalidInput` if a
+        path cannot be resolved."""
+        return cls(_absolute(file), _absolute(root) if root is not None else "")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """The decision about an upload. `document` has the name and the origin under which the new document is stored.
+    `former` contains the stored documents that the new document replaces: normally one or none. If `same` is not None,
+    the document `same` is stored with the same bytes already, and no new document is stored. `check`, for
+    `MemoryBackend.store`, raises `Conflict` if another caller has changed the documents that the decision depends
+    on."""
+
+    document: Document
+    former: tuple[MemoryEntry, ...]
+    same: MemoryEntry | None
+    check: StoreCheck
+
+    @property
+    def replaced(self) -> str:
+        """The id of the former version, or "" if no document is replaced."""
+        return self.former[0].id if self.former else ""
+
+    @property
+    def replacing(self) -> list[list[str]]:
+        """The ids of the former versions, in the form that `MemoryBackend.store` accepts."""
+        return [[entry.id for entry in self.former]]
+
+
+def identity(document: Document) -> tuple[str, str, str]:
+    """Return what identifies a document: its namespace, and the path of its origin or, without a path, its name."""
+    return document.namespace, document.origin, "" if document.origin else document.name
+
+
+def unchanged(seen: Sequence[tuple[Scope, Collection[str]]]) -> StoreCheck:
+    """Return a check for `MemoryBackend.store` that raises `Conflict` if one of the scopes does not contain exactly the
+    ids that were seen in the scope."""
+
+    def check(ids: Callable[[Scope], Collection[str]]) -> None:
+        for scope, expected in seen:
+            if set(ids(scope)) != set(expected):
+                raise Conflict("another caller has stored or removed this document in the meantime; upload it again")
+
+    return check
+
+
+def place(backend: MemoryBackend, document: Document, on_conflict: OnConflict) -> Placement:
+    """Decide which stored document an upload replaces, and under which name the new document is stored.
+
+    A document with an origin is identified by the path of the origin. A document without an origin is identified by its
+    name among the documents without an origin. Raises `Conflict` if `on_conflict` is `fail` and the stored document has
+    other bytes.
+    """
+    stored = _Stored(backend, document)
+    own = stored.of_origin() if document.origin else stored.of_name(document.name)
+    same = stored.with_same_bytes(own)
+    changed = [entry for entry in own if entry.metadata["status"] == "ready"] if same is None else []
+    if changed and on_conflict == "fail":
+        raise Conflict(
+            f"the document {changed[0].content[:200]!r} ({changed[0].id}) is stored with other content; "
+            "upload with on_conflict=replace or keep-both, or remove the document first"
+        )
+    if changed and on_conflict == "keep-both":
+        document, same = stored.copy()
+        own = []
+    elif document.origin and same is None:
+        document = dataclasses.replace(document, name=stored.free_name(own))
+    return Placement(document, () if same else tuple(own), same, unchanged(stored.seen))
+
+
+def with_origin(backend: MemoryBackend, same: MemoryEntry, document: Document) -> MemoryEntry:
+    """If an older version of agentformer stored the document `same`, add the origin of the upload to the stored
+    document. Return the stored document. Raises `Conflict` if another caller has changed the stored document."""
+    if not document.origin or "origin" in same.metadata:
+        return same
+    metadata = {**same.metadata, "origin": document.origin, "root": document.root}
+    return backend.update(same.id, {"metadata": metadata}, same.version)
+
+
+class _Stored:
+    """Reads the stored documents that an upload may replace. `seen` contains each scope that was read, together with
+    the ids in this scope."""
+
+    def __init__(self, backend: MemoryBackend, document: Document) -> None:
+        self._backend = backend
+        self._document = document
+        self.seen: list[tuple[Scope, Collection[str]]] = []
+
+    def of_origin(self) -> list[MemoryEntry]:
+        """Return the documents from the path of the upload. An older version of agentformer stored no paths. Therefore,
+        if no document has the path, return a document of an older version that has the same bytes and the same file
+        name."""
+        document = self._document
+        if entries := self._select(origin=document.origin):
+            return entries
+        names = {PurePosixPath(path).name for path in (document.origin, document.name)}
+        equal = (entry for entry in self._select(sha256=document.sha256) if "origin" not in entry.metadata)
+        return [entry for entry in equal if PurePosixPath(entry.metadata["name"]).name in names][:1]
+
+    def of_name(self, name: str) -> list[MemoryEntry]:
+        """Return the documents that have this name and no origin."""
+        return [entry for entry in self._select(name=name) if not entry.metadata.get("origin")]
+
+    def with_same_bytes(self, entries: Sequence[MemoryEntry]) -> MemoryEntry | None:
+        """Return the first of the entries that is usable and has the bytes of the upload, or None."""
+        digest = self._document.sha256
+        same = (e for e in entries if e.metadata["sha256"] == digest and e.metadata["status"] == "ready")
+        return next(same, None)
+
+    def copy(self) -> tuple[Document, MemoryEntry | None]:
+        """Return the document to store beside the former version. The document has no origin and the first free name
+        with a number. If a former copy has the bytes of the upload, return this copy too."""
+        for name in _numbered(self._document.name):
+            same = self.with_same_bytes(self.of_name(name))
+            if same or not self._select(name=name):
+                return dataclasses.replace(self._document, name=name, origin="", root=""), same
+        raise AssertionError("there is a name for each number")
+
+    def free_name(self, own: Sequence[MemoryEntry]) -> str:
+        """Return the name of the upload if no stored document has this name. Otherwise return this name with folders of
+        the origin or a number. A name of the entries `own` is free, because the upload replaces these entries."""
+        ids = {entry.id for entry in own}
+        for name in _with_folders(self._document):
+            if ids.issuperset(entry.id for entry in self._select(name=name)):
+                return name
+        raise AssertionError("there is a name for each number")
+
+    def _select(self, **metadata: str) -> list[MemoryEntry]:
+        """Return the documents with these metadata."""
+        scope = Scope(self._document.namespace, kinds=("document",), metadata=metadata)
+        entries: list[MemoryEntry] = []
+        while page := self._backend.list(scope, after=entries[-1].id if entries else "", limit=_PAGE):
+            entries += page
+        self.seen.append((scope, [entry.id for entry in entries]))
+        return entries
+
+
+def numbered(name: str, number: int) -> str:
+    """Return the name with a number before the suffix, such as `report (2).pdf`. The suffix stays last, because the
+    type of a file can follow from the suffix."""
+    path = PurePosixPath(name)
+    return f"{name.removesuffix(path.suffix)} ({number}){path.suffix}"
+
+
+def checked_on_conflict(value: str) -> OnConflict:
+    """Return the value of `on_conflict`. Raises `InvalidInput` for an unknown value."""
+    for choice in get_args(OnConflict):
+        if value == choice:
+            return choice  # type: ignore[no-any-return]
+    raise InvalidInput("on_conflict", f"must be replace, keep-both or fail, got {value!r:.80}")
+
+
+def _numbered(name: str) -> Iterator[str]:
+    return (numbered(name, number) for number in itertools.count(2))
+
+
+def _with_folders(document: Document) -> Iterator[str]:
+    """Yield the name of the document, then the name with more and more folders of the origin before it, and then the
+    name with numbers."""
+    path = PurePosixPath(document.origin)
+    outer = document.origin.removesuffix(f"/{document.name}")
+    folders = path.parent.parts if outer == document.origin else PurePosixPath(outer).parts
+    folders = tuple(folder for folder in folders if folder.strip("/"))
+    for count in range(len(folders) + 1):
+        yield "/".join([*folders[len(folders) - count :], document.name])
+    yield from _numbered(document.name)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    try:
+        text = Path(path).resolve().as_posix()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InvalidInput("file", f"{str(path)[:200]!r} cannot be resolved: {error}") from None
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def read_upload(file: Any, name: str, origin: Origin | None, limit: int) -> tuple[bytes, Document]:
+    """Return the bytes of a file to upload, and the document with the values that follow from the file. If `name` or
+    `origin` is not given, it follows from the path of the file. Raises `InvalidInput` if the file cannot be read, or if
+    the file has more than `limit` bytes."""
+    data, file_name = _read_file(file, limit)
+    origin = origin or _origin_of(file, name)
+    return data, Document(
+        name=_safe_name(name or file_name),
+        namespace=DEFAULT_NAMESPACE,
+        status="ready",
+        sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data),
+        origin=origin.path,
+        root=origin.root,
+    )
+
+
+def _read_file(file: Any, limit: int) -> tuple[bytes, str]:
+    """Return the bytes and the name of a file to upload. If `file` is bytes, the name is "". Raises `InvalidInput` if
+    the file cannot be read, or if the file has more than `limit` bytes."""
+    data: bytes | None
+    if isinstance(file, (bytes, bytearray, memoryview)):
+        data, name = bytes(file), ""
+    elif isinstance(file, (str, os.PathLike)):
+        data, name = _read_path(Path(file), limit), Path(file).name
+    else:
+        try:
+            data = file.read(limit + 1)
+        except (AttributeError, UnicodeDecodeError):
+            data = None
+        label = getattr(file, "name", "")
+        name = Path(label).name if isinstance(label, str) else ""
+    if not isinstance(data, bytes):
+        raise InvalidInput("file", "must be a path, bytes, or a file opened in binary mode ('rb')")
+    _check_size(len(data), limit)
+    return data, name
+
+
+def _origin_of(file: Any, name: str) -> Origin:
+    """Return the origin of a file to upload. Bytes, and an open file that the caller has given a name, have no path."""
+    if isinstance(file, (str, os.PathLike)):
+        return Origin.of_file(file)
+    path = getattr(file, "name", None)
+    try:
+        if name or not isinstance(path, str) or not os.path.samestat(Path(path).stat(), os.fstat(file.fileno())):
+            return Origin()
+    except (AttributeError, OSError, ValueError):  # not a file of the file system
+        return Origin()
+    return Origin.of_file(path)
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidInput("file", f"has more than {limit} bytes; split the file, or raise the setting max_file_bytes")
+
+
+def _read_path(path: Path, limit: int) -> bytes:
+    try:
+        if path.is_dir():
+            raise InvalidInput("file", f"{path} is a folder; give a file (`agentformer ingest` accepts folders)")
+        if path.exists() and not path.is_file():
+            raise InvalidInput("file", f"{path} is a device or a pipe; give a regular file")
+        with path.open("rb") as file:
+            _check_size(os.fstat(file.fileno()).st_size, limit)  # before the file is read
+            return file.read(limit + 1)
+    except FileNotFoundError:
+        raise InvalidInput("file", f"{path} does not exist; check the path") from None
+    except PermissionError:
+        raise InvalidInput("file", f"{path} cannot be read: permission denied; allow this process to read it") from None
+    except InvalidInput:
+        raise
+    except (OSError, ValueError) as error:
+        raise InvalidInput("file", f"{str(path)[:200]!r} cannot be read: {error}") from None
+
+
+def _safe_name(name: Any) -> str:
+    """Return the name without unprintable characters and without parts such as `..`. The name is never used as a path.
+    Raises `InvalidInput` if no name is left."""
+    if not isinstance(name, str):
+        raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
+    printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable()).encode("utf-8", "ignore").decode()
+    parts = [part.strip() for part in printable.split("/") if part.strip() not in ("", ".", "..")]
+    if not parts:
+        raise InvalidInput("name", "is missing; give the document a name, such as report.pdf")
+    return "/".join(parts)[-_MAX_NAME:]

@@ -1,0 +1,262 @@
+"""The identity of documents: files of different folders never replace each other, and every replacement is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import agentformer
+from agentformer.cli import main
+from agentformer.errors import Conflict, InvalidInput
+from agentformer.rag.uploads import Origin
+from agentformer.types import Scope
+
+pytestmark = pytest.mark.process
+
+EXAMPLES = int(os.environ.get("AGENTFORMER_IDENTITY_EXAMPLES", "8"))
+
+
+def connect(folder: Path, **options: object) -> agentformer.AgentFormer:
+    places = {"index_dir": folder / "indexes", "upload_dir": folder / "uploads"}
+    return agentformer.connect(**places, embedder="hashing", **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["faiss", "local_json"])
+def af(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[agentformer.AgentFormer]:
+    with connect(tmp_path / "store", backend=request.param) as opened:
+        yield opened
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def names(af: agentformer.AgentFormer) -> list[str]:
+    return [document.name for document in af.rag.documents()]
+
+
+def contents(af: agentformer.AgentFormer) -> list[bytes]:
+    return sorted(af.rag.original(document.id) for document in af.rag.documents())
+
+
+def test_paths_that_share_a_base_name_are_two_documents(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    one = af.rag.upload(write(tmp_path / "p1/README.md", "The first project counts marmots."))
+    two = af.rag.upload(write(tmp_path / "p2/README.md", "The second project counts herons."))
+    assert names(af) == ["README.md", "p2/README.md"]
+    assert (one.replaced, two.replaced) == ("", "")
+    assert (one.origin, two.root) == ((tmp_path / "p1/README.md").resolve().as_posix(), "")
+    new = af.rag.upload(write(tmp_path / "p2/README.md", "The second project counts cranes now."))
+    assert (new.replaced, new.name, names(af)) == (two.id, "p2/README.md", ["README.md", "p2/README.md"])
+    assert len(contents(af)) == 2
+
+
+def test_a_path_and_an_upload_of_its_name_are_two_documents(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    path = af.rag.upload(write(tmp_path / "gate.txt", "The gate is open."))
+    upload = af.rag.upload(b"The gate is closed.", name="gate.txt")
+    again = af.rag.upload(b"The gate is locked.", name="gate.txt")
+    assert (path.replaced, upload.replaced, again.replaced, again.origin) == ("", "", upload.id, "")
+    with (tmp_path / "gate.txt").open("rb") as file:
+        assert af.rag.upload(file).id == path.id
+    (tmp_path / "gate.txt").write_text("The gate is new.")
+    with (tmp_path / "gate.txt").open("rb") as file:
+        assert af.rag.upload(file).replaced == path.id
+
+
+def test_on_conflict_keeps_both_or_fails(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    old = af.rag.upload(write(tmp_path / "rules.txt", "Boats are lifted in October."))
+    write(tmp_path / "rules.txt", "Boats are lifted in November.")
+    with pytest.raises(Conflict, match=old.id):
+        af.rag.upload(tmp_path / "rules.txt", on_conflict="fail")
+    assert names(af) == ["rules.txt"]
+    both = af.rag.upload(tmp_path / "rules.txt", on_conflict="keep-both")
+    assert (both.name, both.replaced, names(af)) == ("rules (2).txt", "", ["rules.txt", "rules (2).txt"])
+    assert af.rag.upload(tmp_path / "rules.txt", on_conflict="keep-both").unchanged
+    write(tmp_path / "rules.txt", "Boats are lifted in December.")
+    assert af.rag.upload(tmp_path / "rules.txt", on_conflict="keep-both").name == "rules (3).txt"
+    assert af.rag.upload(tmp_path / "rules.txt", on_conflict="keep-both").unchanged
+    with pytest.raises(InvalidInput, match="on_conflict"):
+        af.rag.upload(b"text", name="x.txt", on_conflict="perhaps")  # type: ignore[arg-type]
+
+
+def test_equal_bytes_of_two_places_are_two_documents(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    """Change or remove one of several documents with equal bytes: each other document is still found and cited."""
+    text = "The caretaker keeps the keys in the blue cupboard."
+    paths = [write(tmp_path / folder / "keys.txt", text) for folder in ("p1", "p2")]
+    one, two = (af.rag.upload(path) for path in paths)
+    three, four = (af.rag.upload(text.encode(), name=name) for name in ("keys.txt", "copy.txt"))
+    assert len({one.id, two.id, three.id, four.id}) == 4
+    assert not any(document.unchanged or document.replaced for document in (one, two, three, four))
+    assert af.rag.upload(paths[1]).id == two.id and af.rag.upload(text.encode(), name="copy.txt").id == four.id
+
+    new = af.rag.upload(write(paths[0], "Boats are lifted in October."))
+    assert new.replaced == one.id
+    af.rag.remove(three.id)
+    af.rag.upload(b"Boats are lifted in May.", name="copy.txt")
+    answer = af.rag.query("Where are the keys of the caretaker?")
+    assert {citation.document_id for citation in answer.citations} == {two.id}
+    assert "blue cupboard" in answer.text and af.rag.original(two.id) == text.encode()
+    af.rag.remove(two.id)
+    assert len(list(af.settings.upload_dir.rglob("*.bin"))) == 2
+    assert not [hit for hit in af.rag.query("keys caretaker cupboard").hits if "cupboard" in hit.entry.content]
+
+
+def test_a_document_of_an_older_version_adopts_the_path_of_the_same_bytes(
+    af: agentformer.AgentFormer, tmp_path: Path
+) -> None:
+    old = af.rag.upload(b"The old text.", name="a.txt")
+    metadata = {k: v for k, v in af.backend.get([old.id])[0].metadata.items() if k not in ("origin", "root")}
+    af.backend.update(old.id, {"metadata": metadata})
+    other = af.rag.upload(write(tmp_path / "other/a.txt", "Another text of this name."))
+    assert (other.replaced, other.name) == ("", "other/a.txt")
+    path = write(tmp_path / "mine/a.txt", "The old text.")
+    same = af.rag.upload(path)
+    assert (same.id, same.unchanged, same.origin) == (old.id, True, path.resolve().as_posix())
+    path.write_text("The new text.")
+    assert af.rag.upload(path).replaced == old.id
+
+
+def test_ingesting_again_keeps_the_identity(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    path = write(tmp_path / "docs/a.txt", "The text of a file.")
+    first = af.rag.upload(path, origin=Origin.of_file(path, path.parent))
+    again = af.rag.reingest(af.backend.get([first.id])[0])
+    assert (again.origin, again.root, again.name) == (first.origin, path.parent.resolve().as_posix(), first.name)
+    assert (again.replaced, names(af)) == (first.id, ["a.txt"])
+
+
+def test_concurrent_uploads_of_one_path_leave_one_version(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    origin = Origin.of_file(tmp_path / "a.txt")
+
+    def upload(number: int) -> agentformer.Document:
+        return af.rag.upload(f"Version {number} of the text.".encode(), name="a.txt", origin=origin)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(upload, range(4)))
+    (document,) = af.rag.documents()
+    replaced = [result.replaced for result in results if result.replaced]
+    assert sorted([*replaced, document.id]) == sorted(result.id for result in results)
+
+
+UPLOAD = """
+import sys, agentformer
+from agentformer.rag.uploads import Origin
+with agentformer.connect(index_dir=sys.argv[1], upload_dir=sys.argv[2], embedder="hashing") as af:
+    input()
+    for n in range(5):
+        text = f"Version {n} of process {sys.argv[3]}.".encode()
+        document = af.rag.upload(text, name="a.txt", origin=Origin("/docs/a.txt", "/docs"))
+        print(document.id, document.replaced or "-")
+"""
+
+
+def test_two_processes_that_upload_one_path_leave_one_version(tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "store/indexes"), str(tmp_path / "store/uploads")]
+    with connect(tmp_path / "store"):
+        pass
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", UPLOAD, *arguments, str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for n in range(2)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    lines = [line.split() for process in processes for line in process.communicate(timeout=120)[0].splitlines()]
+    with connect(tmp_path / "store") as af:
+        (document,) = af.rag.documents()
+        assert sorted([*(old for _, old in lines if old != "-"), document.id]) == sorted(new for new, _ in lines)
+        assert af.backend.count(Scope(kinds=("chunk",))) == document.chunks
+    assert len(lines) == 10
+
+
+folders = st.sampled_from(["", "p1", "p2", "p1/p2", "p2/p1", "ä b"])
+files = st.tuples(folders, st.sampled_from(["README.md", "a.txt", "a (2).txt"]))
+sources = st.one_of(files, st.sampled_from(["README.md", "a.txt", "a (2).txt", "p1/README.md"]))
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(st.tuples(sources, st.integers(0, 3)), max_size=8))
+def test_documents_are_those_of_a_dict_from_identity_to_bytes(
+    uploads: list[tuple[tuple[str, str] | str, int]],
+) -> None:
+    """Upload files and texts in any order, and compare the stored documents with a dict after each upload. A key of the
+    dict is the file, or the name of an upload without a path."""
+    with tempfile.TemporaryDirectory() as folder, connect(Path(folder).resolve() / "store", backend="local_json") as af:
+        model: dict[tuple[str, str] | str, tuple[str, bytes]] = {}
+        for source, number in uploads:
+            data = f"The text with the number {number}.".encode()
+            if isinstance(source, str):
+                document = af.rag.upload(data, name=source)
+            else:
+                path = Path(folder).resolve().joinpath(*source)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+                document = af.rag.upload(path)
+            former_id, former = model.get(source, ("", data))
+            assert (document.unchanged, document.replaced) == (
+                former_id != "" and former == data,
+                former_id if former != data else "",
+            )
+            model[source] = (document.id, data)
+            assert {each.id: af.rag.original(each.id) for each in af.rag.documents()} == dict(model.values())
+            from_paths = [each.name for each in af.rag.documents() if each.origin]
+            assert len(from_paths) == len(set(from_paths))
+
+
+def command(folder: Path, *arguments: str, code: int = 0) -> str:
+    options = ["--index-dir", str(folder / "indexes"), "--upload-dir", str(folder / "uploads")]
+    embedder = ["--embedder", "hashing"]
+    result = CliRunner().invoke(main, [*arguments, *options, *embedder])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_the_command_keeps_files_of_two_folders_and_reports_replacements(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "p1/README.md", "Marmots whistle."), write(tmp_path / "p2/README.md", "Herons stand.")
+    folders = [str(one.parent), str(two.parent)]
+    first = json.loads(command(tmp_path, "ingest", *folders, "--json"))["documents"]
+    assert [(d["name"], d["status"], d["replaced"]) for d in first] == [
+        ("p1/README.md", "ready", ""),
+        ("p2/README.md", "ready", ""),
+    ]
+    assert command(tmp_path, "ingest", *folders).count("unchanged") == 3
+    two.write_text("Herons fly.")
+    failed = command(tmp_path, "ingest", "--on-conflict", "fail", *folders, code=1)
+    assert "stored with other content" in failed and "1 unchanged, 1 failed" in failed
+    output = command(tmp_path, "ingest", *folders)
+    assert f"replaced {first[1]['id']}" in output
+    listed = json.loads(command(tmp_path, "list", "--json"))["documents"]
+    assert sorted(d["name"] for d in listed) == ["p1/README.md", "p2/README.md"]
+
+
+def test_remove_and_forget_take_names_and_beginnings_of_ids(tmp_path: Path) -> None:
+    with connect(tmp_path) as af:
+        af.rag.upload(b"The first text.", name="a.txt")
+        second = af.rag.upload(b"The second text.", name="b.txt")
+        third = af.rag.upload(b"The third text.", name="c.txt")
+        fact = af.memory.store("Marmots whistle.", title="Marmots")
+        other = af.memory.store("Herons stand.")
+    assert "matches several" in command(tmp_path, "remove", "a.txt", second.id[:4], code=2)
+    assert "there is no document" in command(tmp_path, "remove", "a.txt", "nothing", code=2)
+    assert "removed 2" in command(tmp_path, "remove", "a.txt", second.id[:-1], "a.txt")
+    assert "there is no document" in command(tmp_path, "remove", "Marmots", code=2)
+    assert "matches several" in command(tmp_path, "forget", fact.id[:4], code=2)
+    assert "agentformer remove" in command(tmp_path, "forget", "c.txt", code=2)
+    assert "entries deleted: 2" in command(tmp_path, "forget", "Marmots", other.id[:-1])
+    with connect(tmp_path) as af:
+        assert [document.id for document in af.rag.documents()] == [third.id]
+        assert not af.backend.count(Scope(kinds=("fact",)))
