@@ -19,7 +19,7 @@ from agentformer.errors import InvalidInput, NotFound
 from agentformer.records import fields
 from agentformer.records.fields import MAX_CONTENT
 from agentformer.settings import Settings, load_settings
-from agentformer.types import Hits, Query, Scope
+from agentformer.types import Hits, MemoryEntry, Query, Scope
 
 if TYPE_CHECKING:
     from agentformer.factory import AgentFormer
@@ -75,29 +75,36 @@ def object_of(text: str) -> dict[str, Any]:
     return value
 
 
-def id_of(af: AgentFormer, argument: str, scope: Scope, noun: str) -> str:
-    """Return the id of the entry in `scope` that the argument names. The argument is an id, the beginning of an id, or
-    the name of a document or the title of another entry. `noun` is the word for an entry of the scope in an error.
-    Raises `NotFound` if no entry matches, and `InvalidInput` if several entries match."""
+def id_of(af: AgentFormer, argument: str, scope: Scope) -> str:
+    """Return the id of the entry in `scope` that the argument names. The argument is an id, the beginning of an id, the
+    name of a document, or the title of another entry. Raises `NotFound` if no entry matches, and `InvalidInput` if
+    several entries match."""
     from agentformer.memory.backends import all_entries
 
-    if any(entry.namespace == scope.namespace for entry in af.backend.get([argument])):
+    documents = scope.kinds == ("document",)
+    if any(
+        e.namespace == scope.namespace and (e.kind in scope.kinds or not documents) for e in af.backend.get([argument])
+    ):
         return argument
-    matches = [
-        entry for entry in all_entries(af.backend, scope) if argument in (entry.title, entry.metadata.get("name"))
-    ]
-    if not matches and len(argument) >= _MIN_PREFIX:
+    named = dataclasses.replace(scope, metadata={"name": argument}) if documents else scope
+    matches = {entry.id for entry in all_entries(af.backend, named) if argument == _name(entry)}
+    if len(argument) >= _MIN_PREFIX:
         page = af.backend.list(scope, after=argument.lower(), limit=_NAMED)  # in the order of ids
-        matches = [entry for entry in page if entry.id.startswith(argument.lower())]
+        matches |= {entry.id for entry in page if entry.id.startswith(argument.lower())}
     if not matches:
         raise NotFound(
-            f"there is no {noun} {argument:.200} in namespace {scope.namespace}; give an id, the beginning of an id, "
-            "or a name, or use --namespace to select another namespace"
+            f"there is no {'document' if documents else 'entry'} {argument:.200} in namespace {scope.namespace}; "
+            "give an id, the beginning of an id, or a name, or use --namespace to select another namespace"
         )
     if len(matches) > 1:
-        ids = ", ".join(entry.id for entry in matches[:_NAMED])
+        ids = ", ".join(sorted(matches)[:_NAMED])
         raise InvalidInput("ID", f"{argument:.200} matches several entries; give one of these ids: {ids}")
-    return matches[0].id
+    return matches.pop()
+
+
+def _name(entry: MemoryEntry) -> str:
+    """Return the name of a document or the title of another entry. A part of a document has no name."""
+    return "" if entry.source else entry.content if entry.kind == "document" else entry.title
 
 
 def source_of(text: str) -> dict[str, str]:
@@ -136,19 +143,9 @@ def _metadata_of(conditions: Sequence[str]) -> dict[str, Any]:
 
 
 def document_id_of(af: AgentFormer, name: str | None, namespace: str) -> str | None:
-    """Return the id of the document with this name or id. Return None if `name` is None. Raises `NotFound` if there is
-    no such document, and `InvalidInput` if several documents have this name."""
-    if name is None:
-        return None
-    documents = af.rag.documents(namespace=namespace)
-    ids = [document.id for document in documents if name in (document.id, document.name)]
-    if len(ids) > 1:
-        raise InvalidInput("--document", f"several documents have this name; give one of the ids {', '.join(ids)}")
-    if not ids:
-        raise NotFound(
-            f"there is no document {name!r:.200} in namespace {namespace}; `agentformer list` shows the names"
-        )
-    return ids[0]
+    """Return the id of the document with this name, id or beginning of an id. Return None if `name` is None. Raises the
+    errors of `id_of`."""
+    return None if name is None else id_of(af, name, Scope(namespace, kinds=("document",)))
 
 
 def check_tools(option: str, names: Collection[str], tools: Collection[str]) -> None:

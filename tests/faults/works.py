@@ -23,6 +23,7 @@ from writers import Desk, Step, Work
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable
 from agentformer.memory.backends.faiss import DATABASE_FILE
+from agentformer.rag.documents import Document
 from agentformer.records.schema import MIGRATIONS
 from agentformer.types import Matrix, MemoryEntry, Query, Scope, Use
 
@@ -188,6 +189,25 @@ DOCUMENTS = (
     _upload("b.md", _text("b")),
     _remove_document("b.md"),
 )
+
+
+def _upload_path(path: str, data: bytes) -> Step:
+    def step(desk: Desk) -> Document:
+        file = desk.folder / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(data)
+        return desk.af.rag.upload(file)
+
+    return step
+
+
+REPLACED = (  # two files with equal names and bytes are replaced one after the other
+    _upload_path("one/a.txt", _text("a")),
+    _upload_path("two/a.txt", _text("a")),
+    _upload_path("one/a.txt", _text("a", 2)),
+    _upload_path("two/a.txt", _text("a", 3)),
+    _upload_path("one/a.txt", _text("a")),
+)
 REFUSED = (_upload("a.txt", _text("a")), _upload("a.txt", b"%PDF-1.7 and nothing of one"))  # the usable one stays
 
 
@@ -346,6 +366,8 @@ def _works() -> Iterator[Work]:
         yield replace(work, name=f"{name} local_json", backend="local_json", kills=int(name in ("store", "clean")))
     yield Work("long", (_store(_LONG), _update(_LONG, content=_LONG + " The end.")), kills=0)
     yield Work("refused", REFUSED)
+    yield Work("replaced", REPLACED, kills=3)
+    yield Work("replaced local_json", REPLACED, backend="local_json", kills=2)
     yield Work("outage", OUTAGE, _without_embedder)
     yield Work("reembed", REEMBED, _hashed, embedder="auto")
     yield Work("snapshot", SNAPSHOT)

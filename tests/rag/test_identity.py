@@ -10,10 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import agentformer
@@ -183,38 +184,81 @@ def test_two_processes_that_upload_one_path_leave_one_version(tmp_path: Path) ->
     assert len(lines) == 10
 
 
-folders = st.sampled_from(["", "p1", "p2", "p1/p2", "p2/p1", "ä b"])
-files = st.tuples(folders, st.sampled_from(["README.md", "a.txt", "a (2).txt"]))
-sources = st.one_of(files, st.sampled_from(["README.md", "a.txt", "a (2).txt", "p1/README.md"]))
+# Names that are easily confused: equal base names, upper and lower case, two Unicode forms of one letter, dots, spaces.
+FOLDERS = ("", "p1", "P1", "p1/p2", "p2/p1", "\u00e4 b", "a\u0308 b", "p1.d")
+NAMES = ("README.md", "readme.md", "\u00e4.txt", "a\u0308.txt", "a.txt", "a (2).txt", "a.b.txt")
+SPELLINGS = ("{0}/{1}", "./{0}/{1}", "{0}/./{1}", "other/../{0}/{1}", "link/{0}/{1}", "{2}/{0}/{1}", "{2}//{0}//{1}")
+places = st.tuples(st.sampled_from(FOLDERS), st.sampled_from(NAMES))
+texts = st.integers(0, 3).map(lambda number: f"The text with the number {number}.".encode())
+steps = st.one_of(
+    st.tuples(st.just("upload a path"), places, st.sampled_from(SPELLINGS), texts),
+    st.tuples(st.just("upload a name"), places, texts),
+    st.tuples(st.just("ingest a folder"), st.sampled_from(FOLDERS), st.sampled_from(("{0}/", "./{0}", "link/{0}/"))),
+    st.tuples(st.just("remove"), st.integers(0, 9)),
+)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(st.lists(st.tuples(sources, st.integers(0, 3)), max_size=8))
+class Model:
+    """A dict from the identity of each document to its id and its bytes. The identity is the real path of a file, or
+    the name of an upload without a path."""
+
+    def __init__(self, af: agentformer.AgentFormer, folder: Path) -> None:
+        self.af, self.folder = af, folder
+        self.documents: dict[tuple[str, str], tuple[str, bytes]] = {}
+
+    def check(self, key: tuple[str, str], data: bytes, document: agentformer.Document) -> None:
+        former_id, former = self.documents.get(key, ("", b""))
+        assert (document.status, document.unchanged) == ("ready", former == data)
+        assert document.replaced == (former_id if former != data else "")
+        assert (document.id == former_id) == document.unchanged
+        self.documents[key] = document.id, data
+
+    def run(self, kind: str, *step: Any) -> None:
+        if kind == "upload a path":
+            (parent, name), spelling, data = step
+            file = self.folder / parent / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+            path = spelling.format(parent or ".", name, self.folder)
+            self.check(("path", os.path.realpath(file)), data, self.af.rag.upload(path))
+        elif kind == "upload a name":
+            (parent, name), data = step
+            name = f"{parent}/{name}".lstrip("/")
+            self.check(("name", name), data, self.af.rag.upload(data, name=name))
+        elif kind == "ingest a folder":
+            parent, spelling = step
+            (self.folder / parent).mkdir(parents=True, exist_ok=True)
+            root = Path(spelling.format(parent or "."))
+            for file in sorted(path for path in root.rglob("*") if path.is_file()):
+                document = self.af.rag.upload(file, name=str(file.relative_to(root)), origin=Origin.of_file(file, root))
+                self.check(("path", os.path.realpath(file)), file.read_bytes(), document)
+        elif self.documents:
+            key = sorted(self.documents)[step[0] % len(self.documents)]
+            self.af.rag.remove(self.documents.pop(key)[0])
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(steps, max_size=12))
 def test_documents_are_those_of_a_dict_from_identity_to_bytes(
-    uploads: list[tuple[tuple[str, str] | str, int]],
+    monkeypatch: pytest.MonkeyPatch, steps: list[tuple[Any, ...]]
 ) -> None:
-    """Upload files and texts in any order, and compare the stored documents with a dict after each upload. A key of the
-    dict is the file, or the name of an upload without a path."""
-    with tempfile.TemporaryDirectory() as folder, connect(Path(folder).resolve() / "store", backend="local_json") as af:
-        model: dict[tuple[str, str] | str, tuple[str, bytes]] = {}
-        for source, number in uploads:
-            data = f"The text with the number {number}.".encode()
-            if isinstance(source, str):
-                document = af.rag.upload(data, name=source)
-            else:
-                path = Path(folder).resolve().joinpath(*source)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
-                document = af.rag.upload(path)
-            former_id, former = model.get(source, ("", data))
-            assert (document.unchanged, document.replaced) == (
-                former_id != "" and former == data,
-                former_id if former != data else "",
-            )
-            model[source] = (document.id, data)
-            assert {each.id: af.rag.original(each.id) for each in af.rag.documents()} == dict(model.values())
+    """Upload files under several spellings of their paths, folders, and texts under names, in any order, and compare
+    the stored documents with a dict after each step."""
+    with tempfile.TemporaryDirectory() as place, connect(Path(place) / "store", backend="local_json") as af:
+        folder = Path(place) / "files"
+        (folder / "other").mkdir(parents=True)
+        (folder / "link").symlink_to(folder, target_is_directory=True)
+        monkeypatch.chdir(folder)
+        model = Model(af, folder)
+        for step in steps:
+            model.run(*step)
+            assert {each.id: af.rag.original(each.id) for each in af.rag.documents()} == dict(model.documents.values())
             from_paths = [each.name for each in af.rag.documents() if each.origin]
             assert len(from_paths) == len(set(from_paths))
+            assert len(list(af.settings.upload_dir.rglob("*.bin"))) == len(
+                {data for _, data in model.documents.values()}
+            )
+        monkeypatch.undo()
 
 
 def command(folder: Path, *arguments: str, code: int = 0) -> str:

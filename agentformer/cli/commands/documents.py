@@ -183,7 +183,7 @@ def remove(documents: tuple[str, ...], namespace: str, as_json: bool, **options:
     """
     with open_existing(**options) as af:
         scope = Scope(namespace, kinds=("document",), include_archived=True)
-        ids = list(dict.fromkeys(id_of(af, argument, scope, "document") for argument in documents))
+        ids = list(dict.fromkeys(id_of(af, argument, scope) for argument in documents))
         for document_id in ids:
             af.rag.remove(document_id, namespace=namespace)
     print_result({"removed": ids}, f"removed {len(ids)}", as_json=as_json)

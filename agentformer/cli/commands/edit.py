@@ -147,7 +147,7 @@ def _forget_ids(af: AgentFormer, ids: Sequence[str], namespace: str) -> int:
     """Delete the entries with these ids, and return the number of deleted entries. If one of the entries does not exist
     or is a part of a document, nothing is deleted."""
     scope = Scope(namespace, include_archived=True)
-    ids = [id_of(af, argument, scope, "entry") for argument in ids]
+    ids = [id_of(af, argument, scope) for argument in ids]
     for entry_id in ids:
         _check_memory(af, entry_id, namespace, "delete it with: agentformer remove ID")
     deleted = 0
