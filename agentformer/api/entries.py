@@ -49,13 +49,17 @@ def find_entry(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
 
 
 def entries_json(entries: Iterable[MemoryEntry]) -> list[dict[str, Any]]:
-    """Return the entries as JSON objects."""
-    return [entry_to_json(entry) for entry in entries]
+    """Return the entries as JSON objects. The origin of a document is left out, because it is a path on the server."""
+    values = [entry_to_json(entry) for entry in entries]
+    for value in values:
+        if value["kind"] == "document":
+            value["metadata"] = {name: v for name, v in value["metadata"].items() if name not in ("origin", "root")}
+    return values
 
 
 def entry_response(entry: MemoryEntry) -> Response:
     """Return a response with status 200 and the entry as JSON. The header `ETag` contains the version of the entry."""
-    return reply(entry_to_json(entry), headers=_etag(entry))
+    return reply(entries_json([entry])[0], headers=_etag(entry))
 
 
 def stored_response(entry: MemoryEntry, grant: Grant) -> Response:

@@ -60,6 +60,18 @@ def test_pages_of_a_list_have_each_document_once(client: Any) -> None:
     assert (seen, pages) == (ids, 3)
 
 
+def test_no_answer_has_the_path_of_a_file_on_the_server(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "keys.txt").write_text(KEYS)
+    document = client.application.extensions["agentformer"].rag.upload(tmp_path / "keys.txt")
+    assert document.origin == (tmp_path / "keys.txt").resolve().as_posix()
+    query = client.post("/api/rag/query", json={"question": "Where are the keys?"})
+    listed = client.get("/api/memory", query_string={"kind": "document"})
+    assert [entry["id"] for entry in listed.json["entries"]] == [document.id]
+    single = [client.get(f"{place}/{document.id}") for place in ("/api/rag/documents", "/api/memory")]
+    for answer in (query, listed, *single, client.get("/api/rag/documents")):
+        assert answer.status_code == 200 and tmp_path.name not in answer.text
+
+
 def test_the_last_page_has_no_next(client: Any) -> None:
     assert client.get("/api/rag/documents").json == {"documents": [], "next": None}
     bring(client, b"One.", "one.txt")
