@@ -362,4 +362,5 @@ def _unique_keys(entry: MemoryEntry) -> Iterator[tuple[str, ...]]:
     if block := block_key(entry):
         yield block
     if entry.kind == "document":
-        yield "document", *identity(document_of(entry))
+        document = document_of(entry)
+        yield "document path" if document.origin else "document name", *identity(document)

@@ -148,10 +148,13 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "half a reference": (lambda out: changed(out, FACT, source_type="ticket"), "given together"),
     "a document of another name": (lambda out: changed(out, DOCUMENT, content="other.txt"), "differs from its content"),
     "a document of fewer than no pages": (lambda out: in_document(out, pages=-1), "pages of a document"),
-    "a document twice": (lambda out: added(out, DOCUMENT, id="another"), "the same document name"),
-    "the same bytes twice": (
+    "a document path twice": (
         lambda out: (added(out, DOCUMENT, id="another", content="b.txt"), in_document(out, "another", name="b.txt")),
-        "the same original",
+        "the same document path",
+    ),
+    "a document name twice": (
+        lambda out: (in_document(out, origin=""), added(out, DOCUMENT, id="another")),
+        "the same document name",
     ),
     "a core block twice": (
         lambda out: [added(out, FACT, id=each, tier="core", kind="block", title="persona") for each in "ab"],

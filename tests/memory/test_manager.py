@@ -329,7 +329,7 @@ def test_counts_of_gathered_uses_survive_closing(tmp_path: Path) -> None:
 
 def test_passages_of_answers_are_counted_too(af: AgentFormer, memory: MemoryManager) -> None:
     af.rag.upload(b"The harbour opens at nine.\n", name="a.txt")
-    af.rag.upload(b"The harbour opens at nine.\n", name="b.txt")
+    af.rag.upload(b"The harbour opens at nine.\n", name="a.txt")
     af.rag.query("When does the harbour open?")
     (chunk,) = memory.list(kinds=["chunk"])
     (document,) = memory.list(kinds=["document"])
