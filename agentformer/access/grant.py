@@ -33,7 +33,7 @@ class Grant:
 
     def require(self, need: Need) -> None:
         """Raise `Forbidden` if the caller does not have this right. See `may`."""
-        for right in RIGHTS[:2] if need == "change" else (need,):
+        for right in ("read", "write") if need == "change" else (need,):
             if not self.may(right):
                 raise Forbidden(f"this key does not have the right to {right}; use a key that has this right")
 

@@ -63,6 +63,7 @@ def test_rights_are_in_order_and_namespaces_are_not_repeated(store: KeyStore) ->
     assert [stored.id for stored in store.all()] == [key.id, other.id]
     store.revoke(key.id)
     assert store.all() == (other,)
+    assert store.make("all", ["admin", "write", "read"])[0].rights == ("read", "write", "admin")
 
 
 def test_a_request_does_not_wait_for_a_process_that_changes_the_keys(store: KeyStore, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer import AgentFormer
-from agentformer.agent.conversation import alternate, brief, quote_result, system_prompt
-from agentformer.types import ChatMessage
+from agentformer.agent.conversation import Conversation, alternate, brief, excerpt, quote_result, system_prompt
+from agentformer.types import ChatMessage, ToolCall
 from tests.agent.conftest import Make, Open
 from tests.agent.scripted import calls, says
 
@@ -67,6 +67,48 @@ def test_a_conversation_begins_with_the_user_and_nobody_speaks_twice_in_a_row(me
     )
     text = "\n\n".join(message.content for message in found)
     assert all(message.content in text for message in messages if message.role != "system")
+
+
+def sizes_of_results(conversation: Conversation) -> list[int]:
+    return [message.content.count("x") for message in conversation.messages if message.role == "tool"]
+
+
+def test_results_of_one_reply_share_the_limit_of_tokens() -> None:
+    for limit, given, shown in [
+        (100, [50], [50]),
+        (100, [51], [50]),  # one result has at most half of the limit
+        (120, [40, 40, 80], [40, 40, 40]),
+        (120, [10, 90, 90], [10, 55, 55]),
+        (121, [40, 40, 40], [40, 40, 40]),
+        (100, [10, 90], [10, 50]),
+    ]:
+        conversation = Conversation("", [ChatMessage("user", "?")], lambda text: text.count("x"), limit)
+        called = [ToolCall(str(number), "rag_list", {}) for number in range(len(given))]
+        conversation.add("", called, [("x" * size, False) for size in given])
+        assert sizes_of_results(conversation) == shown, (limit, given)
+
+
+def test_older_results_are_shortened_if_all_results_together_exceed_the_limit() -> None:
+    for added, first in ((100, 500), (101, 200)):
+        conversation = Conversation("", [ChatMessage("user", "?")], lambda text: text.count("x"), 1_100)
+        for size in (500, 500, added):
+            conversation.add("", [ToolCall("1", "rag_list", {})], [("x" * size, False)])
+        assert sizes_of_results(conversation) == [first, 500, added]
+        assert ("300 more characters" in conversation.messages[3].content) == (first == 200)
+    conversation.shrink([ChatMessage("user", "?")])  # to a quarter of the limit, with all results
+    assert sizes_of_results(conversation) == [200, 200, 101]
+
+
+def test_an_excerpt_has_an_ellipsis_if_text_is_left_out() -> None:
+    for text, expected in [
+        ("a" * 5, "a" * 5),
+        ("a" * 6, "aaaaa…"),
+        ("a\n b", "a b"),
+        (" " * 15 + "a" * 5, "a" * 5),
+        (" " * 16 + "a" * 5, "aaaa…"),  # only the first 20 characters are read
+    ]:
+        assert excerpt(text, 5) == expected, text
+    assert (excerpt("a" * 200), excerpt("a" * 201)) == ("a" * 200, "a" * 200 + "…")
 
 
 def test_the_rules_name_only_tools_that_there_are() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from agentformer import AgentFormer
 from agentformer.agent.calls import CallResult
-from agentformer.agent.citations import find_citations
+from agentformer.agent.citations import Citations, find_citations
 from agentformer.types import MemoryEntry, Source, ToolCall
 from tests.agent.conftest import Make
 from tests.agent.scripted import calls, says
@@ -58,6 +58,8 @@ def test_a_printed_label_is_a_page_too() -> None:
 
 def test_a_short_name_counts_in_brackets_only() -> None:
     assert find_citations("A boat is a boat.", [shown(1, name="a")], []).known == ()
+    assert find_citations("As a.md says.", [shown(1, name="a.md")], []).known == ()
+    assert len(find_citations("As a.txt says.", [shown(1, name="a.txt")], []).known) == 1
     assert len(find_citations("A boat [a, 1].", [shown(1, name="a")], []).known) == 1
 
 
@@ -65,6 +67,38 @@ def test_a_document_that_the_context_recalled_can_be_cited() -> None:
     source = Source("d", "rules.pdf", 2, "2", 0, len(BOATS))
     found = find_citations("In October [rules.pdf, 2].", [], [MemoryEntry("e", BOATS, kind="chunk", source=source)])
     assert [(cited.page, cited.quote, cited.entry_id) for cited in found.known] == [(2, BOATS, "e")]
+
+
+def read(**texts: str) -> CallResult:
+    """A result of a tool with one passage of each document."""
+    passages = [
+        {"document": f"{name}.pdf", "page": 1, "content": text, "id": f"id of {name}"} for name, text in texts.items()
+    ]
+    return CallResult(ToolCall("c", "rag_search", {}), "", False, 0.0, {"passages": passages})
+
+
+def test_a_name_in_a_sentence_copied_from_another_document_is_not_cited() -> None:
+    letter = "The office asks everybody to read rules.pdf in October."
+    for answer, own, documents, copied in [
+        (letter, BOATS, [], ("rules.pdf",)),
+        ("It asks everybody to read RULES.PDF!", BOATS, [], ("rules.pdf",)),
+        ("rybody to read rules.pdf", BOATS, [], ("rules.pdf",)),  # 12 letters before the name
+        ("ybody to read rules.pdf", BOATS, ["rules.pdf"], ()),
+        ("We ask everyone to read rules.pdf", BOATS, ["rules.pdf"], ()),
+        (letter, letter, ["rules.pdf"], ()),  # the document itself has the sentence, too
+        (f"{letter} Boats are lifted then [rules.pdf, 1].", BOATS, ["rules.pdf"], ()),
+        (f"{letter} As letter.pdf says.", BOATS, ["letter.pdf"], ("rules.pdf",)),
+        ("In October.", BOATS, [], ()),
+    ]:
+        found = find_citations(answer, [read(rules=own, letter=letter)], [])
+        assert ([cited.document for cited in found.known], found.copied) == (documents, copied), answer
+        assert all(cited.entry_id == f"id of {cited.document.removesuffix('.pdf')}" for cited in found.known)
+
+
+def test_unknown_pages_and_copied_names_are_warnings() -> None:
+    unknown, copied = Citations((), ("a.pdf, 7",), ("b.pdf",)).warnings()
+    assert unknown == "the answer cites a.pdf, 7, but the model has not read this page; check the citation"
+    assert copied == "the answer contains the name b.pdf only in copied text, so b.pdf is not cited"
 
 
 def test_tools_that_give_no_places_are_passed_over() -> None:

@@ -1,8 +1,10 @@
-"""Validation of incoming MCP messages, and the grant of a request."""
+"""Validation of incoming MCP messages, the limits of their size, and the grant of a request."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.access.keys import KeyStore
+from agentformer.mcp_server.http import AccessMiddleware
 from agentformer.mcp_server.server import intersection
 from agentformer.mcp_server.stdio import line_error, needs_response
 
@@ -70,3 +74,57 @@ def test_the_intersection_of_two_grants_allows_what_both_allow() -> None:
     assert intersection(EVERYTHING, server).namespaces == ("work",)
     assert intersection(key, EVERYTHING) == key
     assert not intersection(key, Grant(frozenset({"read"}), ("elsewhere",))).rights
+
+
+def answer(middleware: AccessMiddleware, pieces: list[bytes], declared: str = "", method: str = "POST") -> list[Any]:
+    """Return the size of the body that reaches the application, or the status and the headers of the refusal. If there
+    are no pieces, the client disconnects."""
+    events = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+    events = [*events[:-1], {**events[-1], "more_body": False}] if events else [{"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return events.pop(0)
+
+    async def send(message: Any) -> None:
+        if isinstance(message, int):
+            sent.append(message)
+        elif message["type"] == "http.response.start":
+            sent.extend((message["status"], dict(message["headers"])))
+
+    headers = [(b"host", b"localhost"), *([(b"content-length", declared.encode())] if declared else [])]
+    scope = {"type": "http", "method": method, "headers": headers, "client": ("127.0.0.1", 1)}
+    asyncio.run(middleware(scope, receive, send))
+    return sent
+
+
+def test_bodies_are_accepted_up_to_each_limit(tmp_path: Path) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(len((await receive())["body"]))
+
+    most, small = 100_000, 64 * 1024
+    middleware = AccessMiddleware(app, KeyStore(tmp_path), max_bytes=most)
+    cases: list[tuple[int, list[int], str, int]] = [  # bytes of other requests, sizes of the pieces, declared size
+        (0, [most], "", most),
+        (0, [most + 1], "", 413),
+        (0, [most // 2, most // 2], "", most),
+        (0, [most // 2, most // 2 + 1], "", 413),
+        (0, [1], f"{most}", 1),
+        (0, [1], f"{most + 1}", 413),
+        (0, [1], "9" * 19, 413),
+        (0, [1], "x", 1),
+        (3 * most, [most], "", most),
+        (4 * most, [small], "", small),
+        (3 * most + 1, [most], "", 429),
+        (4 * most, [small, 1], "", 429),
+        (4 * most, [small + 1], "", 429),
+    ]
+    for others, sizes, declared, expected in cases:
+        middleware._bytes_in_memory = others
+        result = answer(middleware, [b" " * size for size in sizes], declared)
+        assert result[0] == expected, (others, sizes, declared)
+        assert middleware._bytes_in_memory == others, (others, sizes, declared)
+    assert result[1][b"retry-after"] == b"5"
+    middleware._bytes_in_memory = 0
+    assert answer(middleware, []) == []
+    assert answer(middleware, [b"1"], method="GET")[0] == 405

@@ -82,11 +82,21 @@ def test_a_document_that_is_too_long_for_one_reading_says_where_to_go_on(
         assert f"[page {page.number} of {len(pages)}]\n{page.text}\n" in whole
         assert resources.read_resource(af, Caller(), f"{uri}/pages/{page.number}").contents[0].text == page.text
 
-    monkeypatch.setattr(resources, "_MAX_CHARS", len(pages[0].text) + 1)
-    cut = resources.read_resource(af, Caller(), uri).contents[0].text
-    assert cut.startswith(f"[page 1 of {len(pages)}]\n{pages[0].text}\n")
-    if len(pages) > 1:
-        assert cut.endswith(f"[pages 2 to {len(pages)} are at {uri}/pages/NUMBER]\n")
+    two = len(pages[0].text) + len(pages[1].text)
+    for limit, shown in ((1, 1), (two - 1, 1), (two, 2), (two + 1, 2)):
+        monkeypatch.setattr(resources, "_MAX_CHARS", limit)
+        cut = resources.read_resource(af, Caller(), uri).contents[0].text
+        assert cut.startswith(f"[page 1 of {len(pages)}]\n{pages[0].text}\n")
+        assert cut.count("[page ") == shown, limit
+        assert cut.endswith(f"[pages {shown + 1} to {len(pages)} are at {uri}/pages/NUMBER]\n")
+
+
+def test_a_resource_says_the_number_of_pages_and_the_size_of_a_text(af: AgentFormer) -> None:
+    for name, text, pages in (("a.txt", b"One.", "1 page"), ("b.txt", b"One.\fTwo.", "2 pages"), ("c.md", b"# One", "1 page")):
+        af.rag.upload(text, name=name, namespace=name)
+        (resource,) = resources.list_resources(af, Caller(namespace=name), None).resources
+        assert resource.description is not None and f", {pages}, namespace {name}" in resource.description
+        assert resource.size == (None if name == "c.md" else len(text))
 
 
 @pytest.mark.parametrize(
