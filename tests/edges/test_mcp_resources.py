@@ -92,7 +92,11 @@ def test_a_document_that_is_too_long_for_one_reading_says_where_to_go_on(
 
 
 def test_a_resource_says_the_number_of_pages_and_the_size_of_a_text(af: AgentFormer) -> None:
-    for name, text, pages in (("a.txt", b"One.", "1 page"), ("b.txt", b"One.\fTwo.", "2 pages"), ("c.md", b"# One", "1 page")):
+    for name, text, pages in (
+        ("a.txt", b"One.", "1 page"),
+        ("b.txt", b"One.\fTwo.", "2 pages"),
+        ("c.md", b"# One", "1 page"),
+    ):
         af.rag.upload(text, name=name, namespace=name)
         (resource,) = resources.list_resources(af, Caller(namespace=name), None).resources
         assert resource.description is not None and f", {pages}, namespace {name}" in resource.description
