@@ -74,7 +74,7 @@ def sizes_of_results(conversation: Conversation) -> list[int]:
 
 
 def test_results_of_one_reply_share_the_limit_of_tokens() -> None:
-    for limit, given, shown in [
+    for limit, sizes, shown in [
         (100, [50], [50]),
         (100, [51], [50]),  # one result has at most half of the limit
         (120, [40, 40, 80], [40, 40, 40]),
@@ -83,9 +83,9 @@ def test_results_of_one_reply_share_the_limit_of_tokens() -> None:
         (100, [10, 90], [10, 50]),
     ]:
         conversation = Conversation("", [ChatMessage("user", "?")], lambda text: text.count("x"), limit)
-        called = [ToolCall(str(number), "rag_list", {}) for number in range(len(given))]
-        conversation.add("", called, [("x" * size, False) for size in given])
-        assert sizes_of_results(conversation) == shown, (limit, given)
+        called = [ToolCall(str(number), "rag_list", {}) for number in range(len(sizes))]
+        conversation.add("", called, [("x" * size, False) for size in sizes])
+        assert sizes_of_results(conversation) == shown, (limit, sizes)
 
 
 def test_older_results_are_shortened_if_all_results_together_exceed_the_limit() -> None:
