@@ -43,51 +43,53 @@ WORDS = ("numbat", "kakapo", "axolotl", "dugong", "fossa", "gharial", "jerboa", 
 DECAY = Decay({"context": 0.9, "decisions": 0.5}, MOMENT + timedelta(days=3))
 FORK: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
 FORK.set_forkserver_preload(["agentformer.memory.backends.faiss.indexes", "agentformer.testing"])
+CLOSE = ("close", (), {})
 Open = Callable[[Path], MemoryBackend]
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 def faiss(folder: Path) -> MemoryBackend:
     return FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
 
 
-def serve(opened: Open, folder: Path, calls: Connection) -> None:
-    """Make each call that arrives, and send what it returns or raises."""
+def serve(opened: Open, folder: Path, pipe: Connection) -> None:
+    """Make the calls that arrive, and send the list of what they return, or the error that one of them raises."""
     backend = opened(folder)
     while True:
-        name, args, options = calls.recv()
-        result: Any = None
+        results: list[Any] = []
         try:
-            if name == "close":
-                backend.close()
-                backend = opened(folder)
-            else:
-                result = getattr(backend, name)(*args, **options)
+            for name, args, options in pipe.recv():
+                if name == "close":
+                    backend.close()
+                    backend = opened(folder)
+                result = getattr(backend, name)(*args, **options) if name != "close" else None
+                results.append((list(result), result.warnings) if isinstance(result, Hits) else result)
         except AgentFormerError as error:
-            calls.send((False, error))
+            pipe.send(error)
         else:
-            calls.send((True, (list(result), result.warnings) if isinstance(result, Hits) else result))
+            pipe.send(results)
 
 
 class Worker:
     """A process that has the store open."""
 
     def __init__(self, opened: Open, folder: Path) -> None:
-        self._calls, theirs = FORK.Pipe()
+        self._pipe, theirs = FORK.Pipe()
         self._process = FORK.Process(target=serve, args=(opened, folder, theirs), daemon=True)
         self._process.start()
         theirs.close()
 
-    def call(self, name: str, *args: Any, **options: Any) -> Any:
-        self._calls.send((name, args, options))
-        done, result = self._calls.recv()
-        if not done:
-            raise result
-        return Hits(*result) if name == "search" else result
+    def call(self, *calls: Call) -> list[Any]:
+        self._pipe.send(calls)
+        results = self._pipe.recv()
+        if isinstance(results, Exception):
+            raise results
+        return [Hits(*r) if name == "search" else r for (name, *_), r in zip(calls, results, strict=True)]
 
     def kill(self) -> None:
         self._process.kill()
         self._process.join()
-        self._calls.close()
+        self._pipe.close()
 
 
 class Workers:
@@ -100,17 +102,18 @@ class Workers:
         self.counts: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *args, **options: self._worker().call(name, *args, **options)
+        return lambda *args, **options: self.together((name, args, options))[0]
 
-    def _worker(self) -> Worker:
-        return self._workers[self._choose.randrange(2)]
+    def together(self, *calls: Call) -> list[Any]:
+        """Make calls one after another in the same process."""
+        return self._workers[self._choose.randrange(2)].call(*calls)
 
     def disturb(self) -> None:
         """Reopen the store in one of the processes, or kill the process and start another one, or do nothing."""
         number, chance = self._choose.randrange(2), self._choose.random()
         if chance < 0.02:
             self.counts["reopened"] += 1
-            self._workers[number].call("close")
+            self._workers[number].call(CLOSE)
         elif chance < 0.04:
             self.counts["killed"] += 1
             self._workers[number].kill()
@@ -118,7 +121,7 @@ class Workers:
 
     def end(self) -> None:
         for worker in self._workers:
-            worker.call("close")
+            worker.call(CLOSE)
             worker.kill()
 
 
@@ -249,23 +252,26 @@ class TwoProcesses(Machine):
 
     def compare(self) -> None:
         """Compare the entries of a namespace, of a scope, and of a search."""
-        for entry in self.backend.get(sorted(self.model.freed)) if self.model.freed else ():
-            self.adopt(entry, "updated_at")
-        self.model.freed.clear()
-        self.compare_scope(Scope(self.namespace(), include_archived=True))
         scope = self.choose.choice((Scope(self.namespace()), self.scope()))
         scope = dataclasses.replace(scope, include_archived=self.choose.random() < 0.3)
-        self.compare_scope(scope)
         limit = self.choose.choice((3, 10, 1000))
-        self.compare_search(Query(self.words(2), scope, limit, mode=self.choose.choice(("lexical", "dense", "hybrid"))))
+        query = Query(self.words(2), scope, limit, mode=self.choose.choice(("lexical", "dense", "hybrid")))
+        whole = Scope(self.namespace(), include_archived=True)
+        freed, entries, some, hits = self.backend.together(
+            ("get", (sorted(self.model.freed),), {}),
+            ("list", (whole,), {"limit": 1000}),
+            ("list", (scope,), {"limit": 1000}),
+            ("search", (query,), {}),
+        )
+        for entry in freed:
+            self.adopt(entry, "updated_at")
+        self.model.freed.clear()
+        known = self.model.entries
+        assert list(entries) == [known[i] for i in sorted(known) if admits(whole, known[i])]
+        assert list(some) == [known[i] for i in sorted(known) if admits(scope, known[i])]
+        self.compare_hits(query, hits)
 
-    def compare_scope(self, scope: Scope) -> None:
-        entries = self.model.entries
-        expected = [entries[i] for i in sorted(entries) if admits(scope, entries[i])]
-        assert list(self.backend.list(scope, limit=1000)) == expected
-
-    def compare_search(self, query: Query) -> None:
-        hits = self.backend.search(query)
+    def compare_hits(self, query: Query, hits: Hits) -> None:
         scope, ids = query.scope, [hit.entry.id for hit in hits]
         visible = [e for e in self.model.entries.values() if admits(scope, e) and e.kind not in UNSEARCHED_KINDS]
         assert len(set(ids)) == len(ids) <= query.limit
