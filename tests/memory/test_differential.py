@@ -42,7 +42,7 @@ SEED = int(os.environ.get("AGENTFORMER_OPERATIONS_SEED", random.randrange(10**6)
 WORDS = ("numbat", "kakapo", "axolotl", "dugong", "fossa", "gharial", "jerboa", "loris", "margay", "urial")
 DECAY = Decay({"context": 0.9, "decisions": 0.5}, MOMENT + timedelta(days=3))
 FORK: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
-FORK.set_forkserver_preload(["agentformer.memory.backends.faiss.indexes", "agentformer.testing"])
+FORK.set_forkserver_preload(["agentformer.memory.backends.faiss.indexes", "faiss", "hypothesis", "pytest"])
 CLOSE = ("close", (), {})
 Open = Callable[[Path], MemoryBackend]
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -114,7 +114,7 @@ class Workers:
         if chance < 0.02:
             self.counts["reopened"] += 1
             self._workers[number].call(CLOSE)
-        elif chance < 0.04:
+        elif chance < 0.03:
             self.counts["killed"] += 1
             self._workers[number].kill()
             self._workers[number] = self._start()
