@@ -66,7 +66,7 @@ class CrossEncoderReranker:
         self._model = _load(model, device)
         self._tokenizer: Any = self._model.tokenizer
         self._limit = min(int(self._model.max_seq_length or _MAX_TOKENS), _MAX_TOKENS)
-        prompt = self._model.prompts.get(self._model.default_prompt_name or "")
+        prompt = self._model.prompts.get(self._model.default_prompt_name)
         features = self._model.preprocess([("", "")], prompt=prompt)
         self._overhead = int(features["attention_mask"].sum())  # special tokens, a prompt or a template
 
@@ -136,17 +136,13 @@ class CrossEncoderReranker:
             start = end
 
     def _windows(self, text_index: int, text: str, limit: int) -> Iterator[_Window]:
-        tokens: list[Span] = []
+        tokens = self._spans(text)
 
         def count(part: str) -> list[Span]:
-            spans = self._spans(part)
-            if part is text and not tokens:
-                tokens.extend(spans)
-            return spans
+            return tokens if part is text else self._spans(part)
 
-        borders = windows(text, count, max(1, limit))
         starts = [token.start for token in tokens]
-        for start, end in borders or [Span(0, len(text))]:
+        for start, end in windows(text, count, max(1, limit)) or [Span(0, len(text))]:
             yield _Window(text_index, text[start:end], bisect_left(starts, end) - bisect_left(starts, start))
 
     def _predict(self, pairs: Sequence[tuple[str, str]]) -> Vector:

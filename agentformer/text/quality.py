@@ -137,7 +137,7 @@ def _script_soup(counts: Counter[str]) -> float:
 def _script(char: str) -> str:
     if char < "\u0250":
         return "LATIN"
-    word = unicodedata.name(char, "UNKNOWN").split(maxsplit=1)[0].split("-", 1)[0]
+    word = unicodedata.name(char, "UNKNOWN").partition(" ")[0].partition("-")[0]
     return "SHARED" if word in _SHARED else _SCRIPT_FAMILY.get(word, word)
 
 

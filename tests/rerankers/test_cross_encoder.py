@@ -9,12 +9,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from agentformer.errors import RerankerUnavailable
+from agentformer.rerankers import cross_encoder as adapter
 from agentformer.rerankers.cross_encoder import CrossEncoderReranker
 from agentformer.testing import RerankerConformance
 from agentformer.types import Reranker
@@ -104,6 +106,54 @@ def test_work_is_bounded_and_what_is_passed_over_is_told(model: Path, monkeypatc
         f"the question is very long: the reranker read only 4 of its {len(reranker._query_parts(asked))} parts",
     )
     assert reranker.judged(QUESTION, [*TEXTS, "filler " * 300])[1] == ()
+
+
+def test_only_a_passage_of_more_than_16_windows_is_read_in_part(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reranker = CrossEncoderReranker(str(model))
+    monkeypatch.setattr(reranker, "_predict", lambda pairs: np.zeros(len(pairs)))
+    for count, warned in ((16, False), (17, True)):
+        windows = [adapter._Window(0, "tea", 1)] * count
+        monkeypatch.setattr(reranker, "_windows", lambda index, text, limit, windows=windows: iter(windows))
+        assert bool(reranker.judged(QUESTION, ["tea"])[1]) is warned
+
+
+def test_items_at_equal_distances_include_the_first_and_the_last() -> None:
+    for length, count, indexes in (
+        (1, 4, [0]),
+        (4, 4, [0, 1, 2, 3]),
+        (5, 4, [0, 1, 2, 4]),
+        (31, 16, [*range(0, 31, 2)]),
+    ):
+        assert [*adapter._evenly_spaced(range(length), count)] == indexes
+
+
+def test_a_window_that_is_too_long_for_a_batch_is_a_batch() -> None:
+    windows = [adapter._Window(number, "", tokens) for number, tokens in enumerate((1, 40, 5, 6, 5))]
+    reranker = SimpleNamespace(_batch_tokens=20)
+    batches = [*CrossEncoderReranker._batches(reranker, windows, 4)]  # type: ignore[arg-type]
+    assert [[window.tokens for window in batch] for batch in batches] == [[40], [6, 5], [5, 1]]
+
+
+def test_a_model_without_room_reads_one_token_at_a_time(model: Path) -> None:
+    reranker = CrossEncoderReranker(str(model))
+    reranker._limit = reranker._overhead
+    assert [part.strip() for part in reranker._query_parts("keys tea")] == ["keys", "t", "e", "a"]
+    assert [window[1:] for window in reranker._windows(7, "keys filler", 0)] == [("keys", 1), ("filler", 1)]
+    assert [*reranker._windows(7, " ", 9)] == [adapter._Window(7, " ", 0)]
+
+
+def test_a_model_on_the_processor_uses_few_threads_and_full_precision(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import BertForSequenceClassification
+
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    BertForSequenceClassification.from_pretrained(str(folder)).half().save_pretrained(str(folder))
+    calls: list[str] = []
+    monkeypatch.setattr(adapter, "limit_torch_threads", lambda: calls.append("limited"))
+    reranker = CrossEncoderReranker(str(folder), device="cpu")
+    assert calls == ["limited"]
+    assert {str(weights.dtype) for weights in reranker._model.parameters()} == {"torch.float32"}
 
 
 def test_a_short_call_does_not_wait_for_all_of_a_long_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

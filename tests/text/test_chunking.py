@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
+from agentformer.text import chunking
 from agentformer.text.chunking import split, windows
 from agentformer.types import Embedder, Query, Span
 from tests.faults.long_form import LONG
@@ -328,3 +330,65 @@ def test_a_piece_is_counted_again_only_where_that_may_change_something() -> None
     joined = "x" * 16 * 60  # tokens of one word: a cut may change how it is tokenised
     windows(joined, count, 50)
     assert len(counted) > 1
+
+
+def _tokens(text: str) -> list[Span]:
+    return [Span(match.start(), match.end()) for match in re.finditer(r"\w+|[^\w\s]", text)]
+
+
+def test_the_strength_of_a_border_depends_on_the_text_around_it() -> None:
+    text = "One two, three\nfour\n\nfive (six)seven 日本、語 a\u0301b"
+    tokens = _tokens(text)
+    strengths = chunking._strengths(text, tokens, breaks=[4])  # a heading at "two"
+    assert list(zip((text[start:end] for start, end in tokens), strengths, strict=True)) == [
+        ("One", chunking._PARAGRAPH),
+        ("two", chunking._PARAGRAPH),
+        (",", chunking._JOINED),
+        ("three", chunking._CLAUSE),
+        ("four", chunking._CLAUSE),
+        ("five", chunking._PARAGRAPH),
+        ("(", chunking._WORD),
+        ("six", chunking._JOINED),
+        (")", chunking._JOINED),
+        ("seven", chunking._JOINED),
+        ("日本", chunking._WORD),
+        ("、", chunking._WORD),
+        ("語", chunking._CLAUSE),
+        ("a", chunking._WORD),
+        ("\u0301", chunking._JOINED),
+        ("b", chunking._JOINED),
+    ]
+
+
+def test_windows_are_even_and_counted_again_only_near_the_limit() -> None:
+    for words, limit, sizes, counted in (
+        (16, 16, [16], [16]),
+        (20, 16, [12, 8], [20, 12]),
+        (40, 32, [24, 16], [40]),
+        (42, 32, [25, 17], [42, 25]),
+    ):
+        text = " ".join(f"w{n}" for n in range(words))
+        counts: list[int] = []
+
+        def count(part: str, counts: list[int] = counts) -> list[Span]:
+            counts.append(len(_tokens(part)))
+            return _tokens(part)
+
+        assert [len(_tokens(text[start:end])) for start, end in windows(text, count, limit)] == sizes
+        assert counts == counted
+
+
+def test_a_window_that_has_more_tokens_alone_is_split_again() -> None:
+    def count(part: str) -> list[Span]:
+        return [Span(0, 1), Span(1, 2)] if part == "ab" else _tokens(part)
+
+    assert windows("ab cd", count, 1) == [Span(0, 1), Span(1, 2), Span(3, 5)]
+
+
+def test_a_text_without_tokens_is_one_window() -> None:
+    assert windows("  ab ", lambda part: [], 5) == [Span(2, 4)]
+    assert windows("  ", lambda part: [], 5) == []
+
+
+def test_the_ends_of_a_text_count_as_white_space() -> None:
+    assert [chunking._at_space("a b", at) for at in range(-1, 4)] == [True, False, True, False, True]

@@ -1,9 +1,15 @@
+"""The quality of the text of a page: good pages in many languages, garbled pages, and the limits of each sign."""
+
 from __future__ import annotations
 
 import random
 import string
+from collections import Counter
 
-from agentformer.text.quality import assess
+import pytest
+
+from agentformer.text import quality
+from agentformer.text.quality import Quality, assess
 
 ENGLISH = (
     "The lighthouse keeper counted the ships that passed before midnight and wrote their names in a long book, "
@@ -85,3 +91,79 @@ def test_a_font_that_admits_to_have_no_mapping_is_trusted_less() -> None:
 
     assert assess(short).verdict == "good"
     assert assess(short, unmapped=0.9).verdict == "garbled"
+
+
+def test_a_short_sound_text_has_no_penalty() -> None:
+    assert assess("Abc 1") == Quality(1.0, 4, "good")
+    assert assess(" ") == Quality(0.0, 0, "empty")
+
+
+def test_characters_without_meaning_are_counted() -> None:
+    meaningless = {char: quality._meaningless(char) for char in "\x1f ~\x7f\ufffd\ue000é"}
+    assert meaningless == {
+        "\x1f": True,
+        " ": False,
+        "~": False,
+        "\x7f": True,
+        "\ufffd": True,
+        "\ue000": True,
+        "é": False,
+    }
+    for letters, penalty in ((16, 0.8), (17, 0.0)):  # names of glyphs count if they are a fifth of the page
+        text = "/g12 " + "a" * letters
+        assert quality._unreadable(text, Counter(text), letters + 4) == pytest.approx(penalty)
+
+
+def test_a_wrong_encoding_needs_some_letters_to_be_recognized() -> None:
+    for text, letters, penalty in (
+        ("Ã¤Ã¤ abcd", 7, 0.0),
+        ("Ã¤Ã¤ abcd", 8, 3.0),
+        ("ÀÁÂÃ abcd", 8, 1.35),
+        ("aB" * 20, 39, 0.0),
+        ("aB" * 20, 40, 2.4),
+        ("a¡a " * 10, 40, 4.9),
+    ):
+        assert quality._mojibake(text, letters) == pytest.approx(penalty)
+
+
+def test_a_page_may_have_letters_of_three_scripts() -> None:
+    for counts, penalty in (
+        ({"a": 20, "б": 10, "γ": 10}, 0.0),
+        ({"a": 10, "б": 10, "γ": 10, "ب": 10}, 0.3),
+        ({"a": 9, "б": 10, "γ": 10, "ب": 10}, 0.0),  # too few letters
+        ({"a": 40, "б": 37, "γ": 20, "ب": 3}, 0.3),
+        ({"a": 41, "б": 37, "γ": 20, "ب": 2}, 0.0),
+        ({"a": 10, "б": 10, "γ": 10, "ب": 10, "א": 10}, 0.6),
+        ({"a": 20, "か": 10, "漢": 10, "ア": 10}, 0.0),
+    ):
+        assert quality._script_soup(Counter(counts)) == pytest.approx(penalty), counts
+
+
+def test_the_letters_of_a_short_text_are_compared_only_if_the_font_has_no_mapping() -> None:
+    thirty = "zxqvk wjpfb gqzxk cdvzq wpfmj bqzxw"
+    for text, unmapped, garbled in (
+        (thirty, 0.9, True),
+        (thirty[:-1], 0.9, False),
+        (thirty, 0.5, False),
+        (f"{thirty} {'1' * 30}", 0.9, True),
+        (f"{thirty} {'1' * 31}", 0.9, False),  # mostly figures
+    ):
+        assert (quality._cipher(text, Counter(text), unmapped) > 1) is garbled, text
+    assert quality._letter_likeness(Counter("äöå"))[1] == 3
+    assert quality._letter_likeness(Counter()) == (1.0, 0)
+
+
+def test_runs_of_more_than_24_letters_are_a_sign_of_lost_spaces() -> None:
+    for text, penalty in (
+        ("a" * 40, 0.48),
+        ("a" * 39, 0.0),  # too few letters
+        (f"{'a' * 24} {'b' * 24}", 0.0),
+        (f"{'a' * 25} {'b' * 25}", 0.48),
+        (f"{'a' * 25} {'b' * 15} {'c' * 10}", 0.18),
+    ):
+        assert quality._lost_spaces(text) == pytest.approx(penalty)
+
+
+def test_turned_ligatures_are_counted() -> None:
+    turned = [quality._turned_ligatures("\u0627\u0623\u0644 " * count) for count in (0, 1, 2, 30)]
+    assert turned == pytest.approx([0.0, 0.09, 0.1, 0.3])
