@@ -12,7 +12,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -66,7 +66,7 @@ def _folded(text: str) -> str:
     return normalized("NFKC", text.casefold())
 
 
-@lru_cache(maxsize=1)
+@cache
 def _word_lines() -> list[list[str]]:
     """Return the lines of `function_words.txt`. Each line is a list: a language, a kind of words, and the words."""
     text = Path(__file__).with_name("function_words.txt").read_text("utf-8")

@@ -124,3 +124,30 @@ def test_endless_words_are_not_remembered() -> None:
     kept = languages._word_votes.cache_info().currsize, languages._small.cache_info().currsize
     detect_language("qwertyuiop" * 5 + " " + "zxcvbnm" * 100)
     assert kept == (languages._word_votes.cache_info().currsize, languages._small.cache_info().currsize)
+
+
+def test_alike_languages_are_told_apart_by_their_spelling() -> None:
+    for text, language in (("jeg er på øya", "no"), ("jeg er", "da"), ("det är en jag", "sv"), ("the jeg er", "")):
+        assert languages.likelier_of_alike(text) == language
+
+
+def test_a_rare_letter_votes_only_in_a_word_of_three_letters() -> None:
+    assert languages._word_votes("xø") == ()
+    assert {language for language, _ in languages._word_votes("xøx")} == {"da", "no"}
+
+
+def test_repeated_words_and_names_have_a_limited_weight() -> None:
+    weights = languages._weighted_words("Los los Los Los the the the the The")
+    assert weights == {"los": 2.0, "the": 3.3}
+
+
+def test_a_few_ideographs_outvote_a_name_and_some_kana_outvote_ideographs() -> None:
+    for text, script in (
+        ("漢漢 abcde", "han"),
+        ("漢漢 abcdefg", "latin"),
+        ("か" + "漢" * 20, "kana"),
+        ("か" + "漢" * 21, "han"),
+        ("", ""),
+        ("12 .", ""),
+    ):
+        assert languages._script(text) == script

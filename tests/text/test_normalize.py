@@ -3,7 +3,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.text.normalize import clean, clean_plain, join_hyphens, normalize_pages
+from agentformer.text import normalize
+from agentformer.text.normalize import (
+    accent_style,
+    clean,
+    clean_plain,
+    join_hyphens,
+    looks_english,
+    normalize_pages,
+    repair_accents,
+)
 
 
 def normal(text: str) -> str:
@@ -120,3 +129,49 @@ def test_a_long_line_takes_linear_time() -> None:
 
 def test_joining_needs_no_vocabulary() -> None:
     assert join_hyphens("raken-\nnus") == "rakennus"
+
+
+def test_an_accent_joins_the_letter_that_it_fits() -> None:
+    for text, style, joined in (
+        ("e\u00a8t", "", "ët"),
+        ("u\u00a8i", "", "üi"),
+        ("a\u00a8o", "before", "aö"),
+        ("a\u00a8o", "after", "äo"),
+        ("a\u00a8\u0131", "", "aï"),
+        ("Oversikt \u00a8", "before", "Översikt"),
+        ("Oversikt Angel \u00a8", "before", "Oversikt Angel \u00a8"),  # two capitals fit
+        ("Oversikt\n\u00a8\nhere", "before", "Översikt\n\nhere"),
+        ("here\n\u00a8\nOversikt", "before", "here\n\nÖversikt"),
+        ("\u00a8 Oversikt x", "before", "Översikt x"),
+        ("\u00a8 Oversikt x", "", "\u00a8 Oversikt x"),
+        ("\u00b4 Elan", "before", "Élan"),
+    ):
+        assert repair_accents(text, style) == joined
+    styles = [accent_style([text]) for text in ("\u00a8a", "\u00a8a \u00a8o", "a\u00a8 o\u00a8", "\u00a8a o\u00a8")]
+    assert styles == ["", "before", "after", "before"]
+
+
+def test_the_hyphen_of_a_word_stays_for_a_reason() -> None:
+    parts = {"well": 1, "known": 1, "two": 1, "year": 1}
+    for before, after, counts, english, stays in (
+        ("linja", "auto", {}, False, True),
+        ("tyo", "kalu", {}, False, False),
+        ("e", "post", {}, False, True),
+        ("es", "post", {}, False, False),
+        ("3", "vuotias", {}, False, True),
+        ("HLR", "test", {}, False, True),
+        ("Anna", "Liisa", {}, False, True),
+        ("well", "known", parts, True, True),
+        ("well", "known", parts, False, False),
+        ("well", "known", {"well": 1}, True, False),
+        ("two", "year", parts, True, False),  # parts of three letters are not certain
+        ("well", "known", {"well-known": 2, "wellknown": 1}, False, True),
+        ("well", "known", {"well-known": 1, "wellknown": 2}, True, False),
+    ):
+        assert normalize._keeps_hyphen(before, after, counts, english) is stays, (before, after, counts)
+
+
+def test_english_needs_a_share_of_english_words() -> None:
+    for words, english in ((12, False), (13, True)):
+        assert looks_english(["the " * words + "x " * (100 - words)]) is english
+    assert not looks_english([])

@@ -91,3 +91,18 @@ def test_a_hostile_run_is_one_sentence() -> None:
         ("。" * 500_000, 1),
     ]:
         assert len(sentence_spans(text)) == count
+
+
+def test_a_question_inside_a_sentence_does_not_end_it() -> None:
+    for expected in (["“Is it?” he asked.", "Yes."], ["Is it?", "he asked."], ["Stop!) she said."], ["Stop!", "Go."]):
+        assert sentences(" ".join(expected)) == expected
+
+
+def test_only_a_short_first_line_is_a_heading() -> None:
+    text = "The library is open from nine to five on weekdays, " * 8
+    for length, headings in ((60, 1), (61, 0)):
+        assert len(sentences(f"A{'b' * (length - 1)}\n{text}")) == 1 + headings
+    opening = f"Opening hours\n{text[:50]}"
+    assert sentences(f"{'x' * 100}\n\n{opening}") == ["x" * 100, *opening.split("\n")]
+    assert sentences(f"intro words\n{opening}") == ["intro words\nOpening hours", text[:50]]
+    assert len(sentences(f"X{'x' * 60}\n{'y' * 70}\n{opening}")) == 1  # too far from the start of the paragraph

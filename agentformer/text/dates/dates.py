@@ -16,7 +16,6 @@ from agentformer.text.languages import FUNCTION_WORDS
 
 _FILE = Path(__file__).with_name("calendar_words.txt")
 _LONGEST_ENDING = 8  # letters
-_SHORTEST = 4  # letters before a "*"
 
 # Kind and items of each line of the file.
 _LINES = [line.partition(": ")[::2] for line in _FILE.read_text("utf-8").splitlines() if line and line[0] != "#"]
@@ -62,7 +61,7 @@ def _numbers(word: str, table: tuple[dict[str, set[int]], dict[str, set[int]]]) 
     whole, beginnings = table
     fold = strip_accents(word.casefold())
     numbers = set(whole.get(fold, ()))
-    for size in range(max(_SHORTEST, len(fold) - _LONGEST_ENDING), len(fold) + 1):
+    for size in range(len(fold) - _LONGEST_ENDING, len(fold) + 1):
         numbers |= beginnings.get(fold[:size], set())
     return frozenset(numbers)
 

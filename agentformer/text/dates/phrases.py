@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ class Words:
     phrases: list[Phrase] = field(default_factory=list)
 
 
-@lru_cache(maxsize=1)
+@cache
 def phrase_tables() -> Mapping[str, Words]:
     """Return a mapping from the code of each language to its time words. All words are folded by `fold`."""
     by_language: dict[str, Words] = {}
@@ -249,7 +249,7 @@ def unspaced_ranges(text: str, on: date | None) -> Iterator[DateRange]:
             yield DateRange(match.start(), match.end(), *days, relative=phrase.kind != "in-year")
 
 
-@lru_cache(maxsize=1)
+@cache
 def _pattern() -> tuple[re.Pattern[str], list[Phrase]]:
     """Return one pattern that matches all Japanese phrases, and the phrases. The group "p3" of the pattern matches the
     fourth phrase. The longest phrase is first, so that it matches before shorter phrases."""
