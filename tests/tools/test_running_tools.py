@@ -251,6 +251,7 @@ def test_a_caller_that_reads_passages_itself_is_not_told_that_there_is_no_answer
     assert plain["mode"] == quoted["mode"] == "none"
     assert plain["answer"] != quoted["answer"] == "No single sentence answers this; read the passages."
     assert plain["passages"] == quoted["passages"] != []
+    assert plain["confidence"] == round(plain["confidence"], 2)
 
 
 def test_an_uploaded_document_is_not_changed_as_a_memory(af: AgentFormer) -> None:
