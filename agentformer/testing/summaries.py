@@ -226,16 +226,6 @@ class Summaries(BackendCase):
         assert backend.remove([summary.id, *(entry.id for entry in originals)]) == 4
         assert backend.count(EVERYTHING) == 0 and backend.namespaces() == []
 
-    def test_a_summary_may_have_another_namespace_than_its_originals(self, tmp_path: Path) -> None:
-        """A summary may be in another namespace than its originals."""
-        backend, originals = self.stored(
-            tmp_path, _message("the tapir ate", namespace="a"), _message("a tapir slept", namespace="b")
-        )
-        summary = backend.consolidate(_summary(originals, namespace="c"), [entry.id for entry in originals])
-        assert [by_words(backend, "tapir", Scope(name)) for name in "abc"] == [[], [], [summary.id]]
-        assert list(backend.restore(summary.id)) == list(originals)
-        assert [by_words(backend, "tapir", Scope(name)) for name in "abc"] == [*([e.id] for e in originals), []]
-
     def test_an_invalid_consolidation_changes_nothing(self, tmp_path: Path) -> None:
         """`consolidate` raises `Conflict` and changes nothing if an original is archived, superseded or missing, or if
         the id of the summary already exists."""
