@@ -86,7 +86,7 @@ class ReasoningFilter:
         return False."""
         end = _ENDS[self._opened_by]
         at = self._pending.find(end, max(len(self._opened_by), self._searched - len(end)))
-        if at < 0:
+        if at == -1:
             self._searched = len(self._pending)
             return False
         self._pending, self._opened_by = self._pending[at + len(end) :], ""

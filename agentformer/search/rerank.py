@@ -22,7 +22,7 @@ _STEP = 1e-9  # equal scores are separated by this share, so that a later sort k
 class Reranking:
     """The use of a reranker in searches. `hits` is the number of hits that the reranker reads in each search."""
 
-    def __init__(self, reranker: Reranker, hits: int = 30) -> None:
+    def __init__(self, reranker: Reranker, hits: int) -> None:
         self._reranker = reranker
         self._hits = hits
 

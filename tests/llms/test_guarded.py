@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.http.guarded import Breaker, Usage
 from agentformer.llms import GuardedModel
+from agentformer.llms.echo import EchoModel
+from agentformer.llms.structured import Mismatch, Schema
 from agentformer.llms.wire import check_length
 from agentformer.types import ChatMessage, Reply
 
@@ -149,6 +152,23 @@ def test_an_error_of_a_plugin_is_a_model_that_cannot_be_used_now() -> None:
     with pytest.raises(LanguageModelUnavailable, match="next attempt"):
         model.complete(ASK)
     assert usage.snapshot()["errors"] == {"LanguageModelUnavailable": 1}
+
+
+def test_an_echo_is_cut_after_max_tokens_words() -> None:
+    replies = [EchoModel().complete([ChatMessage("user", "one two three")], max_tokens=n) for n in (2, 3, 4)]
+    assert [(reply.text, reply.finish, reply.tokens_out) for reply in replies] == [
+        ("one two", "length", 2),
+        ("one two three", "stop", 3),
+        ("one two three", "stop", 3),
+    ]
+
+
+def test_at_most_five_problems_of_a_reply_are_reported() -> None:
+    schema = Schema({"type": "array", "items": {"type": "integer"}})
+    for wrong, reported in ((5, 5), (6, 5)):
+        with pytest.raises(Mismatch) as mismatch:
+            schema.read(json.dumps(["x"] * wrong))
+        assert len(str(mismatch.value).splitlines()) == reported
 
 
 def test_a_text_may_have_40_characters_per_token_and_1000_more() -> None:

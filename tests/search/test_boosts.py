@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
-from agentformer.search.boosts import document_boost, title_boost
+from agentformer.search.boosts import QueryDates, document_boost, title_boost
+from agentformer.text.dates.expressions import Period
 
 
 @pytest.fixture
@@ -66,6 +68,18 @@ def test_entries_that_the_first_three_hits_mention_are_boosted_in_order(connecti
     assert (boost.name, boost.items, boost.weight) == ("mentions", [7, 6], 0.8)
     assert title_boost(connection, [4, 5, 6, 7]).items == [5]
     assert title_boost(connection, []).items == title_boost(connection, [99]).items == []
+
+
+def test_a_title_is_mentioned_only_as_complete_words(connection: sqlite3.Connection) -> None:
+    texts = ["Jane Roe", "(Jane Roe)", "Jane Roes Jane Roe", "MaryJane Roe", "Jane Roes", "xJane Roe", "Jane Roe2"]
+    add_facts(connection, ("Jane Roe", "A pilot."), *(("", text) for text in texts))
+    mentioned = [title_boost(connection, [num, 1]).items == [1] for num in range(2, 2 + len(texts))]
+    assert mentioned == [True, True, True, False, False, False, False]
+
+
+def test_dates_are_true_if_there_is_a_period_or_a_term() -> None:
+    assert QueryDates(terms=("2024",)) and QueryDates(periods=(Period(datetime.min, datetime.max),))
+    assert not QueryDates()
 
 
 @pytest.mark.parametrize(("length", "boosted"), [(3, False), (4, True), (100, True), (101, False)])

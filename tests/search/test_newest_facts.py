@@ -40,6 +40,7 @@ def test_the_newer_value_stands_first() -> None:
         ("Vuokra on 800 euroa", "Vuokra on nyt 950 euroa"),
         ("Anna bor i Åbo", "Anna bor numera i Oslo"),
         ("Hyran är 800 euro", "Hyran är 950 euro"),
+        ("Anna har flyttat till Åbo", "Anna har flyttat till Oslo"),
         ("Anna bor på Frogner", "Anna bor nå på Majorstua"),
         ("Anna hedder Holm", "Anna hedder Lund"),
         ("Anna wohnt in Berlin", "Anna wohnt jetzt in Köln"),
@@ -179,6 +180,10 @@ def test_the_limits_of_a_statement_are_inclusive() -> None:
     assert not replaces("Anna lives in Turku.", of_length(301))
     assert replaces("My new own phone: 040 123", "My new own phone: 050 321")
     assert not replaces("All my new own phone: 040 123", "All my new own phone: 050 321")
+    assert replaces("Anna is called Moe Lee Poe", "Anna is called Moe Lee Roe")
+    assert not replaces("Anna is called Moe Lee Poe Ash", "Anna is called Moe Lee Poe Elm")
+    assert replaces("Phone: 040 123 456", "Phone: 050 321 456")
+    assert not replaces("Phone: 040 123 456 7", "Phone: 050 321 456 7")
     assert replaces("It rains. It snows. Anna lives in Turku.", "It rains. It snows. Anna lives in Oslo.")
     assert not replaces(
         "It rains. It snows. It hails. Anna lives in Turku.", "It rains. It snows. It hails. Anna lives in Oslo."

@@ -95,6 +95,7 @@ def test_a_typing_error_finds_the_name_that_was_meant() -> None:
         ("how do I set up Kubernets?", ["kubernetes"]),
         ("eror handling", ["errors"]),
         ("Reedis eviction", ["redis"]),
+        ("what is it that we do use it for in the Reedis", ["redis"]),
         ("mango connections", []),
         ("mongobd", ["mongo"]),
         ("Xedis", []),
@@ -221,6 +222,15 @@ def test_one_word_of_a_short_question_is_no_reason_to_keep_a_long_text_or_one_of
     two = {"one": ("", "The writing is kept apart."), "two": ("", "The writing is hers.")}
     assert kept("writing habits", hits_of({**FACTS, **two})) == []
     assert kept("writing habits of whales", hits_of({**FACTS, "brief": ("", "The writing is kept apart.")})) == []
+
+
+def test_a_short_or_misspelt_word_is_not_the_beginning_of_another_word() -> None:
+    facts = {"a": ("", "Category theory is hard."), "b": ("", "It rained."), "c": ("Range", "Of a list.")}
+    assert kept("cat", hits_of(facts)) == []
+    assert kept("catego", hits_of(facts)) == ["a"]
+    assert kept("rang", hits_of(facts)) == ["c"]  # four letters
+    short = " ".join(f"x{chr(97 + n)}z" for n in range(12))  # words of three letters are not corrected
+    assert kept(f"{short} rang", hits_of(facts)) == ["c"]
 
 
 def test_a_compound_holds_the_word_inside_it() -> None:

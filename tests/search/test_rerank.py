@@ -137,11 +137,13 @@ def test_a_search_looks_deeper_than_its_limit_and_keeps_to_it() -> None:
     assert [hit.entry.content for hit in found] == ["note 3", "note 2"] and found.warnings == ("slow",)
     whole = reranking.search(search, Query("q", limit=5))
     assert [hit.entry.content for hit in whole] == ["note 3", "note 2", "note 1", "note 0", "note 4"]
+    assert [hit.entry.content for hit in reranking.search(search, Query("q", limit=1))] == ["note 3"]
+    assert reranking.search(search, Query("q", limit=0)) == []
     modes: tuple[Literal["lexical", "dense"], ...] = ("lexical", "dense")
     for mode in modes:
         alone = reranking.search(search, Query("q", limit=2, mode=mode))
         assert [hit.entry.content for hit in alone] == ["note 0", "note 1"] and len(alone[0].votes) == 1
-    assert [query.limit for query in asked] == [4, 5, 2, 2]
+    assert [query.limit for query in asked] == [4, 5, 4, 0, 2, 2]
 
 
 def test_only_an_entry_over_the_limit_is_reported_as_read_in_part() -> None:
