@@ -38,6 +38,8 @@ def test_the_last_questions_are_kept_and_no_pasted_pages() -> None:
     assert len(embedder.asked) == asked
     kept.embed(embedder, 1, "question 0")
     assert len(embedder.asked) == asked + 1
-    for _ in range(2):
-        kept.embed(embedder, 1, "x" * (vector_search._CACHED_LENGTH + 1))
-    assert len(embedder.asked) == asked + 3
+    for length, times in ((vector_search._CACHED_LENGTH, 1), (vector_search._CACHED_LENGTH + 1, 2)):
+        asked = len(embedder.asked)
+        for _ in range(2):
+            kept.embed(embedder, 1, "x" * length)
+        assert len(embedder.asked) == asked + times

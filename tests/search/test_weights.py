@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+import pytest
+
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.search.weights import LanguageCoverage
-from agentformer.types import EmbeddingSpace
+from agentformer.search.weights import LanguageCoverage, vectors_weight
+from agentformer.types import EmbeddingSpace, Span
 
 FINNISH = "Sataman päällikkö säilyttää majakan avaimia työhuoneensa kaapissa, ja kalastajat hakevat ne aamulla."
 ENGLISH = "The harbour master keeps the keys of the lighthouse in his desk, and the fishermen take them in the morning."
@@ -34,6 +37,62 @@ def test_a_model_that_declares_its_languages_judges_those() -> None:
         ("en", "日本語の文書の中に答えがあります。", 0.0),
     ]:
         assert LanguageCoverage(Declares(languages)).of([text]) == weight
+
+
+class Splits(Declares):
+    """Splits each word into tokens of `size` characters."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__("")
+        self.size = size
+
+    def token_spans(self, text: str) -> list[Span]:
+        return [Span(m.start(), m.end()) for m in re.finditer(rf"[^ ]{{1,{self.size}}}", text)]
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        return replace(super().space, revision=str(self.size))
+
+
+def test_coverage_falls_from_1_6_to_2_tokens_per_word() -> None:
+    one, two = "aaaa", "bbbbbbbb"  # a word of one token, and a word of two tokens
+    for words, coverage in [
+        ([one] * 10, 1.0),
+        ([one] * 4 + [two] * 6, 1.0),
+        ([one] * 2 + [two] * 8, 0.5),
+        ([two] * 10, 0.0),
+        (["c" * 12], 0.0),
+    ]:
+        assert LanguageCoverage(Splits(4)).of([" ".join(words)]) == pytest.approx(coverage)
+
+
+def test_token_counts_are_cached_for_one_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = Splits(4)
+    coverage = LanguageCoverage(embedder)
+    assert coverage.fertility("aaaa bbbbbbbb") == 1.5
+    read = embedder.token_spans
+    monkeypatch.setattr(embedder, "token_spans", lambda text: pytest.fail("not cached") if "a" in text else read(text))
+    assert coverage.fertility("aaaa cccc dddddddd") == pytest.approx(4 / 3)
+    monkeypatch.undo()
+    embedder.size = 2
+    assert coverage.fertility("aaaa bbbbbbbb") == 3.0
+
+
+def test_the_weight_of_the_vectors_depends_on_the_nearest_entry_and_on_the_words() -> None:
+    few, alike = [0.5] * 9, [0.5] * 10
+    for cosines, best, ideal, weight in [
+        (few, 3.0, 10.0, 0.7),  # so few cosines have no deviation, so the usual one is assumed
+        (alike, 3.0, 10.0, 0.15),  # the least weight, because no entry is nearer than the others
+        (few, 5.0, 0.0, 0.7),
+        (few, 1.5, 10.0, 1.4),
+        (few, 9.0, 10.0, 0.7),
+        (few, 0.0, 10.0, 1.75),
+        (few, 0.03, 10.0, 2.5),
+        ([1.0, *[0.0] * 16], 3.0, 10.0, 0.7),  # four standard deviations from the mean
+        ([1.0, *[0.0] * 99], 3.0, 10.0, 0.7 * (99**0.5 / 4) ** 0.5),
+        ([1.0, *[0.0] * 99, *[1.0] * 50], 3.0, 10.0, 0.7 * (99**0.5 / 4) ** 0.5),  # only the first 100 count
+    ]:
+        assert vectors_weight(cosines, best, ideal) == pytest.approx(weight), (best, ideal, len(cosines))
 
 
 def test_a_model_that_declares_none_is_judged_by_its_tokens() -> None:
