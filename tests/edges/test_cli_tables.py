@@ -11,13 +11,17 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agentformer.cli import output
-from agentformer.cli.output import clip, table, width
+from agentformer.cli.inputs import hint_namespaces
+from agentformer.cli.output import clip, duration, entry_cells, excerpt, moment, plural, table, width
+from agentformer.testing import make_entry
 from tests.edges.conftest import Invoke
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # man, woman, girl, joined
@@ -53,6 +57,7 @@ def test_a_text_is_cut_between_characters_and_never_over_its_cells() -> None:
         ("keva\u0308t talo", 6, "keva\u0308t…"),
         (f"{FAMILY} at home", 4, f"{FAMILY}…"),
         ("x", 0, ""),
+        ("xy", 1, "…"),
     ]:
         assert clip(text, cells) == kept
         assert width(clip(text, cells)) <= cells
@@ -82,6 +87,53 @@ def test_where_the_last_column_has_no_room_it_goes_below() -> None:
 
 def test_a_short_last_column_stays_where_it_fits() -> None:
     assert list(table(("ID", "TEXT"), [("i" * 36, "short")], cells=50)) == [f"ID{' ' * 36}TEXT", f"{'i' * 36}  short"]
+
+
+def test_a_long_last_column_goes_below_if_it_has_less_than_24_cells() -> None:
+    for cells, length, expected in [
+        (36, 24, ["i" * 10 + "  " + "y" * 24]),
+        (36, 25, ["i" * 10 + "  " + "y" * 23 + "…"]),
+        (35, 23, ["i" * 10 + "  " + "y" * 23]),
+        (35, 24, ["i" * 10, "    " + "y" * 24]),
+    ]:
+        lines = list(table(("ID", "TEXT"), [("i" * 10, "y" * length)], cells=cells))
+        assert lines[-len(expected) :] == expected, (cells, length)
+
+
+def test_numbers_and_texts_are_written_for_people() -> None:
+    assert [plural(count, "entry") for count in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]
+    assert [plural(count, "page") for count in (0, 1, 2)] == ["0 pages", "1 page", "2 pages"]
+    seconds = (0, 5.4, 59.4, 59.6, 125, 3599, 3600, 3725)
+    assert list(map(duration, seconds)) == ["0:00", "0:05", "0:59", "1:00", "2:05", "59:59", "1:00:00", "1:02:05"]
+    assert (excerpt("x" * 300), excerpt("x" * 301)) == ("x" * 300, "x" * 300 + "…")
+    assert moment(None) == "" and moment(datetime(2026, 5, 8, 12, 30, tzinfo=timezone(timedelta(hours=3)))) == (
+        "2026-05-08 09:30"
+    )
+
+
+def test_an_entry_is_shown_with_its_state_its_speaker_and_its_title() -> None:
+    at = datetime(2026, 5, 8, 9, 30, tzinfo=UTC)
+    for values, state, text in [
+        ({}, "", "Keys."),
+        ({"title": "Office", "archived_at": at}, " archived", "[Office] Keys."),
+        ({"role": "user", "superseded_by": "x"}, " superseded", "user: Keys."),
+        ({"role": "user", "speaker": "Aino", "archived_at": at, "superseded_by": "x"}, " archived", "Aino: Keys."),
+    ]:
+        entry = make_entry("Keys.", created_at=at, **values)
+        assert entry_cells(entry) == (entry.id, f"{entry.tier}/{entry.kind}{state}", "2026-05-08 09:30", text)
+    older = make_entry("Keys.", created_at=at, occurred_at=at.replace(year=2025))
+    assert entry_cells(older)[2] == "2025-05-08 09:30"
+
+
+def test_a_hint_names_at_most_twenty_namespaces(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, more in ((20, ""), (21, " and 1 more")):
+        names = [f"n{number:02}" for number in range(count)]
+        backend = SimpleNamespace(namespaces=lambda names=names: names)
+        hint_namespaces(SimpleNamespace(backend=backend), "other")  # type: ignore[arg-type]
+        named = ", ".join(names[:20])
+        assert capsys.readouterr().err.endswith(f"namespaces with entries: {named}{more}\n")
+        hint_namespaces(SimpleNamespace(backend=backend), "n00")  # type: ignore[arg-type]
+        assert capsys.readouterr().err == ""
 
 
 def test_no_rows_are_no_table() -> None:
