@@ -99,7 +99,7 @@ def test_a_resource_says_the_number_of_pages_and_the_size_of_a_text(af: AgentFor
     ):
         af.rag.upload(text, name=name, namespace=name)
         (resource,) = resources.list_resources(af, Caller(namespace=name), None).resources
-        assert resource.description is not None and f", {pages}, namespace {name}" in resource.description
+        assert (resource.description or "").endswith(f", {pages}, namespace {name}")
         assert resource.size == (None if name == "c.md" else len(text))
 
 

@@ -1,0 +1,87 @@
+"""The limits of the values that callers give, with a value on each side of each limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from agentformer.errors import InvalidInput
+from agentformer.records import fields
+from agentformer.records.codec import from_micros, to_micros
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value  # type: ignore[no-any-return]
+
+
+def test_values_are_accepted_up_to_each_limit() -> None:
+    cases: list[tuple[Callable[[Any], Any], list[Any], list[Any]]] = [  # function, accepted values, refused values
+        (fields.content, ["x", "x" * 1_000_000], ["", " ", "x" * 1_000_001, None, 1, "\ud800"]),
+        (lambda value: fields.text("t", value, 3), ["", "xyz"], ["wxyz", None, "\ud800"]),
+        (lambda value: fields.text("t", value, None), ["x" * 1_000_001], [1]),
+        (lambda value: fields.name("n", value), ["x", "x" * 200], ["", " ", "x" * 201, None]),
+        (lambda value: fields.optional_name("n", value), [None, "x"], ["", 1]),
+        (lambda value: fields.names("n", value), [(), ("a", "b")], ["a", 5, ("",)]),
+        (fields.kind, ["fact", "x"], ["message", "summary", "document", "", None]),
+        (lambda value: fields.limit("limit", value), [1, 10_000], [0, 10_001, True, 1.0, "1"]),
+        (lambda value: fields.flag("f", value), [True, False], [1, 0, None]),
+        (fields.salience, [0.0, 1.0], [-0.01, 1.01, True, "1"]),
+        (fields.tier, ["core", "semantic"], ["other", None]),
+        (
+            fields.metadata,
+            [{}, {f"k{n}": n for n in range(100)}, nested(99), {"a": [1.5, None, "x"]}],
+            [{f"k{n}": n for n in range(101)}, nested(100), {1: 2}, [], {"a": float("nan")}, {"a": 10**400}],
+        ),
+    ]
+    for function, accepted, refused in cases:
+        for value in accepted:
+            assert function(value) == value
+        for value in refused:
+            with pytest.raises(InvalidInput):
+                function(value)
+    assert fields.metadata(None) == {} and fields.salience(1) == 1.0
+
+
+def test_only_the_program_sets_reserved_metadata() -> None:
+    former = {fields.RETRIEVED: True, "site": "north"}
+    assert fields.changed_metadata(former, {"site": "south"}) == {"site": "south", fields.RETRIEVED: True}
+    assert fields.changed_metadata(former, {fields.RETRIEVED: True}) == {fields.RETRIEVED: True}
+    assert fields.program_metadata({"a": 1}, {fields.RETRIEVED: True}) == {"a": 1, fields.RETRIEVED: True}
+    assert fields.stored_metadata(fields.ProgramMetadata({fields.RETRIEVED: True})) == {fields.RETRIEVED: True}
+    for refused in ({fields.RETRIEVED: False}, {fields.WORDS_CHANGED: True}):
+        with pytest.raises(InvalidInput, match="only AgentFormer sets"):
+            fields.changed_metadata(former, refused)
+
+
+def test_a_period_contains_its_days_completely() -> None:
+    noon = datetime(2026, 5, 8, 12, tzinfo=timezone(timedelta(hours=3)))
+    day = datetime(2026, 5, 8, tzinfo=UTC)
+    for value, since, until in [
+        (None, None, None),
+        ("2026-05-08", day, day + timedelta(days=1)),
+        (date(2026, 5, 8), day, day + timedelta(days=1)),
+        (noon, noon, noon),
+        ("2026-05-08T12:00:00+03:00", noon, noon),
+        (date.max, datetime(9999, 12, 31, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
+    ]:
+        assert fields.period(value, value) == (since, until), value
+    for wrong in ("2026-05-08T12:00:00", datetime(2026, 5, 8), "soon", 5):
+        with pytest.raises(InvalidInput, match="^--until: .*; or give a day, such as 2026-11-20"):
+            fields.period(None, wrong, "--")
+
+
+def test_a_moment_is_stored_to_the_microsecond() -> None:
+    for moment in (
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1970, 1, 1, 0, 0, 0, 1, UTC),
+        datetime.max.replace(tzinfo=UTC),
+    ):
+        assert from_micros(to_micros(moment)) == moment
+    assert to_micros(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == 1_000_000
+    assert (to_micros(None), from_micros(None)) == (None, None)
