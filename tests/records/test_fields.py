@@ -72,7 +72,7 @@ def test_a_period_contains_its_days_completely() -> None:
     ]:
         assert fields.period(value, value) == (since, until), value
     for wrong in ("2026-05-08T12:00:00", datetime(2026, 5, 8), "soon", 5):
-        with pytest.raises(InvalidInput, match="^--until: .*; or give a day, such as 2026-11-20"):
+        with pytest.raises(InvalidInput, match=r"^--until: .*; or give a day, such as 2026-11-20"):
             fields.period(None, wrong, "--")
 
 
