@@ -90,6 +90,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m unit`, do not import the tests in tests/faults, because all of them are marked as `fault`."""
+    return True if collection_path == FAULTS and config.getoption("-m") == "unit" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests in tests/faults as `fault`, users of the real model as `model`, and other unmarked tests as `unit`."""
     gc.freeze()  # the tests and their modules: the garbage collector need not look at them again and again

@@ -116,6 +116,7 @@ def test_an_unknown_provider_is_told_before_anything_is_searched(tmp_path: Path)
         opened(tmp_path, reranker="nothing:at-all")
 
 
+@pytest.mark.model
 def test_a_cross_encoder_is_loaded_by_the_first_search_and_its_scores_decide(tmp_path: Path, model: Path) -> None:
     pytest.importorskip("sentence_transformers")
     from sentence_transformers import CrossEncoder
