@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
+from agentformer.cli import main
 from tests.edges.talking import BOUND, Step, Talker
 
 pytestmark = pytest.mark.process
 KEYS = "The office opens at nine. The caretaker keeps the keys in the blue cupboard."
 WHO = "Who keeps the keys?"
 Start = Callable[..., "subprocess.Popen[str]"]
+Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -32,7 +35,21 @@ def talker() -> Iterator[Talker]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, talker: Talker) -> Iterator[Start]:
+def run(tmp_path: Path, talker: Talker, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A command in this process: its exit code, output and errors. The memory has one document."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        done = CliRunner(env=talker.settings).invoke(main, [*arguments, "--embedder", "hashing"])
+        return done.exit_code, done.stdout, done.stderr
+
+    (tmp_path / "keys.txt").write_text(KEYS)
+    assert run("ingest", "keys.txt")[0] == 0
+    return run
+
+
+@pytest.fixture
+def start(tmp_path: Path, talker: Talker, run: Run) -> Iterator[Start]:
     """A command as a process; all of them are ended with the test."""
     started: list[subprocess.Popen[str]] = []
 
@@ -48,8 +65,6 @@ def start(tmp_path: Path, talker: Talker) -> Iterator[Start]:
         started.append(process)
         return process
 
-    (tmp_path / "keys.txt").write_text(KEYS)
-    assert start("ingest", "keys.txt").wait(BOUND * 2) == 0
     yield start
     for process in started:
         process.kill()
@@ -90,9 +105,9 @@ def test_ctrl_c_ends_with_what_was_said(start: Start, talker: Talker) -> None:
     assert errors == "note: interrupted; the answer is not complete\n"
 
 
-def test_with_json_each_event_is_a_line(start: Start, talker: Talker) -> None:
+def test_with_json_each_event_is_a_line(run: Run, talker: Talker) -> None:
     say(talker, "The caretaker [1]. ", "The", None)
-    code, output, _ = finished(start("ask", WHO, "--stream", "--json"))
+    code, output, _ = run("ask", WHO, "--stream", "--json")
     events: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
     assert code == 1
     assert [event["event"] for event in events] == ["token", "token", "error", "answer"]
@@ -102,35 +117,35 @@ def test_with_json_each_event_is_a_line(start: Start, talker: Talker) -> None:
     assert answer["citations"][0]["page"] == 1
 
 
-def test_a_model_that_is_lost_leaves_what_it_said_with_a_note(start: Start, talker: Talker) -> None:
+def test_a_model_that_is_lost_leaves_what_it_said_with_a_note(run: Run, talker: Talker) -> None:
     say(talker, "The caretaker [1]. ", "The", None)
-    code, output, errors = finished(start("ask", WHO, "--stream"))
+    code, output, errors = run("ask", WHO, "--stream")
     assert code == 1
     assert output.startswith("The caretaker [1]. The\n")
     assert "[1] keys.txt, page 1" in output
     assert "note: the model failed before the end of the answer" in errors
 
 
-def test_a_model_that_is_lost_before_it_cites_shows_the_mode(start: Start, talker: Talker) -> None:
+def test_a_model_that_is_lost_before_it_cites_shows_the_mode(run: Run, talker: Talker) -> None:
     say(talker, "The caretaker", None)
-    code, output, errors = finished(start("ask", WHO, "--stream"))
+    code, output, errors = run("ask", WHO, "--stream")
     assert (code, output) == (1, "The caretaker\n\n\n(llm)\n")
     assert "note: the model failed before the end of the answer" in errors
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--stream",), ("--stream", "--json")])
 def test_an_answer_that_the_model_had_no_room_for_is_done_in_part(
-    start: Start, talker: Talker, options: tuple[str, ...]
+    run: Run, talker: Talker, options: tuple[str, ...]
 ) -> None:
     talker.finish = "length"
     say(talker, "The caretaker [1] has")
-    code, output, errors = finished(start("ask", WHO, *options))
+    code, output, errors = run("ask", WHO, *options)
     assert code == 1
     assert "tokens" in (output if "--json" in options else errors)
     assert ('"complete": false' in output) == ("--json" in options)
 
 
-def test_an_empty_question_is_told_as_without_stream(start: Start, talker: Talker) -> None:
-    code, output, errors = finished(start("ask", " ", "--stream"))
+def test_an_empty_question_is_told_as_without_stream(run: Run, talker: Talker) -> None:
+    code, output, errors = run("ask", " ", "--stream")
     assert (code, output) == (2, "")
     assert errors == "error: question: is empty; enter a question\n"
