@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from agentformer.cli import main
 from tests.edges.conftest import Invoke, Shown
 from tests.readers.conftest import make_pdf
 
@@ -18,12 +21,22 @@ BOATS = "Boats are lifted out of the water in October."
 Ask = Callable[..., Any]
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A memory with two documents. Each test has a copy, so that the documents are read once."""
+    folder = tmp_path_factory.mktemp("stored")
+    (folder / "rules.pdf").write_bytes(make_pdf([[BOATS], [KEYS]]))
+    (folder / "notes.txt").write_text("Kevätkokous pidetään huhtikuussa. The spring meeting is in April.")
+    where = ("--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u", "--embedder", "hashing")
+    done = CliRunner().invoke(main, ["ingest", f"{folder}/rules.pdf", f"{folder}/notes.txt", *where])
+    assert done.exit_code == 0, done.output
+    return folder
+
+
 @pytest.fixture
-def questions(tmp_path: Path, shown: Shown) -> Callable[..., str]:
+def questions(stored: Path, tmp_path: Path) -> Callable[..., str]:
     """A file of questions beside two documents."""
-    (tmp_path / "rules.pdf").write_bytes(make_pdf([[BOATS], [KEYS]]))
-    (tmp_path / "notes.txt").write_text("Kevätkokous pidetään huhtikuussa. The spring meeting is in April.")
-    shown("ingest", str(tmp_path / "rules.pdf"), str(tmp_path / "notes.txt"))
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
 
     def write(*lines: Any) -> str:
         path = tmp_path / "questions.jsonl"
