@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentformer.embedders import GuardedEmbedder, token_counter
@@ -100,7 +100,7 @@ def build_rag(
     they are first used."""
     from agentformer.tools.rag_tool import RAGLimits, RAGTool
 
-    originals = Originals(settings.upload_dir)
+    originals = Originals(settings.upload_dir, backend)
 
     def ingest() -> IngestPipeline:
         from agentformer.rag.ingest import IngestPipeline
@@ -150,10 +150,10 @@ def build_memory(
     embedder: Embedder,
     cleaner: MemoryCleaner,
     usage: UsageCounter,
-    discard_originals: Callable[[Iterable[str]], None],
+    delete_originals: Callable[[], None],
 ) -> MemoryManager:
-    """Return the memory manager, which stores and searches entries in `backend`. When documents are deleted,
-    `discard_originals` is called with the digests of their original files."""
+    """Return the memory manager, which stores and searches entries in `backend`. `delete_originals` deletes the
+    original files of removed documents."""
     from agentformer.memory.core import CoreMemory
     from agentformer.memory.hierarchical import HierarchicalMemory
     from agentformer.memory.memory_manager import MemoryManager, PartBuilders
@@ -180,7 +180,7 @@ def build_memory(
     parts = PartBuilders(context_builder, recall, audit_report)
     rates = settings.decay_rates
     return MemoryManager(
-        backend, hierarchical, cleaner, parts, usage, decay_rates=rates, discard_originals=discard_originals
+        backend, hierarchical, cleaner, parts, usage, decay_rates=rates, delete_originals=delete_originals
     )
 
 

@@ -98,6 +98,7 @@ class AgentFormer:
         self.backend = build_backend(settings, self.embedder)
         self._closing = ExitStack()
         self._closing.callback(self.backend.close)
+        self.originals.sweep()  # deletes what killed processes left
         self._usage = UsageCounter(self.backend)
         self._closing.callback(self._usage.flush)
         self._model_usage = Usage()
@@ -127,11 +128,8 @@ class AgentFormer:
     @_Part
     def memory(self) -> MemoryManager:
         """The memory manager, which stores and searches entries."""
-
-        def discard_originals(digests: Iterable[str]) -> None:
-            self.rag.discard_originals(digests)
-
-        return build_memory(self.settings, self.backend, self.embedder, self.cleaner, self._usage, discard_originals)
+        sweep = self.originals.sweep
+        return build_memory(self.settings, self.backend, self.embedder, self.cleaner, self._usage, sweep)
 
     @_Part
     def toolbox(self) -> Toolbox:
@@ -190,7 +188,7 @@ class AgentFormer:
             # A new memory without a configured embedder uses the embedder of the imported vectors.
             with suppress(EmbedderUnavailable):
                 self.embedder.for_space(archive.vectors[0].space)
-        destination = Destination(self.backend, self.originals, self.memory.core, self.rag.discard_originals)
+        destination = Destination(self.backend, self.originals, self.memory.core)
         return import_into(destination, archive, progress)
 
     def backup(self, folder: str | os.PathLike[str]) -> BackedUp:
@@ -250,7 +248,7 @@ class AgentFormer:
     @property
     def originals(self) -> Originals:
         """The uploaded files, which are stored without any change."""
-        return Originals(self.settings.upload_dir)
+        return Originals(self.settings.upload_dir, self.backend)
 
     def usage(self) -> dict[str, dict[str, Any]]:
         """Return the usage counts of each embedder and language model, such as calls and tokens. The keys of the
@@ -318,7 +316,7 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
         backend = build_backend(settings, embedder)
         closing.callback(backend.close)
         cleaner = build_cleaner(settings, backend, embedder, lambda: None)
-        memory = build_memory(settings, backend, embedder, cleaner, UsageCounter(backend), lambda digests: None)
+        memory = build_memory(settings, backend, embedder, cleaner, UsageCounter(backend), lambda: None)
         yield Trial(backend, memory, embedder, settings)
 
 

@@ -133,6 +133,7 @@ def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedU
     done, named = BackedUp(), {}
     copy = origin.open_copy(indexes)
     try:
+        copy.forget_absent(copy.absent_documents())  # a file of the backup is never deleted as superfluous
         for namespace in copy.namespaces():
             done.namespaces[namespace] = copy.count(Scope(namespace, include_archived=True))
         for document_id, digest in _documents(copy):

@@ -3,7 +3,7 @@ imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,6 @@ class Destination:
     backend: MemoryBackend
     originals: Originals
     core: CoreMemory
-    released: Callable[[Iterable[str]], None]  # deletes originals that no document has
 
 
 def import_into(
@@ -172,14 +171,8 @@ def _batches(archive: Archive, missing: Sequence[int]) -> Iterator[list[int]]:
 
 def _store(destination: Destination, archive: Archive, batch: Sequence[ArchivedEntry]) -> None:
     """Store a batch of entries, and the original files of the documents in this batch."""
-    digests = {entry.metadata["sha256"] for entry, _ in batch if entry.kind == "document"} & archive.originals
-    try:
-        for digest in digests:
-            destination.originals.put(archive.original(digest))
+    documents = [entry for entry, _ in batch if entry.kind == "document"]
+    digests = {entry.metadata["sha256"] for entry in documents} & archive.originals
+    with destination.originals.storing(documents, map(archive.original, sorted(digests))):
         former = {entry.id: history for entry, history in batch if history}
         destination.backend.store([entry for entry, _ in batch], former=former)
-        for digest in digests:
-            destination.originals.put_locked(archive.original(digest))  # a concurrent removal may have deleted it
-    except BaseException:
-        destination.released(digests)
-        raise

@@ -52,7 +52,7 @@ class PartBuilders:
 class MemoryManager:
     """Stores and searches entries. Thread-safe if its backend is thread-safe. `decay_rates` contains, for each category
     of entries, the share of the salience (importance) that remains after a day without use. If a scope with documents
-    is removed, `discard_originals` is called with the SHA-256 digests of the uploaded files."""
+    is removed, `delete_originals` is called, which deletes the original files of removed documents."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class MemoryManager:
         usage: UsageCounter,
         *,
         decay_rates: Mapping[str, float],
-        discard_originals: Callable[[Iterable[str]], None],
+        delete_originals: Callable[[], None],
     ) -> None:
         self._backend = backend
         self._cleaner = cleaner
         self._parts = parts
         self._usage = usage
         self._decay = Decay(dict(decay_rates))
-        self._discard_originals = discard_originals
+        self._delete_originals = delete_originals
         self.hierarchical = hierarchical
         self.core = hierarchical.core  # the named blocks that are in every context
 
@@ -241,7 +241,9 @@ class MemoryManager:
         document; use `rag.remove` to remove documents.
         """
         if isinstance(what, Scope):
-            return _remove_scope(self._backend, validation.checked(what), self._discard_originals)
+            deleted = _remove_scope(self._backend, validation.checked(what))
+            self._delete_originals()
+            return deleted
         _changeable(self._backend, what)
         if deleted := self._backend.remove([what], expected_version):
             return deleted
@@ -359,16 +361,14 @@ def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
     return entry
 
 
-def _remove_scope(backend: MemoryBackend, scope: Scope, discard_originals: Callable[[Iterable[str]], None]) -> int:
-    """Remove all entries in the scope, and all documents that have a part in the scope. Then call `discard_originals`
-    with the SHA-256 digests of the uploaded files of these documents. Return the number of removed entries."""
+def _remove_scope(backend: MemoryBackend, scope: Scope) -> int:
+    """Remove all entries in the scope, and all documents that have a part in the scope. Return the number of removed
+    entries."""
     scope = dataclasses.replace(scope, include_archived=True)
     parts = (entry for entry in all_entries(backend, scope) if entry.source or entry.kind == "document")
     documents = sorted({entry.source.document_id if entry.source else entry.id for entry in parts})
-    digests = [str(entry.metadata["sha256"]) for entry in backend.get(documents)]
-    deleted = (backend.remove(documents) if documents else 0) + backend.remove(scope)
-    discard_originals(digests)
-    return deleted
+    deleted = backend.remove(documents) if documents else 0
+    return deleted + backend.remove(scope)
 
 
 def _query(text: str, scope: Scope, limit: int, min_score: float, mode: Any, at: datetime | str | None) -> Query:

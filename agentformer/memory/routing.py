@@ -19,6 +19,7 @@ from agentformer.records.history import Histories, check_histories
 from agentformer.search.fusion import merge
 from agentformer.settings import Route
 from agentformer.types import (
+    AbsentDocument,
     Check,
     Embedder,
     Hit,
@@ -226,6 +227,19 @@ class RoutedBackend(_Combined[MemoryBackend]):
 
     def release(self, name: str, holder: str) -> None:
         self._default.release(name, holder)
+
+    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
+        for backend in self._all:
+            if part := [document for document in documents if self._target(document) is backend]:
+                backend.announce(part, upload)
+
+    def absent_documents(self) -> Sequence[AbsentDocument]:
+        return sorted(document for backend in self._all for document in backend.absent_documents())
+
+    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
+        for backend in self._all:
+            if part := [document for document in backend.absent_documents() if document in documents]:
+                backend.forget_absent(part)
 
     @contextmanager
     def snapshot(self) -> Iterator[CombinedSnapshot]:

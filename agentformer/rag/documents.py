@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import re
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +14,18 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from agentformer.errors import NotFound, StoreError, StoreFull
-from agentformer.records.files import read_file, write_atomically
-from agentformer.types import DocumentStatus, MemoryEntry, Page
+from agentformer.records.files import read_file, sync_folder, write_atomically
+from agentformer.types import DocumentStatus, MemoryBackend, MemoryEntry, Page, Scope, new_id
 
 if TYPE_CHECKING:
     from filelock import FileLock
 
 FORMER_KEPT = " (the former version of the document is kept)"  # added to the reason of an unusable new version
+log = logging.getLogger("agentformer")
+
+_UPLOAD = ".upload-"  # the beginning of the names of uploads, which are file names of locks
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_LOCK_SECONDS = 60.0  # the lock of the folder is held only for short steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,39 +66,47 @@ def page_of(entry: MemoryEntry) -> Page:
 
 
 class Originals:
-    """The folder of the original files. The name of each file is the SHA-256 of its bytes. A file is written
-    atomically: after a crash, the file is either complete or missing."""
+    """The folder of the original files, whose documents `backend` stores. The name of each file is the SHA-256 of its
+    bytes. A file is written atomically: after a crash, the file is either complete or missing.
 
-    def __init__(self, folder: Path) -> None:
+    The backend records the documents that are not stored although their original files may exist: documents that are
+    announced before their files are written, and removed documents. `sweep` deletes the files of these documents and no
+    other files. While an upload runs, its process locks a file `.upload-ID`. If nobody locks this file, the process was
+    killed, and the original files of the upload are superfluous."""
+
+    def __init__(self, folder: Path, backend: MemoryBackend) -> None:
         self._folder = folder
+        self._backend = backend
 
-    def put(self, data: bytes) -> str:
-        """Store the bytes of a file, and return their SHA-256 in hexadecimal. Raises `StoreFull` if the file cannot be
-        written."""
-        digest = hashlib.sha256(data).hexdigest()
-        path = self.path(digest)
-        if _holds(path, data):
-            return digest
+    @contextmanager
+    def storing(self, documents: Sequence[MemoryEntry], files: Iterable[bytes]) -> Iterator[None]:
+        """Announce documents and write their original files `files`. The caller stores the documents inside the `with`
+        block. The end of the block, or the next sweep after a crash, deletes the files that no document needs. Raises
+        `StoreFull` if a file cannot be written."""
+        if not documents:
+            yield
+            return
+        lock = self._file_lock(f"{_UPLOAD}{new_id()}")
+        upload = Path(lock.lock_file).name
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, data)
-        except OSError as error:
-            raise StoreFull(
-                f"the original file cannot be written to {self._folder}: {error.strerror or error}; "
-                "free some disk space or choose another folder with --upload-dir"
-            ) from error
-        return digest
-
-    def put_locked(self, data: bytes) -> None:
-        """Store the bytes of a file whose document is already stored. A lock prevents that `discard`, in this or
-        another process, deletes the file at the same time."""
-        with self._lock():
-            self.put(data)
+            with self._locked():
+                self._acquire(lock)
+                self._backend.announce(documents, upload)
+            for data in files:
+                self._put(data)
+            yield
+        finally:
+            self.sweep(upload)
+            lock.release()
 
     def restore(self, data: bytes) -> None:
-        """Store the bytes of a file again if the stored file is missing or damaged."""
-        if not _holds(self.path(hashlib.sha256(data).hexdigest()), data):
-            self.put_locked(data)
+        """Store the original file of a stored document again if the file is missing or damaged. Do nothing if the
+        document was removed in the meantime."""
+        digest = hashlib.sha256(data).hexdigest()
+        if not _holds(self.path(digest), data):
+            with self._locked():  # a concurrent removal of the document deletes the file after this block
+                if self._in_use(digest):
+                    self._put(data)
 
     def get(self, digest: str) -> bytes:
         """Return the bytes of the original file with this SHA-256. Raises `NotFound` if the file is missing, and
@@ -106,25 +121,108 @@ class Originals:
             reason = error.strerror or error
             raise StoreError(f"cannot read the original file {digest[:12]} in {self._folder}: {reason}") from None
 
-    def discard(self, digest: str, in_use: Callable[[str], bool]) -> None:
-        """Delete the original file with this SHA-256, unless a document uses the file. `in_use` returns whether a
-        document uses it. The check and the deletion hold the lock of `put_locked`, so that a concurrent upload of the
-        same bytes does not lose its file."""
-        if not digest or not self.path(digest).exists():
-            return
-        with self._lock():
-            if not in_use(digest):
-                self.path(digest).unlink(missing_ok=True)
+    def sweep(self, ended: str = "") -> None:
+        """Delete the original files of removed documents, and of uploads that ended without storing their documents. A
+        file is kept if a stored document or a running upload has the same bytes. `ended` is the name of an upload of
+        the caller that ends now. If a file cannot be deleted, log a warning, and leave the file to the next sweep."""
+        try:
+            if self._folder.is_dir() and (self._uploads() or self._backend.absent_documents()):
+                with self._locked():
+                    self._sweep(ended)
+        except (OSError, StoreError) as error:
+            log.warning(
+                "original files of removed documents may remain in %s until the memory is opened again: %s",
+                self._folder,
+                error,
+            )
 
     def path(self, digest: str) -> Path:
         """Return the path of the original file with this SHA-256. The file may be missing."""
         # Folders named by two characters keep directories small. The caller who uploads has no influence on the path.
         return self._folder / digest[:2] / f"{digest}.bin"
 
-    def _lock(self) -> FileLock:
+    def _sweep(self, ended: str) -> None:
+        uploads = self._uploads()
+        running = {name for name in uploads if name != ended and self._is_running(name)}
+        absent = self._backend.absent_documents()  # read after the locks: an upload that ends now is not in the list
+        needed = {document.sha256 for document in absent if document.upload in running}
+        done = [document for document in absent if document.sha256 not in needed]
+        for document in done:
+            # Without the file of its lock, the end of the upload is not known, such as in a restored older database.
+            if document.upload in ("", *uploads) and not self._in_use(document.sha256):
+                self._delete(document.sha256)
+        if done:
+            self._backend.forget_absent(done)
+        for name in uploads - running - {document.upload for document in absent if document.sha256 in needed}:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _delete(self, digest: str) -> None:
+        """Delete an original file, and the temporary files that a killed process left of it."""
+        path = self.path(digest)
+        if not _SHA256.fullmatch(digest) or not path.parent.is_dir():
+            return
+        for file in (path, *path.parent.glob(f".{path.name}.*")):
+            file.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+    def _in_use(self, digest: str) -> bool:
+        """Return whether a document of any namespace has the bytes with this SHA-256."""
+        kept = {"kinds": ("document",), "metadata": {"sha256": digest}, "include_archived": True}
+        return any(self._backend.count(Scope(name, **kept)) for name in self._backend.namespaces())  # type: ignore[arg-type]
+
+    def _put(self, data: bytes) -> None:
+        path = self.path(hashlib.sha256(data).hexdigest())
+        if _holds(path, data):
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, data)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _uploads(self) -> set[str]:
+        """Return the names of the uploads that are running, or that ended when their process was killed."""
+        return {path.name for path in self._folder.glob(f"{_UPLOAD}*")}
+
+    def _is_running(self, upload: str) -> bool:
+        from filelock import Timeout
+
+        lock = self._file_lock(upload)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return True
+        lock.release()
+        return False
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the folder, so that no other process announces an upload or deletes files. Raises
+        `StoreFull` if the folder cannot be written."""
+        lock = self._file_lock(".lock")
+        self._acquire(lock)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _acquire(self, lock: FileLock) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=_LOCK_SECONDS)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _file_lock(self, name: str) -> FileLock:
         from filelock import FileLock
 
-        return FileLock(str(self._folder / ".lock"))
+        return FileLock(str(self._folder / name))
+
+    def _unwritable(self, error: OSError) -> StoreFull:
+        return StoreFull(
+            f"the original file cannot be written to {self._folder}: {error.strerror or error}; "
+            "free some disk space or choose another folder with --upload-dir"
+        )
 
 
 def _holds(path: Path, data: bytes) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import PurePath
 
 from agentformer.embedders import estimated_spans
-from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument, StoreError
+from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument
 from agentformer.rag.chunks import CountTokens, cut
 from agentformer.rag.documents import FORMER_KEPT, Document, Originals, document_of
 from agentformer.rag.uploads import Placement
@@ -20,7 +19,6 @@ from agentformer.types import (
     Embedder,
     MemoryBackend,
     MemoryEntry,
-    Scope,
     Source,
     Span,
     new_id,
@@ -63,24 +61,9 @@ class IngestPipeline:
         if text.status != "ready":
             return self._store_unusable(text, placement)
         entries = document_entries(placement.document, text, self._token_spans, self.chunk_tokens, self.chunk_overlap)
-        digests = {placement.document.sha256, *(entry.metadata["sha256"] for entry in placement.former)}
-        try:
-            self.originals.put(data)
+        with self.originals.storing(entries[:1], [data]):
             self.backend.store(entries, replacing=placement.replacing, check=placement.check, progress=progress)
-            self.originals.put_locked(data)
-        finally:  # deletes the originals of replaced documents, or the new original if the document was not stored
-            self.discard(digests)
         return dataclasses.replace(document_of(entries[0]), replaced=placement.replaced)
-
-    def discard(self, digests: Iterable[str]) -> None:
-        """Delete the original files with these SHA-256 digests, except the files that a document uses."""
-        for digest in digests:
-            with suppress(StoreError):  # an unused file is harmless, and this error must not hide an earlier error
-                self.originals.discard(digest, self.in_use)
-
-    def in_use(self, sha256: str) -> bool:
-        """Return whether a document of any namespace has the bytes with this SHA-256."""
-        return any(self.backend.count(_documents(name, sha256=sha256)) for name in self.backend.namespaces())
 
     def _store_unusable(self, text: DocumentText, placement: Placement) -> Document:
         """Store an entry for a file without usable text, and return the document. If a former version is usable,
@@ -90,6 +73,7 @@ class IngestPipeline:
             return dataclasses.replace(document, status=text.status, reason=text.reason + FORMER_KEPT)
         entry = _document_entry(document, text, text.status, text.reason, chunks=0)
         self.backend.store([entry], replacing=placement.replacing, check=placement.check)
+        self.originals.sweep()
         return dataclasses.replace(document_of(entry), replaced=placement.replaced)
 
     def _token_spans(self, text: str) -> list[Span]:
@@ -145,10 +129,6 @@ def _beginning(text: DocumentText) -> str:
             parts.append(page.text[:left])
             left -= len(parts[-1]) + 1
     return " ".join(parts)
-
-
-def _documents(namespace: str, **metadata: str) -> Scope:
-    return Scope(namespace, kinds=("document",), metadata=metadata)
 
 
 def _document_entry(

@@ -2,7 +2,8 @@
 
 All entries are read from one snapshot of the backend, so that concurrent writes do not look like damage. If there are
 several backends, their snapshots are from different moments. Each problem is therefore checked again before it is
-reported. Uploaded files are never deleted, because a file may be the only copy of a document.
+reported. A repair deletes only the original files that `Originals.sweep` deletes. Other files are never deleted,
+because a file may be the only copy of a document.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import sqlite3
-import time
-from collections.abc import Callable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -27,7 +29,7 @@ from agentformer.records.integrity.repair import Quarantine
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
 _PAGE = 500  # entries listed at a time
-_UPLOAD_SECONDS = 86_400.0  # a younger file without a document may belong to an upload that is running
+_ORIGINAL = re.compile(r"\.?([0-9a-f]{64})\.bin(\.[0-9]+\.[0-9]+)?")  # an original, or a temporary file of one
 _BUSY_SECONDS = 60
 _PARTS = {"page": "pages", "chunk": "chunks"}  # kinds, and the document's key of their number
 _INGEST_AGAIN = (
@@ -113,13 +115,16 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
     """
     checks = list(store.backend.verify(repair=repair))
     sound = all(check.mended >= check.found for check in checks)
-    files = sorted(store.upload_dir.glob("??/*.bin"))  # listed before the documents: a file is stored first
+    if repair:
+        store.originals.sweep()
+    files = _uploaded_files(store.upload_dir)  # listed before the documents: a file is stored first
+    absent = _absent_digests(store.backend)
     survey = _Survey(store.backend, sound=sound)
     originals = _verify_originals(store, survey.ready)
     if repair:
         _ingest_again(survey.documents, originals, reread)
         _set_aside(survey.parts, store)
-    findings = [survey.documents, survey.parts, originals, _verify_uploads(store, files, survey)]
+    findings = [survey.documents, survey.parts, originals, _verify_uploads(store, files, absent, survey)]
     findings += [_verify_embedded(store.backend, repair=repair), _verify_jobs(store)]
     return [*checks, *(each.to_check() for each in findings)]
 
@@ -207,37 +212,57 @@ def _original_problem(originals: Originals, digest: str) -> str:
     return "" if actual == digest else "its original file was changed after the upload (its checksum differs)"
 
 
-def _verify_uploads(store: StoreParts, files: Sequence[Path], survey: _Survey) -> Findings:
-    """Report uploaded files that belong to no document. The files are kept, because a lost document can be ingested
-    again from its file, and because another memory may use the same folder."""
+def _uploaded_files(folder: Path) -> list[Path]:
+    """Return all files of the upload folder, except the locks of this folder and the files of background uploads."""
+    paths = (path for path in sorted(folder.iterdir()) if not path.name.startswith(".")) if folder.is_dir() else ()
+    return [file for path in paths for file in ([path] if not path.is_dir() else sorted(path.rglob("*")))]
+
+
+def _absent_digests(backend: MemoryBackend) -> set[str]:
+    """Return the SHA-256 of the original files that belong to running or interrupted uploads, or to documents that were
+    just removed."""
+    with suppress(StoreDamaged):  # the survey of the documents reports the damage
+        return {document.sha256 for document in backend.absent_documents()}
+    return set()
+
+
+def _verify_uploads(store: StoreParts, files: Sequence[Path], absent: set[str], survey: _Survey) -> Findings:
+    """Report the files in the upload folder that belong to no document and to no upload. These files are kept, because
+    a lost document can be ingested again from its file, and because another memory may use the same folder."""
     findings = Findings("uploads", "uploaded files without a document are reported", "", len(files))
     if survey.documents.incomplete:
         findings.note("uploaded files were not checked, because some documents cannot be read")
         return findings
-    states = {file: state for file in files if file.stem not in survey.digests and (state := _state(file))}
-    young = {file for file, state in states.items() if time.time() - state.st_mtime < _UPLOAD_SECONDS}
-    if young:
-        findings.note(f"{_count(young)} of the last day without a document: an upload is running or was interrupted")
-    old = [file for file in states if file not in young]
-    if old:
-        size = sum(states[file].st_size for file in old)
-        names = ", ".join(str(file.relative_to(store.upload_dir)) for file in old[:MAX_REPORTED])
-        more = f", and {len(old) - MAX_REPORTED} more" if len(old) > MAX_REPORTED else ""
+    absent |= _absent_digests(store.backend)  # a document may have been removed since the survey
+    known = survey.digests | absent
+    states = {file: state for file in files if _digest_of(file) not in known and (state := _state(file))}
+    if states:
+        size = sum(state.st_size for state in states.values())
+        names = ", ".join(str(file.relative_to(store.upload_dir)) for file in [*states][:MAX_REPORTED])
+        more = f", and {len(states) - MAX_REPORTED} more" if len(states) > MAX_REPORTED else ""
         findings.note(
-            f"{_count(old)} ({size} bytes) in {store.upload_dir} without a document: {names}{more}; "
+            f"{_count(states)} ({size} bytes) in {store.upload_dir} without a document: {names}{more}; "
             "ingest a file again to restore a lost document; AgentFormer never deletes these files"
         )
     return findings
 
 
-def _count(files: Sequence[Path] | set[Path]) -> str:
+def _digest_of(file: Path) -> str:
+    """Return the SHA-256 in the name of an original file, or "" for another file."""
+    match = _ORIGINAL.fullmatch(file.name)
+    return match[1] if match and file.parent.name == match[1][:2] else ""
+
+
+def _count(files: Collection[Path]) -> str:
     return f"{len(files)} {'file' if len(files) == 1 else 'files'}"
 
 
 def _state(file: Path) -> os.stat_result | None:
-    """Return the `os.stat` result of a file. Return None if the file was deleted after the files were listed."""
+    """Return the `os.lstat` result of a file. Return None for a folder, and for a file that was deleted after the files
+    were listed."""
     with suppress(OSError):
-        return file.stat()
+        state = file.lstat()
+        return None if stat.S_ISDIR(state.st_mode) else state
     return None
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.records import change_feed, supersession
+from agentformer.records import change_feed, meta, supersession
 from agentformer.records import entries as records
 from agentformer.records.codec import to_micros
 from agentformer.types import MemoryEntry
@@ -88,9 +88,11 @@ def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[i
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
     """Delete entries and the summaries that repeat the content of these entries. If a deleted summary has other
     originals, these originals are no longer archived. If a deleted entry superseded another entry, that other entry is
-    current again. Return the number of deleted entries."""
+    current again. A deleted document is recorded as absent. Return the number of deleted entries."""
     to_delete = with_summaries(connection, nums)
-    ids = [entry.id for entry in records.by_num(connection, sorted(to_delete)).values()]
+    entries = records.by_num(connection, sorted(to_delete)).values()
+    meta.add_absent(connection, entries)
+    ids = [entry.id for entry in entries]
     _make_live(connection, [num for num in _originals(connection, ids) if num not in to_delete])
     deleted = records.remove(connection, sorted(to_delete))
     supersession.release(connection, ids)

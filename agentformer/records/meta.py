@@ -1,4 +1,4 @@
-"""Key-value pairs that describe the store, and leases. Each pair has a checksum.
+"""Key-value pairs that describe the store, leases, and documents that are not stored. Each pair has a checksum.
 
 A lease gives one process an exclusive right until an end time. All processes that have the store open respect the
 lease.
@@ -7,10 +7,11 @@ lease.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 
 from agentformer.records.codec import now, to_micros
 from agentformer.records.integrity import checksums
-from agentformer.types import new_id
+from agentformer.types import AbsentDocument, MemoryEntry, new_id
 
 _SECURE_DELETE = "erasure_due"
 
@@ -67,3 +68,31 @@ def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: 
 def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> None:
     """End the lease `name`, an exclusive right, if `holder` has this lease. Otherwise do nothing."""
     connection.execute("DELETE FROM leases WHERE name = ? AND holder = ?", [name, holder])
+
+
+def absent(entries: Iterable[MemoryEntry], upload: str = "") -> list[AbsentDocument]:
+    """Return an `AbsentDocument` for each document among `entries` that has the SHA-256 of an original file."""
+    documents = ((entry.id, entry.metadata.get("sha256")) for entry in entries if entry.kind == "document")
+    return [AbsentDocument(number, digest, upload) for number, digest in documents if isinstance(digest, str)]
+
+
+def absent_documents(connection: sqlite3.Connection) -> list[AbsentDocument]:
+    """Return the documents that are not stored although their original files may exist, in order of id."""
+    return [AbsentDocument(*row) for row in connection.execute("SELECT * FROM absent_documents ORDER BY id")]
+
+
+def add_absent(connection: sqlite3.Connection, entries: Iterable[MemoryEntry], upload: str = "") -> None:
+    """Record that the documents among `entries` are announced for the upload `upload`, or removed."""
+    connection.executemany("INSERT OR REPLACE INTO absent_documents VALUES (?, ?, ?)", absent(entries, upload))
+
+
+def end_absence(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> None:
+    """Record that the documents among `entries` are stored."""
+    ids = ((entry.id,) for entry in entries if entry.kind == "document")
+    connection.executemany("DELETE FROM absent_documents WHERE id = ?", ids)
+
+
+def forget_absent(connection: sqlite3.Connection, documents: Iterable[AbsentDocument]) -> None:
+    """Delete the records of absent documents that have not changed since they were read."""
+    query = "DELETE FROM absent_documents WHERE id = ? AND sha256 = ? AND upload = ?"
+    connection.executemany(query, documents)

@@ -170,6 +170,10 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX entries_by_origin ON entries (namespace, json_extract(metadata, '$.origin'))
         WHERE json_extract(metadata, '$.origin') IS NOT NULL;
     """,
+    # 9: documents that are not stored although their original files may exist, see `types.AbsentDocument`.
+    """
+    CREATE TABLE absent_documents (id TEXT PRIMARY KEY, sha256 TEXT NOT NULL, upload TEXT NOT NULL) WITHOUT ROWID;
+    """,
 )
 _METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum
 

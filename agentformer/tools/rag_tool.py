@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from datetime import date
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
@@ -279,15 +279,9 @@ class RAGTool:
     def remove(self, document_id: str, *, namespace: str | None = None) -> None:
         """Delete a document, everything that was made from the document, and its original file. Raises `NotFound` if
         there is no such document."""
-        entry = self._document(document_id, namespace)
+        self._document(document_id, namespace)
         self._backend.remove([document_id])
-        self.discard_originals([entry.metadata["sha256"]])
-
-    def discard_originals(self, digests: Iterable[str]) -> None:
-        """Delete the original files with these SHA-256 digests. A file that another document still uses is not
-        deleted."""
-        for digest in digests:
-            self._originals.discard(digest, self._ingest().in_use)
+        self._originals.sweep()
 
     def _search(self, question: str, top_k: int | None, given: ChunkFilters) -> tuple[Hits, _Stopwatch]:
         stopwatch = _Stopwatch()

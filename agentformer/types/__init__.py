@@ -6,6 +6,7 @@ Times are `datetime` objects in UTC, with a time zone. Scores are in 0..1, and a
 vectors has one vector in each row. Vectors have the type float32 and the length 1.
 """
 
+from agentformer.types.backend import AbsentDocument as AbsentDocument
 from agentformer.types.backend import Check as Check
 from agentformer.types.backend import MemoryBackend as MemoryBackend
 from agentformer.types.backend import MemorySnapshot as MemorySnapshot

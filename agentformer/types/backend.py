@@ -37,6 +37,15 @@ class StoredVector(NamedTuple):
     vector: Vector  # float32[dimension], unit length
 
 
+class AbsentDocument(NamedTuple):
+    """A document that is not stored, although its original file may exist: the document was announced before its
+    upload, or the document was removed."""
+
+    id: str
+    sha256: str  # of the original file
+    upload: str = ""  # the name of the upload; "" for a removed document
+
+
 class _Readable(Protocol):
     def namespaces(self) -> Sequence[str]:
         """Return the names of all namespaces that contain an entry, sorted."""
@@ -231,6 +240,21 @@ class MemoryBackend(_Readable, Protocol):
         the number of stored vectors. Vectors of another embedding space are not stored, and a backend without vectors
         stores none. Raises `EmbedderError` for a vector that contains a number that is not finite, or whose length is
         not 1."""
+
+    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
+        """Record that the caller writes the original files of these documents, and stores the documents after that.
+        `upload` is a name that the caller gives to the upload. In this and the next two methods, a document is an entry
+        of the kind `document` with the text `sha256` in its metadata, and all other entries are ignored."""
+
+    def absent_documents(self) -> Sequence[AbsentDocument]:
+        """Return the announced and the removed documents, in order of id. The transaction that removes a document adds
+        the document to this list, and the transaction that stores a document deletes the document from this list. A
+        repair and a backup add nothing. Raises `StoreDamaged` if a part of the store cannot be read, because the
+        documents in this part are not known."""
+
+    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
+        """Delete documents from the list of `absent_documents`. A document that was announced or removed again in the
+        meantime stays in the list."""
 
     def backup(self, folder: Path) -> None:
         """Write a complete copy of the store at this moment into `folder`, which must be empty. Writers do not wait.

@@ -56,13 +56,13 @@ def everything(backend: MemoryBackend) -> dict[str, tuple[MemoryEntry, list[Memo
 
 
 def exported(backend: MemoryBackend, folder: Path, *, vectors: bool = False) -> Exported:
-    return export_to(folder, backend, Originals(folder.parent / "uploads"), None, vectors=vectors)
+    return export_to(folder, backend, Originals(folder.parent / "uploads", backend), None, vectors=vectors)
 
 
 def imported(backend: MemoryBackend, folder: Path) -> Imported:
     core = CoreMemory(backend, lambda text: len(text.split()), block_tokens=500)
-    uploads = Originals(folder.parent / "uploads-too")
-    return import_into(Destination(backend, uploads, core, lambda digests: None), read(folder))
+    uploads = Originals(folder.parent / "uploads-too", backend)
+    return import_into(Destination(backend, uploads, core), read(folder))
 
 
 def same(one: Path, other: Path) -> bool:

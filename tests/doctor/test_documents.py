@@ -56,7 +56,7 @@ def repaired(folder: Path, meanwhile: Callable[[], object]) -> list[Check]:
     }
     routed = RoutedBackend((Route("parts", kinds=("page", "chunk")),), backends, "most")
     with closing(routed):
-        places = StoreParts(routed, Originals(folder / "u"), folder / "i", folder / "u")
+        places = StoreParts(routed, Originals(folder / "u", routed), folder / "i", folder / "u")
         return [check for check in verify(places, no_reading, repair=True) if check.found]  # type: ignore[arg-type]
 
 

@@ -32,6 +32,7 @@ from agentformer.search.rerank import Reranking
 from agentformer.settings import Settings
 from agentformer.text.analyzers import choose_analyzers
 from agentformer.types import (
+    AbsentDocument,
     Check,
     Embedder,
     Hits,
@@ -83,6 +84,17 @@ class FolderRecords:
     def release(self, name: str, holder: str) -> None:
         with self._database.writing() as connection:
             meta.release_lease(connection, name, holder)
+
+    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
+        with self._database.writing() as connection:
+            meta.add_absent(connection, documents, upload)
+
+    def absent_documents(self) -> Sequence[AbsentDocument]:
+        return self._read(meta.absent_documents)
+
+    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
+        with self._database.writing() as connection:
+            meta.forget_absent(connection, documents)
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
         return self._read(stored_vectors.waiting_entries, what, limit)
@@ -191,6 +203,7 @@ class FaissMemoryBackend(FolderRecords):
             else:
                 nums = records.insert(connection, entries)
                 insert_histories(connection, nums, entries, histories)
+            meta.end_absence(connection, inserted)
             self._indexes.embedding.commit(connection, nums, inserted, embedded)
             consolidation.remove(connection, sorted(replaced))  # removed last: vectors of unchanged text are kept
             stored = supersession.keep_valid(connection, stored)

@@ -19,6 +19,7 @@ from agentformer.memory.backends.local_json.file_format import checked, file_nam
 from agentformer.memory.backends.local_json.folder import Contents, Folder
 from agentformer.memory.backends.local_json.operations import Leases
 from agentformer.memory.backends.local_json.search import bm25_scores, scope_filter
+from agentformer.records import meta
 from agentformer.records.codec import now
 from agentformer.records.entry_json import check_settable
 from agentformer.records.files import write_atomically
@@ -29,6 +30,7 @@ from agentformer.search.fusion import merge
 from agentformer.settings import Settings
 from agentformer.types import (
     UNSEARCHED_KINDS,
+    AbsentDocument,
     Check,
     Embedder,
     Hit,
@@ -255,6 +257,20 @@ class LocalJsonMemoryBackend:
     def release(self, name: str, holder: str) -> None:
         self._leases.release(name, holder)
 
+    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
+        added: dict[str, list[AbsentDocument]] = {}
+        for entry in documents:
+            added.setdefault(entry.namespace, []).extend(meta.absent([entry], upload))
+        self._folder.change_absent(added, ())
+
+    def absent_documents(self) -> Sequence[AbsentDocument]:
+        contents = self._folder.read()
+        contents.check_whole()
+        return sorted(document for documents in contents.absent.values() for document in documents)
+
+    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
+        self._folder.change_absent({}, documents)
+
     def snapshot(self) -> AbstractContextManager[FolderSnapshot]:
         return nullcontext(FolderSnapshot(self._folder.read()))
 
@@ -307,7 +323,7 @@ class LocalJsonMemoryBackend:
             "vectors": 0,
             "pending": 0,
             "kinds": dict(sorted(kinds.items())),
-            "namespaces": {name: len(file.records) for name, file in contents.files.items()},
+            "namespaces": {name: len(file.records) for name, file in contents.files.items() if file.records},
             "damaged": list(contents.damaged.values()),
             "space": None,
         }

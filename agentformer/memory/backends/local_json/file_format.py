@@ -15,13 +15,15 @@ is read.
     }
 
 A field that has its default value is not written. `history` contains the former versions of the entry, oldest first.
+`absent_documents`, which is written only if it is not empty, lists documents that are not stored although their
+original files may exist, as lists [id, sha256, upload].
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -30,7 +32,7 @@ from agentformer.memory.backends.local_json.search import EntryTerms, analyze, i
 from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_short_json, parse_entry
 from agentformer.records.files import safe_file_name
-from agentformer.types import MemoryEntry
+from agentformer.types import AbsentDocument, MemoryEntry
 
 FORMAT = 1
 SHOWN = 80  # at most this many characters of a wrong value are shown in a message
@@ -88,16 +90,17 @@ def file_name(namespace: str) -> str:
     return f"memory-{safe_file_name(namespace)}.json"
 
 
-def file_text(namespace: str, records: Iterable[Record]) -> str:
-    """Return the complete text of the file for a namespace with these records."""
+def file_text(namespace: str, records: Iterable[Record], absent: Sequence[AbsentDocument] = ()) -> str:
+    """Return the complete text of the file for a namespace with these records and absent documents."""
     name = json.dumps(namespace, ensure_ascii=False)
     head = f'{{\n  "format": {FORMAT},\n  "namespace": {name},\n  "entries": [\n    '
-    return head + ",\n    ".join(record.text for record in records) + "\n  ]\n}\n"
+    tail = f',\n  "absent_documents": {json.dumps(absent)}' if absent else ""
+    return head + ",\n    ".join(record.text for record in records) + f"\n  ]{tail}\n}}\n"
 
 
-def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
-    """Parse the content of a file. Return the namespace, and the records by id, in the order of the ids. Raises
-    `StoreDamaged` with the position of the mistake."""
+def parse_file(data: bytes) -> tuple[str, dict[str, Record], tuple[AbsentDocument, ...]]:
+    """Parse the content of a file. Return the namespace, the records by id, in the order of the ids, and the absent
+    documents. Raises `StoreDamaged` with the position of the mistake."""
     content = _load_json(data)
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
         raise StoreDamaged('the file must contain an object with a list "entries"')
@@ -105,7 +108,7 @@ def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
         raise StoreDamaged(
             f'the "format" is {content["format"]!r:.{SHOWN}}, but this version of agentformer reads only {FORMAT}'
         )
-    if unknown := sorted(content.keys() - {"format", "namespace", "entries"}):
+    if unknown := sorted(content.keys() - {"format", "namespace", "entries", "absent_documents"}):
         raise StoreDamaged(f'{unknown[0]!r:.{SHOWN}} is an unknown key next to "entries"; remove this key')
     namespace = content.get("namespace")
     if not isinstance(namespace, str):
@@ -122,7 +125,14 @@ def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
             advice = "give one of the entries another id"
             raise StoreDamaged(f"{where} has the id {record.entry.id} of an earlier entry; {advice}")
         records[record.entry.id] = record
-    return namespace, dict(sorted(records.items()))
+    return namespace, dict(sorted(records.items())), _parse_absent(content.get("absent_documents", []))
+
+
+def _parse_absent(values: Any) -> tuple[AbsentDocument, ...]:
+    rows: list[Any] = values if isinstance(values, list) else [None]
+    if not all(isinstance(row, list) and len(row) == 3 and all(isinstance(v, str) for v in row) for row in rows):
+        raise StoreDamaged('"absent_documents" must be a list of lists of three strings; remove this key')
+    return tuple(AbsentDocument(*row) for row in rows)
 
 
 def _parse_record(values: Any, namespace: str) -> Record:

@@ -7,13 +7,14 @@ the files that remain."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import glob
 import hashlib
 import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.local_json.file_format import SHOWN, Record, file_name, file_text, parse_file
+from agentformer.records import meta
 from agentformer.records.files import open_regular_file, read_file, sync_folder, write_atomically
+from agentformer.types import AbsentDocument
 
 LOCK_FILE = "memory.lock"
 JOURNAL_FILE = "memory.journal"
@@ -42,6 +45,7 @@ class NamespaceFile:
     namespace: str = ""
     records: Mapping[str, Record] = field(default_factory=dict)
     damage: str = ""
+    absent: tuple[AbsentDocument, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,11 @@ class Contents:
             raise StoreDamaged(reason)
         file = self.files.get(namespace)
         return file.records if file else {}
+
+    @property
+    def absent(self) -> dict[str, tuple[AbsentDocument, ...]]:
+        """The documents of each namespace that are not stored although their original files may exist."""
+        return {name: file.absent for name, file in self.files.items() if file.absent}
 
     def check_whole(self) -> None:
         """Raise `StoreDamaged` if at least one file cannot be read."""
@@ -117,7 +126,20 @@ class Folder:
             contents = self._refresh()
             records = dict(contents.records)
             yield contents, records
-            self._commit(contents, records)
+            self._commit(contents, records, _absent_after(contents, records))
+
+    def change_absent(self, added: Mapping[str, Sequence[AbsentDocument]], removed: Collection[AbsentDocument]) -> None:
+        """Change the lists of absent documents in one transaction. The keys of `added` are namespaces."""
+        with self.locked():
+            contents = self._refresh()
+            ids = {document.id for documents in added.values() for document in documents}
+            absent = {
+                name: tuple(document for document in documents if document not in removed and document.id not in ids)
+                for name, documents in contents.absent.items()
+            }
+            for name, documents in added.items():
+                absent[name] = (*absent.get(name, ()), *documents)
+            self._commit(contents, contents.records, absent)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -200,7 +222,7 @@ class Folder:
             # A change of permissions does not change the version, so each call tries to read this file again.
             return NamespaceFile(_UNREADABLE, damage=f"{path} cannot be read: {error.strerror or error}")
         try:
-            namespace, records = parse_file(data)
+            namespace, records, absent = parse_file(data)
             if file_name(namespace) != name:
                 place = file_name(namespace) if len(namespace) <= SHOWN else "of another name"
                 raise StoreDamaged(
@@ -211,7 +233,7 @@ class Folder:
         for entry_id, record in (former.records if former else {}).items():
             if entry_id in records:  # keeps the computed terms if the text is unchanged
                 records[entry_id] = record.replaced(records[entry_id].entry, records[entry_id].former)
-        return NamespaceFile(version, namespace, records)
+        return NamespaceFile(version, namespace, records, absent=absent)
 
     def _adopt(self, files: dict[str, NamespaceFile]) -> None:
         """Use `files` as the newest contents; the keys are file names. If two files contain an entry with the same id,
@@ -234,44 +256,35 @@ class Folder:
         self._files = files
         self._contents = Contents(dict(sorted(sound.items())), records, damaged)
 
-    def _commit(self, contents: Contents, records: Mapping[str, Record]) -> None:
-        """Write the files of all namespaces whose records differ between `contents` and `records`. Either all of these
-        files are written or none. Raises `StoreFull`."""
-        before = contents.records
-        changed = {
-            record.entry.namespace
-            for entry_id in before.keys() | records.keys()
-            if before.get(entry_id) is not records.get(entry_id)
-            for record in (before.get(entry_id), records.get(entry_id))
-            if record
-        }
-        if not changed:
+    def _commit(
+        self, contents: Contents, records: Mapping[str, Record], absent: Mapping[str, tuple[AbsentDocument, ...]]
+    ) -> None:
+        """Write the files of all namespaces whose records or absent documents differ from `contents`. Either all of
+        these files are written or none. Raises `StoreFull`."""
+        new = _changed_files(contents, records, absent)
+        if not new:
             return
-        new: dict[str, dict[str, Record]] = {namespace: {} for namespace in changed}
-        for namespace in changed:
-            contents.of(namespace)  # a damaged file is not replaced
-        for entry_id in sorted(records):
-            if (namespace := records[entry_id].entry.namespace) in changed:
-                new[namespace][entry_id] = records[entry_id]
-        texts = {file_name(name): file_text(name, kept.values()) if kept else None for name, kept in new.items()}
+        texts = {
+            file_name(name): file_text(name, file.records.values(), file.absent) if file.records or file.absent else ""
+            for name, file in new.items()
+        }
         try:
             self._write(texts)
         except OSError as error:
             raise write_error(self.path, error) from error
         files = {name: file for name, file in self._files.items() if name not in texts}
-        for namespace, kept in new.items():
-            if kept:
-                version = _version_of((self.path / file_name(namespace)).stat())
-                files[file_name(namespace)] = NamespaceFile(version, namespace, kept)
+        for namespace, file in new.items():
+            if texts[name := file_name(namespace)]:
+                files[name] = dataclasses.replace(file, version=_version_of((self.path / name).stat()))
         self._adopt(files)
 
-    def _write(self, texts: Mapping[str, str | None]) -> None:
-        """Replace each file by its new text; the keys of `texts` are file names. If the text of a file is None, the
-        file is deleted."""
+    def _write(self, texts: Mapping[str, str]) -> None:
+        """Replace each file by its new text; the keys of `texts` are file names. If the text of a file is empty,
+        the file is deleted."""
         self._remove_unfinished()
         if len(texts) == 1:
             ((name, text),) = texts.items()
-            if text is None:
+            if not text:
                 (self.path / name).unlink(missing_ok=True)
                 sync_folder(self.path)
             else:
@@ -281,9 +294,9 @@ class Folder:
         journal = self.path / JOURNAL_FILE
         try:
             for name, text in texts.items():
-                if text is not None:
+                if text:
                     write_atomically(self.path / (name + _NEW), text.encode("utf-8"))
-            write_atomically(journal, json.dumps({name: text is not None for name, text in texts.items()}).encode())
+            write_atomically(journal, json.dumps({name: bool(text) for name, text in texts.items()}).encode())
         except BaseException:
             if not journal.exists():
                 self._remove_unfinished()
@@ -322,6 +335,48 @@ class Folder:
         for pattern in (".memory[-.]*", f"memory-*{_NEW}"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
+
+
+def _changed_files(
+    contents: Contents, records: Mapping[str, Record], absent: Mapping[str, tuple[AbsentDocument, ...]]
+) -> dict[str, NamespaceFile]:
+    """Return the new file of each namespace whose records or absent documents differ from `contents`. Raises
+    `StoreDamaged` if the present file of such a namespace is damaged."""
+    before, absent_before = contents.records, contents.absent
+    changed = {
+        record.entry.namespace
+        for entry_id in before.keys() | records.keys()
+        if before.get(entry_id) is not records.get(entry_id)
+        for record in (before.get(entry_id), records.get(entry_id))
+        if record
+    }
+    names = absent.keys() | absent_before.keys()
+    changed |= {name for name in names if set(absent.get(name, ())) != set(absent_before.get(name, ()))}
+    if not changed:
+        return {}
+    new: dict[str, dict[str, Record]] = {namespace: {} for namespace in changed}
+    for namespace in changed:
+        contents.of(namespace)  # a damaged file is not replaced
+    for entry_id in sorted(records):
+        if (namespace := records[entry_id].entry.namespace) in changed:
+            new[namespace][entry_id] = records[entry_id]
+    return {
+        name: NamespaceFile(_UNREADABLE, name, kept, absent=tuple(sorted(absent.get(name, ()))))
+        for name, kept in new.items()
+    }
+
+
+def _absent_after(contents: Contents, records: Mapping[str, Record]) -> dict[str, tuple[AbsentDocument, ...]]:
+    """Return the absent documents of each namespace after a transaction that stores `records`. A stored document is not
+    absent, and a removed document is absent."""
+    absent = {
+        name: tuple(document for document in documents if document.id not in records)
+        for name, documents in contents.absent.items()
+    }
+    for entry_id in contents.records.keys() - records.keys():
+        entry = contents.records[entry_id].entry
+        absent[entry.namespace] = (*absent.get(entry.namespace, ()), *meta.absent([entry]))
+    return absent
 
 
 def _version_of(status: os.stat_result) -> Version:

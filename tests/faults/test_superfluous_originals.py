@@ -1,0 +1,115 @@
+"""The folder of the original files has exactly the files that stored documents name, whatever concurrent uploads,
+removals and kills did. A file of somebody else in this folder is reported, and never deleted.
+
+Each process repeats a few rounds in the normal suite, and many rounds in the long form.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from long_form import LONG
+
+from agentformer.factory import AgentFormer, connect
+from agentformer.types import Scope
+
+ROUNDS = 400 if LONG else 20
+KILLS = 60 if LONG else 4
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+
+# Each line of the input is one round: upload texts under the same name as the other process, some of them twice.
+UPLOADER = """
+import sys
+from agentformer.errors import AgentFormerError
+from agentformer.factory import connect
+folder, backend, own = sys.argv[1:]
+af = connect(index_dir=f"{folder}/index", upload_dir=f"{folder}/uploads", embedder="hashing", backend=backend)
+af.rag.ready()
+print("ready", flush=True)
+for line in sys.stdin:
+    for name, text in (pair.split("=") for pair in line.split()):
+        try:
+            if text == "-":
+                for document in af.rag.documents():
+                    if document.name == name:
+                        af.rag.remove(document.id)
+            else:
+                af.rag.upload(f"The numbat {text} sleeps. ".encode() * 20, name=name)
+        except AgentFormerError as error:
+            print(type(error).__name__, file=sys.stderr)
+    print("done", flush=True)
+af.close()
+"""
+
+
+def start(folder: Path, backend: str, own: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", UPLOADER, str(folder), backend, own],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert answer(process) == "ready"
+    return process
+
+
+def answer(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def send(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def opened(folder: Path, backend: str) -> AgentFormer:
+    return connect(
+        index_dir=folder / "index", upload_dir=folder / "uploads", embedder="hashing", backend=backend, clean_every=0
+    )
+
+
+def named(af: AgentFormer) -> list[str]:
+    """Return the SHA-256 of the files that documents name."""
+    scope = Scope(kinds=("document",), include_archived=True)
+    return sorted({str(entry.metadata["sha256"]) for entry in af.backend.list(scope, limit=1000)})
+
+
+def stored(folder: Path) -> list[str]:
+    """Return every file in the folder of the original files, except the lock of the folder. For an original, return
+    its SHA-256."""
+    files = (path for path in (folder / "uploads").rglob("*") if path.is_file() and path.name != ".lock")
+    return sorted(path.stem if path.suffix == ".bin" else path.name for path in files)
+
+
+def rounds(choose: random.Random) -> list[str]:
+    """Return the lines of one process: uploads of a few texts under one name, and removals."""
+    return [" ".join(f"numbat.txt={choose.choice('aab-')}" for _ in range(3)) for _ in range(ROUNDS)]
+
+
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_concurrent_uploads_of_one_name_leave_only_the_originals_of_stored_documents(
+    tmp_path: Path, backend: str
+) -> None:
+    processes = [start(tmp_path, backend, own) for own in "12"]
+    choose = random.Random(18)
+    with closing(opened(tmp_path, backend)) as af:
+        for lines in zip(*(rounds(choose) for _ in processes), strict=True):
+            for process, line in zip(processes, lines, strict=True):
+                send(process, line)
+            assert [answer(process) for process in processes] == ["done", "done"]
+            assert stored(tmp_path) == named(af), lines
+        for process in processes:
+            process.communicate(timeout=60)
+        for document in af.rag.documents():
+            af.rag.remove(document.id)
+        assert stored(tmp_path) == []
