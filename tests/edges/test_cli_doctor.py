@@ -55,10 +55,6 @@ def left_over(folder: Path) -> Path:
     return file
 
 
-def old_left_over(folder: Path) -> None:
-    os.utime(left_over(folder), (1, 1))
-
-
 def garbled(folder: Path) -> None:
     path = folder / "i" / "memory.sqlite3"
     data = bytearray(path.read_bytes())
@@ -184,19 +180,19 @@ def test_a_document_of_which_a_page_is_gone_is_read_again(folder: Path, run: Inv
     assert (document["name"], document["pages"], document["status"]) == ("rules.pdf", 2, "ready")
 
 
-def test_a_file_of_the_last_day_may_be_of_an_upload_under_way(folder: Path, run: Invoke) -> None:
-    file = left_over(folder)
-    done = run("doctor", "--repair")
-    assert done.exit_code == 0 and "1 file of the last day without a document" in done.stdout and file.exists()
-
-
-def test_a_file_of_no_document_is_told_and_never_deleted(folder: Path, run: Invoke) -> None:
-    old_left_over(folder)
-    for options in ((), ("--repair",), ("--repair",)):
-        done = run("doctor", *options)
-        assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "no problems found")
-        assert f"1 file (9 bytes) in {folder / 'u'} without a document: ab/{'ab' * 32}.bin" in done.stdout
+def test_a_file_of_no_document_is_reported_and_never_deleted(folder: Path, run: Invoke, shown: Shown) -> None:
+    left_over(folder)
+    (folder / "u" / "notes.txt").write_text("of somebody")
+    (folder / "u" / "ab" / "odd.bin").mkdir()
+    for command in (("doctor",), ("doctor", "--repair"), ("remove", shown("list")["documents"][0]["id"]), ("doctor",)):
+        done = run(*command)
+        assert done.exit_code == 0, done.output
+        if command[0] == "doctor":
+            assert done.stdout.splitlines()[-1] == "no problems found"
+            told = f"2 files (20 bytes) in {folder / 'u'} without a document: ab/{'ab' * 32}.bin, notes.txt"
+            assert told in done.stdout
         assert (folder / "u" / "ab" / f"{'ab' * 32}.bin").read_bytes() == b"left over"
+        assert (folder / "u" / "notes.txt").read_text() == "of somebody"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,8 @@ def _entries(connection: sqlite3.Connection) -> Iterator[MemoryEntry]:
 
 def faults(af: AgentFormer, folder: Path) -> list[str]:
     """What is wrong with an opened store, whatever it holds."""
-    found = [
+    found = [f"superfluous file {path}" for path in _superfluous(af, folder / "uploads")]
+    found += [
         f"{check.name}: {finding}"
         for check in af.verify()
         if check.found and check.name != "waiting"  # which is part of the state, and compared
@@ -118,6 +119,15 @@ def faults(af: AgentFormer, folder: Path) -> list[str]:
             except StoreDamaged as error:
                 found.append(f"search: {error}")
     return found
+
+
+def _superfluous(af: AgentFormer, uploads: Path) -> set[str]:
+    """The files that no document names, without the files of jobs, which the next server needs or deletes."""
+    files = {path.relative_to(uploads).as_posix() for path in uploads.rglob("*") if path.is_file()}
+    scopes = [Scope(name, kinds=("document",), include_archived=True) for name in af.backend.namespaces()]
+    digests = {entry.metadata["sha256"] for scope in scopes for entry in af.backend.list(scope, limit=10**6)}
+    needed = {".lock", *(f"{digest[:2]}/{digest}.bin" for digest in digests)}
+    return {file for file in files - needed if not file.startswith(".jobs/")}
 
 
 def _unfound(af: AgentFormer, scope: Scope) -> list[str]:
