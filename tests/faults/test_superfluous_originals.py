@@ -1,7 +1,7 @@
 """The folder of the original files has exactly the files that stored documents name, whatever concurrent uploads,
 removals and kills did. A file of somebody else in this folder is reported, and never deleted.
 
-Each process repeats a few rounds in the normal suite, and many rounds in the long form.
+A few rounds and kills in the normal suite. The long form has many rounds, and a kill at every point.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from killing import Killing, spread
 from long_form import LONG
 
 from agentformer.factory import AgentFormer, connect
 from agentformer.types import Scope
 
 ROUNDS = 400 if LONG else 20
-KILLS = 60 if LONG else 4
+KILLS = 3  # of each backend in the normal suite
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 
-# Each line of the input is one round: upload texts under the same name as the other process, some of them twice.
+# Each line of the input is one round: NAME=TEXT uploads a text, and NAME=- removes the document of this name.
 UPLOADER = """
 import sys
 from agentformer.errors import AgentFormerError
@@ -113,3 +115,20 @@ def test_concurrent_uploads_of_one_name_leave_only_the_originals_of_stored_docum
         for document in af.rag.documents():
             af.rag.remove(document.id)
         assert stored(tmp_path) == []
+
+
+@pytest.fixture(scope="module")
+def killing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killing]:
+    found = Killing(tmp_path_factory.mktemp("kills"))
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("work", ["originals", "originals local_json"])
+def test_after_a_kill_only_the_originals_of_stored_documents_are_left(killing: Killing, work: str) -> None:
+    """`killing` opens the memory after each kill, and `states.faults` compares its files with its documents."""
+    total = killing.undisturbed(work).run.points
+    points = range(total) if LONG else spread(total, KILLS, random.Random())
+    killed = sum(killing.at_point(work, number) for number in points)
+    print(f"{work}: {killed} kills at {total} points")
+    assert killed >= 0.9 * len(points)

@@ -208,6 +208,15 @@ REPLACED = (  # two files with equal names and bytes are replaced one after the 
     _upload_path("two/a.txt", _text("a", 3)),
     _upload_path("one/a.txt", _text("a")),
 )
+ORIGINALS = (
+    _upload("a.txt", _text("a", sentences=9)),
+    _upload("a.txt", _text("a", 2, sentences=9)),
+    _upload("b.txt", _text("b", sentences=9)),
+    lambda desk: desk.af.rag.upload(_text("b", sentences=9), name="b.txt", namespace="other"),
+    _remove_document("b.txt"),
+    lambda desk: desk.af.memory.remove(Scope("other")),
+    _upload("a.txt", _text("a", sentences=9)),
+)
 REFUSED = (_upload("a.txt", _text("a")), _upload("a.txt", b"%PDF-1.7 and nothing of one"))  # the usable one stays
 
 
@@ -364,6 +373,8 @@ def _works() -> Iterator[Work]:
     yield from of_entries.values()
     for name, work in of_entries.items():
         yield replace(work, name=f"{name} local_json", backend="local_json", kills=int(name in ("store", "clean")))
+    yield Work("originals", ORIGINALS, kills=0)
+    yield Work("originals local_json", ORIGINALS, backend="local_json", kills=0)
     yield Work("long", (_store(_LONG), _update(_LONG, content=_LONG + " The end.")), kills=0)
     yield Work("refused", REFUSED)
     yield Work("replaced", REPLACED, kills=3)
