@@ -6,8 +6,8 @@ import hashlib
 import logging
 import re
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,8 +86,8 @@ class Originals:
         if not documents:
             yield
             return
-        lock = self._file_lock(f"{_UPLOAD}{new_id()}")
-        upload = Path(lock.lock_file).name
+        upload = f"{_UPLOAD}{new_id()}"
+        lock = self._file_lock(upload)
         try:
             with self._locked():
                 self._acquire(lock)
@@ -96,8 +96,10 @@ class Originals:
                 self._put(data)
             yield
         finally:
-            self.sweep(upload)
-            lock.release()
+            try:
+                self.sweep(upload)
+            finally:
+                lock.release()
 
     def restore(self, data: bytes) -> None:
         """Store the original file of a stored document again if the file is missing or damaged. Do nothing if the
@@ -147,23 +149,22 @@ class Originals:
         absent = self._backend.absent_documents()  # read after the locks: an upload that ends now is not in the list
         needed = {document.sha256 for document in absent if document.upload in running}
         done = [document for document in absent if document.sha256 not in needed]
-        for document in done:
-            # Without the file of its lock, the end of the upload is not known, such as in a restored older database.
-            if document.upload in ("", *uploads) and not self._in_use(document.sha256):
-                self._delete(document.sha256)
+        # If the file of its lock is missing, the end of an upload is not known, such as in a restored older database.
+        self._delete({document.sha256 for document in done if document.upload in ("", *uploads)})
         if done:
             self._backend.forget_absent(done)
         for name in uploads - running - {document.upload for document in absent if document.sha256 in needed}:
-            (self._folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # some systems cannot delete a locked file; the next sweep deletes it
+                (self._folder / name).unlink()
 
-    def _delete(self, digest: str) -> None:
-        """Delete an original file, and the temporary files that a killed process left of it."""
-        path = self.path(digest)
-        if not _SHA256.fullmatch(digest) or not path.parent.is_dir():
-            return
-        for file in (path, *path.parent.glob(f".{path.name}.*")):
-            file.unlink(missing_ok=True)
-        sync_folder(path.parent)
+    def _delete(self, digests: Collection[str]) -> None:
+        """Delete original files that no document needs, and the temporary files that a killed process left of them."""
+        paths = [self.path(digest) for digest in digests if _SHA256.fullmatch(digest) and not self._in_use(digest)]
+        for path in paths:
+            for file in (path, *path.parent.glob(f".{path.name}.*")):
+                file.unlink(missing_ok=True)
+        for folder in {path.parent for path in paths}:
+            sync_folder(folder)
 
     def _in_use(self, digest: str) -> bool:
         """Return whether a document of any namespace has the bytes with this SHA-256."""

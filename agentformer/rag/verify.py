@@ -13,7 +13,6 @@ import hashlib
 import os
 import re
 import sqlite3
-import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -214,8 +213,8 @@ def _original_problem(originals: Originals, digest: str) -> str:
 
 def _uploaded_files(folder: Path) -> list[Path]:
     """Return all files of the upload folder, except the locks of this folder and the files of background uploads."""
-    paths = (path for path in sorted(folder.iterdir()) if not path.name.startswith(".")) if folder.is_dir() else ()
-    return [file for path in paths for file in ([path] if not path.is_dir() else sorted(path.rglob("*")))]
+    files = (path for path in sorted(folder.rglob("*")) if not path.is_dir())
+    return [file for file in files if not file.relative_to(folder).parts[0].startswith(".")]
 
 
 def _absent_digests(backend: MemoryBackend) -> set[str]:
@@ -258,11 +257,9 @@ def _count(files: Collection[Path]) -> str:
 
 
 def _state(file: Path) -> os.stat_result | None:
-    """Return the `os.lstat` result of a file. Return None for a folder, and for a file that was deleted after the files
-    were listed."""
+    """Return the `os.lstat` result of a file. Return None if the file was deleted after the files were listed."""
     with suppress(OSError):
-        state = file.lstat()
-        return None if stat.S_ISDIR(state.st_mode) else state
+        return file.lstat()
     return None
 
 

@@ -16,7 +16,7 @@ from agentformer.records import entries, schema, supersession
 from agentformer.records.database import Database
 from agentformer.records.integrity.file_guard import open_read_only
 from agentformer.testing import make_entry
-from agentformer.types import Query, Scope
+from agentformer.types import AbsentDocument, Query, Scope
 
 _FIRST = """
 INSERT INTO meta VALUES ('store_id', 'first');
@@ -100,3 +100,15 @@ def test_a_negative_schema_number_is_reported_as_damage(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreDamaged, match="schema number -1; restore the database from a backup"):
         FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+
+
+def test_a_store_without_absent_documents_records_them_after_its_migration(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
+        connection.executescript("".join(schema.MIGRATIONS[:8]))
+        connection.executescript("INSERT INTO meta VALUES ('store_id', 'eighth', NULL); PRAGMA user_version = 8")
+    document = make_entry("numbat.txt", kind="document", metadata={"sha256": "ab"})
+    for absent in ([], [AbsentDocument(document.id, "ab")]):
+        with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as backend:
+            assert list(backend.absent_documents()) == absent
+            backend.store([document])
+            backend.remove([document.id])
