@@ -241,9 +241,7 @@ class MemoryManager:
         document; use `rag.remove` to remove documents.
         """
         if isinstance(what, Scope):
-            deleted = _remove_scope(self._backend, validation.checked(what))
-            self._delete_originals()
-            return deleted
+            return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
         _changeable(self._backend, what)
         if deleted := self._backend.remove([what], expected_version):
             return deleted
@@ -361,14 +359,15 @@ def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
     return entry
 
 
-def _remove_scope(backend: MemoryBackend, scope: Scope) -> int:
-    """Remove all entries in the scope, and all documents that have a part in the scope. Return the number of removed
-    entries."""
+def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callable[[], None]) -> int:
+    """Remove all entries in the scope, and all documents that have a part in the scope. Then call `delete_originals`.
+    Return the number of removed entries."""
     scope = dataclasses.replace(scope, include_archived=True)
     parts = (entry for entry in all_entries(backend, scope) if entry.source or entry.kind == "document")
     documents = sorted({entry.source.document_id if entry.source else entry.id for entry in parts})
-    deleted = backend.remove(documents) if documents else 0
-    return deleted + backend.remove(scope)
+    deleted = (backend.remove(documents) if documents else 0) + backend.remove(scope)
+    delete_originals()
+    return deleted
 
 
 def _query(text: str, scope: Scope, limit: int, min_score: float, mode: Any, at: datetime | str | None) -> Query:

@@ -76,13 +76,8 @@ class CombinedSnapshot(_Combined[MemorySnapshot]):
                     yield vector
 
 
-class RoutedBackend(_Combined[MemoryBackend]):
-    """A `MemoryBackend` over several backends. `backends` maps names to backends, and `target` of a route is one of
-    these names. `default` is the name of the backend for leases, and for entries that no route matches. A call that
-    changes several backends runs one transaction in each of them. If a transaction of `store` fails, the entries that
-    this call has stored in other backends are removed. After a crash between two transactions, only the changes of the
-    first backend may be stored. A summary is stored in the backend of its originals (the entries that it summarizes),
-    so that one transaction can store the summary and archive the originals."""
+class _Routing(_Combined[MemoryBackend]):
+    """Chooses the backend in which an entry is stored, and announces documents to their backends."""
 
     def __init__(
         self, routes: Sequence[Route], backends: Mapping[str, MemoryBackend], default: str, *, rrf_k: int = 60
@@ -96,6 +91,35 @@ class RoutedBackend(_Combined[MemoryBackend]):
         self._default = backends[default]
         super().__init__(list({id(backend): backend for backend in (self._default, *backends.values())}.values()))
         self._rrf_k = rrf_k
+
+    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
+        """Announce each document to the backend that will store the document."""
+        for backend in self._all:
+            if part := [document for document in documents if self._target(document) is backend]:
+                backend.announce(part, upload)
+
+    def absent_documents(self) -> Sequence[AbsentDocument]:
+        return sorted(document for backend in self._all for document in backend.absent_documents())
+
+    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
+        for backend in self._all:
+            backend.forget_absent(documents)
+
+    def _target(self, entry: MemoryEntry) -> MemoryBackend:
+        for route in self._routes:
+            conditions = ((route.tiers, entry.tier), (route.kinds, entry.kind), (route.namespaces, entry.namespace))
+            if all(not allowed or value in allowed for allowed, value in conditions):
+                return self._names[route.target]
+        return self._default
+
+
+class RoutedBackend(_Routing):
+    """A `MemoryBackend` over several backends. `backends` maps names to backends, and `target` of a route is one of
+    these names. `default` is the name of the backend for leases, and for entries that no route matches. A call that
+    changes several backends runs one transaction in each of them. If a transaction of `store` fails, the entries that
+    this call has stored in other backends are removed. After a crash between two transactions, only the changes of the
+    first backend may be stored. A summary is stored in the backend of its originals (the entries that it summarizes),
+    so that one transaction can store the summary and archive the originals."""
 
     def store(
         self,
@@ -228,19 +252,6 @@ class RoutedBackend(_Combined[MemoryBackend]):
     def release(self, name: str, holder: str) -> None:
         self._default.release(name, holder)
 
-    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        for backend in self._all:
-            if part := [document for document in documents if self._target(document) is backend]:
-                backend.announce(part, upload)
-
-    def absent_documents(self) -> Sequence[AbsentDocument]:
-        return sorted(document for backend in self._all for document in backend.absent_documents())
-
-    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
-        for backend in self._all:
-            if part := [document for document in backend.absent_documents() if document in documents]:
-                backend.forget_absent(part)
-
     @contextmanager
     def snapshot(self) -> Iterator[CombinedSnapshot]:
         """Take a snapshot of each backend, one after another. The changes of a concurrent call may be visible in some
@@ -288,13 +299,6 @@ class RoutedBackend(_Combined[MemoryBackend]):
     def close(self) -> None:
         for backend in self._all:
             backend.close()
-
-    def _target(self, entry: MemoryEntry) -> MemoryBackend:
-        for route in self._routes:
-            conditions = ((route.tiers, entry.tier), (route.kinds, entry.kind), (route.namespaces, entry.namespace))
-            if all(not allowed or value in allowed for allowed, value in conditions):
-                return self._names[route.target]
-        return self._default
 
     def _everywhere(self, check: StoreCheck, target: MemoryBackend) -> StoreCheck:
         """Return `check` for the backend `target`, in a form that also finds the entries of the other backends."""

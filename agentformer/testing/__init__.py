@@ -26,7 +26,7 @@ from agentformer.testing.changing import Changing, Leases, Parts, Superseding
 from agentformer.testing.embedding import Pending, Reembedding
 from agentformer.testing.models import EmbedderConformance, LanguageModelConformance, RerankerConformance
 from agentformer.testing.searching import Scopes, Searching
-from agentformer.testing.storing import Storing
+from agentformer.testing.storing import AbsentDocuments, Storing
 from agentformer.testing.summaries import Summaries
 from agentformer.testing.usage import Duplicates, Uses
 
@@ -48,6 +48,7 @@ __all__ = [
 
 class BackendConformance(
     Storing,
+    AbsentDocuments,
     Duplicates,
     Changing,
     Superseding,

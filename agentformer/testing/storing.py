@@ -251,34 +251,6 @@ class Storing(BackendCase):
         assert by_words(backend, "quagga") == []
         assert by_words(backend, "zebra") == [entry.id]
 
-    def test_documents_are_absent_before_they_are_stored_and_after_they_are_removed(self, tmp_path: Path) -> None:
-        """`absent_documents` returns announced documents until they are stored, and removed documents until they are
-        forgotten. A failed call changes nothing, and other entries are ignored."""
-        first, second, third = (
-            make_entry(f"{n}.txt", kind="document", namespace=f"n{n % 2}", metadata={"sha256": str(n)})
-            for n in range(3)
-        )
-        backend, (fact, bare) = self.stored(tmp_path, "a fact", make_entry("bare.txt", kind="document"))
-        backend.announce([first, second, fact, bare], "one")
-        announced = [AbsentDocument(first.id, "0", "one"), AbsentDocument(second.id, "1", "one")]
-        assert list(backend.absent_documents()) == announced
-        with raises(Conflict):
-            backend.store([first, first])
-        assert list(self.start(tmp_path).absent_documents()) == announced and list(backend.namespaces()) == ["default"]
-        backend.store([first, second, third])
-        assert list(backend.absent_documents()) == []
-        backend.update(first.id, {"content": "changed.txt"})
-        backend.remove(Scope())
-        backend.store([], replacing=[[first.id], Scope(second.namespace)])
-        backend.remove([third.id])
-        removed = [AbsentDocument(entry.id, sha256) for entry, sha256 in ((first, "0"), (second, "1"), (third, "2"))]
-        assert list(backend.absent_documents()) == removed and list(backend.namespaces()) == []
-        backend.announce([second], "two")
-        backend.forget_absent(removed[:2])
-        assert list(self.start(tmp_path).absent_documents()) == [AbsentDocument(second.id, "1", "two"), removed[2]]
-        backend.forget_absent([AbsentDocument(second.id, "1", "two"), removed[2]])
-        assert list(backend.absent_documents()) == []
-
     def test_reopening_sees_everything(self, tmp_path: Path) -> None:
         """After a store is closed and opened again, it contains the same entries and histories, and searches return the
         same hits."""
@@ -312,3 +284,35 @@ class Storing(BackendCase):
         backend.close()
         backend.close()
         assert self.start(tmp_path).count(Scope()) == 1
+
+
+class AbsentDocuments(BackendCase):
+    """Tests of `announce`, `absent_documents` and `forget_absent`."""
+
+    def test_documents_are_absent_before_they_are_stored_and_after_they_are_removed(self, tmp_path: Path) -> None:
+        """`absent_documents` returns announced documents until they are stored, and removed documents until they are
+        forgotten. A failed call changes nothing, and other entries are ignored."""
+        first, second, third = (
+            make_entry(f"{n}.txt", kind="document", namespace=f"n{n % 2}", metadata={"sha256": str(n)})
+            for n in range(3)
+        )
+        backend, (fact, bare) = self.stored(tmp_path, "a fact", make_entry("bare.txt", kind="document"))
+        backend.announce([first, second, fact, bare], "one")
+        announced = [AbsentDocument(first.id, "0", "one"), AbsentDocument(second.id, "1", "one")]
+        assert list(backend.absent_documents()) == announced
+        with raises(Conflict):
+            backend.store([first, first])
+        assert list(self.start(tmp_path).absent_documents()) == announced and list(backend.namespaces()) == ["default"]
+        backend.store([first, second, third])
+        assert list(backend.absent_documents()) == []
+        backend.update(first.id, {"content": "changed.txt"})
+        backend.remove(Scope())
+        backend.store([], replacing=[[first.id], Scope(second.namespace)])
+        backend.remove([third.id])
+        removed = [AbsentDocument(entry.id, sha256) for entry, sha256 in ((first, "0"), (second, "1"), (third, "2"))]
+        assert list(backend.absent_documents()) == removed and list(backend.namespaces()) == []
+        backend.announce([second], "two")
+        backend.forget_absent(removed[:2])
+        assert list(self.start(tmp_path).absent_documents()) == [AbsentDocument(second.id, "1", "two"), removed[2]]
+        backend.forget_absent([AbsentDocument(second.id, "1", "two"), removed[2]])
+        assert list(backend.absent_documents()) == []

@@ -230,6 +230,7 @@ class _Copier:
         self._copy(source, target, "history", ("entry", "version"), lambda row: self._accept_version(source, row))
         self._copy(source, target, "vectors", ("id",), self._accept_vector)
         self._copy(source, target, "windows", ("id",), self._accept_window)
+        # `absent_documents` is not copied, because an original file may now be the only copy of a lost document.
         for queue in ("pending", "moving"):
             self._copy(source, target, queue, ("entry",), lambda row: row["entry"] in self._entries)
         sequences = _sequences(source)

@@ -74,7 +74,31 @@ class FolderSnapshot:
         return iter(())
 
 
-class LocalJsonMemoryBackend:
+class _AbsentDocuments:
+    """The methods of `MemoryBackend` for documents that are not stored although their original files may exist."""
+
+    _folder: Folder
+
+    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
+        """Record that the caller is going to store these documents. Each record is in the file of the namespace of its
+        document, so that the transaction that stores the document deletes the record."""
+        added: dict[str, list[AbsentDocument]] = {}
+        for entry in documents:
+            added.setdefault(entry.namespace, []).extend(meta.absent([entry], upload))
+        self._folder.change_absent(added, ())
+
+    def absent_documents(self) -> Sequence[AbsentDocument]:
+        """Return the announced and the removed documents, in order of id. Raises `StoreDamaged` if one of the files
+        cannot be read."""
+        contents = self._folder.read()
+        contents.check_whole()
+        return sorted(document for documents in contents.absent.values() for document in documents)
+
+    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
+        self._folder.change_absent({}, documents)
+
+
+class LocalJsonMemoryBackend(_AbsentDocuments):
     """A `MemoryBackend` with one JSON file for each namespace, so that people can read and edit the entries. It is made
     for up to a few thousand entries, because each write replaces the complete files of the changed namespaces, and each
     search reads all entries of a namespace. The search compares words and uses no vectors. Therefore `pending` is
@@ -256,20 +280,6 @@ class LocalJsonMemoryBackend:
 
     def release(self, name: str, holder: str) -> None:
         self._leases.release(name, holder)
-
-    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        added: dict[str, list[AbsentDocument]] = {}
-        for entry in documents:
-            added.setdefault(entry.namespace, []).extend(meta.absent([entry], upload))
-        self._folder.change_absent(added, ())
-
-    def absent_documents(self) -> Sequence[AbsentDocument]:
-        contents = self._folder.read()
-        contents.check_whole()
-        return sorted(document for documents in contents.absent.values() for document in documents)
-
-    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
-        self._folder.change_absent({}, documents)
 
     def snapshot(self) -> AbstractContextManager[FolderSnapshot]:
         return nullcontext(FolderSnapshot(self._folder.read()))

@@ -132,14 +132,7 @@ class Folder:
         """Change the lists of absent documents in one transaction. The keys of `added` are namespaces."""
         with self.locked():
             contents = self._refresh()
-            ids = {document.id for documents in added.values() for document in documents}
-            absent = {
-                name: tuple(document for document in documents if document not in removed and document.id not in ids)
-                for name, documents in contents.absent.items()
-            }
-            for name, documents in added.items():
-                absent[name] = (*absent.get(name, ()), *documents)
-            self._commit(contents, contents.records, absent)
+            self._commit(contents, contents.records, _absent_with(contents, added, removed))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -364,6 +357,22 @@ def _changed_files(
         name: NamespaceFile(_UNREADABLE, name, kept, absent=tuple(sorted(absent.get(name, ()))))
         for name, kept in new.items()
     }
+
+
+def _absent_with(
+    contents: Contents, added: Mapping[str, Sequence[AbsentDocument]], removed: Collection[AbsentDocument]
+) -> dict[str, tuple[AbsentDocument, ...]]:
+    """Return the absent documents of each namespace with the documents `added` and without the documents `removed`. A
+    document of `added` replaces a document with the same id."""
+    ids = {document.id for documents in added.values() for document in documents}
+    forgotten = set(removed)
+    absent = {
+        name: tuple(document for document in documents if document not in forgotten and document.id not in ids)
+        for name, documents in contents.absent.items()
+    }
+    for name, documents in added.items():
+        absent[name] = (*absent.get(name, ()), *documents)
+    return absent
 
 
 def _absent_after(contents: Contents, records: Mapping[str, Record]) -> dict[str, tuple[AbsentDocument, ...]]:
