@@ -20,27 +20,24 @@ TEXT = b"The numbat sleeps in a log. " * 5
 OTHER = b"The quokka smiles. " * 5
 
 
-@pytest.fixture(params=["faiss", "local_json"])
+ROUTES = {"faiss": "", "local_json": "", "routed": "kind:document=local_json"}
+
+
+@pytest.fixture(params=ROUTES)
 def af(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AgentFormer]:
     with opened(tmp_path, request.param) as memory:
         yield memory
 
 
-def opened(folder: Path, backend: str) -> AgentFormer:
-    return connect(
-        index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing", backend=backend, embed_retry_seconds=0
-    )
+def opened(folder: Path, store: str) -> AgentFormer:
+    backend = "local_json" if store == "local_json" else "faiss"
+    settings = {"index_dir": folder / "i", "upload_dir": folder / "u", "backend": backend, "routes": ROUTES[store]}
+    return connect(**settings, embedder="hashing", embed_retry_seconds=0)
 
 
 def again(af: AgentFormer) -> AgentFormer:
     """Open the same memory a second time, as another process does."""
-    return connect(
-        index_dir=af.settings.index_dir,
-        upload_dir=af.settings.upload_dir,
-        embedder="hashing",
-        backend=af.settings.backend,
-        embed_retry_seconds=0,
-    )
+    return AgentFormer(af.settings)
 
 
 def files(af: AgentFormer) -> list[str]:
