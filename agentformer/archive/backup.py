@@ -133,7 +133,8 @@ def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedU
     done, named = BackedUp(), {}
     copy = origin.open_copy(indexes)
     try:
-        copy.forget_absent(copy.absent_documents())  # a file of the backup is never deleted as superfluous
+        if absent := copy.absent_documents():  # no file of a memory that is restored from the backup is superfluous
+            copy.forget_absent(absent)
         for namespace in copy.namespaces():
             done.namespaces[namespace] = copy.count(Scope(namespace, include_archived=True))
         for document_id, digest in _documents(copy):

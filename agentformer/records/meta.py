@@ -1,4 +1,5 @@
-"""Key-value pairs that describe the store, leases, and documents that are not stored. Each pair has a checksum.
+"""Key-value pairs that describe the store, leases, and documents that are not stored. Each key-value pair has a
+checksum.
 
 A lease gives one process an exclusive right until an end time. All processes that have the store open respect the
 lease.
@@ -73,7 +74,7 @@ def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> Non
 def absent(entries: Iterable[MemoryEntry], upload: str = "") -> list[AbsentDocument]:
     """Return an `AbsentDocument` for each document among `entries` that has the SHA-256 of an original file."""
     documents = ((entry.id, entry.metadata.get("sha256")) for entry in entries if entry.kind == "document")
-    return [AbsentDocument(number, digest, upload) for number, digest in documents if isinstance(digest, str)]
+    return [AbsentDocument(entry_id, digest, upload) for entry_id, digest in documents if isinstance(digest, str)]
 
 
 def absent_documents(connection: sqlite3.Connection) -> list[AbsentDocument]:
