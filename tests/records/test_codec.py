@@ -125,7 +125,7 @@ def test_an_entry_is_the_same_in_every_format(entry: MemoryEntry) -> None:
     values = json.loads(json.dumps(entry_to_json(entry)))
     assert Entry.model_validate(values).model_dump() == values
     assert values.items() <= memory_hit_json(Hit(entry, 1.0)).items()
-    namespace, records = parse_file(file_text(entry.namespace, [Record(entry, (entry,))]).encode())
+    namespace, records, _ = parse_file(file_text(entry.namespace, [Record(entry, (entry,))]).encode())
     assert (namespace, records[entry.id].entry, records[entry.id].former) == (entry.namespace, entry, (entry,))
     kept = dataclasses.replace(entry, kind="fact", namespace="n", content=entry.content.strip() or "x")
     kept = dataclasses.replace(kept, **dict.fromkeys(("session_id", "parent_id", "pair_id", "superseded_by"), "x"))
