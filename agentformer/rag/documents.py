@@ -26,6 +26,7 @@ log = logging.getLogger("agentformer")
 _UPLOAD = ".upload-"  # the beginning of the names of uploads, which are file names of locks
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCK_SECONDS = 60.0  # the lock of the folder is held only for short steps
+_POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ class Originals:
     def _acquire(self, lock: FileLock) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=_LOCK_SECONDS)
+            lock.acquire(timeout=_LOCK_SECONDS, poll_interval=_POLL_SECONDS)
         except OSError as error:
             raise self._unwritable(error) from error
 

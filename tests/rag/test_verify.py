@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +19,7 @@ from agentformer.rag.documents import Document, Originals
 from agentformer.rag.verify import StoreParts, verify
 from agentformer.testing import make_entry
 from agentformer.testing.case import Reference
-from agentformer.types import Check, MemoryEntry, Scope, Source
+from agentformer.types import AbsentDocument, Check, MemoryEntry, Scope, Source
 
 DATA = b"The crane is blue. The pier is long."
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -34,6 +32,7 @@ class Memory:
         self.entries: dict[str, MemoryEntry] = {}
         self.waiting: dict[str, int] = {}
         self.checks: list[Check] = []
+        self.absent: list[AbsentDocument] = []
         self.embeds = True
 
     def store(self, *entries: MemoryEntry) -> None:
@@ -62,6 +61,12 @@ class Memory:
         for id in ids:
             del self.entries[id]
 
+    def absent_documents(self) -> Sequence[AbsentDocument]:
+        return self.absent
+
+    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
+        self.absent = [document for document in self.absent if document not in documents]
+
     def pending(self, scope: Scope) -> int:
         return self.waiting.get(scope.namespace, 0)
 
@@ -88,9 +93,17 @@ def document(name: str = "a.txt", *, chunks: int = 2, status: str = "ready") -> 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(verification, "_PAGE", 1)  # so that each listing and each look-up has several pages
-    originals = Originals(tmp_path / "u")
-    originals.put(DATA)
-    return StoreParts(Memory(), originals, tmp_path, tmp_path / "u")  # type: ignore[arg-type]
+    backend: Any = Memory()
+    originals = Originals(tmp_path / "u", backend)
+    put(originals, DATA)
+    return StoreParts(backend, originals, tmp_path, tmp_path / "u")
+
+
+def put(originals: Originals, data: bytes) -> Path:
+    path = originals.path(hashlib.sha256(data).hexdigest())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
 
 
 def no_reading(entry: MemoryEntry) -> Document:
@@ -197,26 +210,38 @@ def test_a_part_in_another_namespace_than_its_document_is_reported(store: Any) -
     assert checked(store)["parts"].found == 3
 
 
-def test_old_uploads_without_a_document_are_listed(store: Any) -> None:
-    old = time.time() - verification._UPLOAD_SECONDS - 60
+def test_files_without_a_document_are_listed(store: Any) -> None:
     store.backend.store(*document())
-    for number in range(21):
-        store.originals.put(b"upload %d" % number)
-    files = sorted(path for path in store.upload_dir.glob("*/*.bin") if path.stem != DIGEST)
-    (note,) = checked(store)["uploads"].findings
-    assert note.startswith("21 files of the last day without a document")
-    os.utime(files[0], (old, old))
-    young, listed = checked(store)["uploads"].findings
-    assert young.startswith("20 files of the last day") and listed.startswith(
-        f"1 file ({files[0].stat().st_size} bytes)"
-    )
-    for file in files:
-        os.utime(file, (old, old))
-    (note,) = checked(store)["uploads"].findings
+    files = [put(store.originals, b"upload %d" % number) for number in range(20)]
+    (store.upload_dir / ".jobs").mkdir()
+    for hidden in (".lock", ".upload-1", ".jobs/0"):
+        (store.upload_dir / hidden).touch()
+    odd = store.upload_dir / DIGEST[:2] / "notes.txt"
+    odd.write_bytes(b"of somebody")
+    put(store.originals, DATA).with_name(f".{DIGEST}.bin.1.2").touch()  # of a document that is stored
+    files = sorted([*files, odd])
+    size = sum(file.stat().st_size for file in files)
+    check = checked(store)["uploads"]
+    (note,) = check.findings
+    assert (check.found, check.looked_at) == (0, 23)
+    assert note.startswith(f"21 files ({size} bytes) in {store.upload_dir} without a document: ")
     assert str(files[19].relative_to(store.upload_dir)) in note and ", and 1 more; ingest" in note
     files[0].unlink()
     (note,) = checked(store)["uploads"].findings
     assert note.startswith("20 files (") and "more" not in note
+
+
+def test_files_of_removed_documents_and_of_uploads_are_not_listed(store: Any) -> None:
+    other = store.upload_dir / "ab" / f"{DIGEST}.bin"  # no original: it is in another folder
+    other.parent.mkdir()
+    other.write_bytes(b"1234")
+    store.backend.absent = [AbsentDocument("1", DIGEST)]
+    (note,) = checked(store)["uploads"].findings
+    assert note.startswith(f"1 file (4 bytes) in {store.upload_dir} without a document: ab/{DIGEST}.bin;")
+    assert store.originals.path(DIGEST).exists()
+    (note,) = checked(store, repair=True)["uploads"].findings
+    assert note.startswith("1 file (4 bytes)") and other.exists()
+    assert not store.originals.path(DIGEST).exists() and not store.backend.absent
 
 
 def test_documents_that_cannot_be_read_are_reported_unless_the_backend_did(
