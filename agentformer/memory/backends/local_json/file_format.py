@@ -1,5 +1,5 @@
-"""The format of the JSON file of a namespace. People can read and edit the file. Every value is checked when the file
-is read.
+"""The format of the JSON file of a namespace, and the contents of all files. People can read and edit a file. Every
+value is checked when the file is read.
 
     {
       "format": 1,
@@ -23,19 +23,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
 from agentformer.errors import InvalidInput, StoreDamaged
 from agentformer.memory.backends.local_json.search import EntryTerms, analyze, indexed_text
-from agentformer.records import fields
+from agentformer.records import fields, meta
 from agentformer.records.entry_json import entry_to_short_json, parse_entry
 from agentformer.records.files import safe_file_name
 from agentformer.types import AbsentDocument, MemoryEntry
 
 FORMAT = 1
 SHOWN = 80  # at most this many characters of a wrong value are shown in a message
+Version = tuple[int, int, int]  # inode, time of change in nanoseconds, size
+UNREADABLE: Version = (0, 0, 0)
 
 
 class Record:
@@ -96,6 +98,109 @@ def file_text(namespace: str, records: Iterable[Record], absent: Sequence[Absent
     head = f'{{\n  "format": {FORMAT},\n  "namespace": {name},\n  "entries": [\n    '
     tail = f',\n  "absent_documents": {json.dumps(absent)}' if absent else ""
     return head + ",\n    ".join(record.text for record in records) + f"\n  ]{tail}\n}}\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class NamespaceFile:
+    """The content of the file of a namespace: `records` by id, in the order of the ids. If the file cannot be read,
+    `damage` is the reason."""
+
+    version: Version
+    namespace: str = ""
+    records: Mapping[str, Record] = dataclasses.field(default_factory=dict)
+    damage: str = ""
+    absent: tuple[AbsentDocument, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """The contents of all files at one moment. This object never changes."""
+
+    files: Mapping[str, NamespaceFile] = dataclasses.field(default_factory=dict)  # by namespace, sorted
+    records: Mapping[str, Record] = dataclasses.field(default_factory=dict)  # by id
+    damaged: Mapping[str, str] = dataclasses.field(default_factory=dict)  # file name to reason
+
+    def of(self, namespace: str) -> Mapping[str, Record]:
+        """Return the records of a namespace by id, in the order of the ids. Raises `StoreDamaged` if the file of the
+        namespace cannot be read."""
+        if reason := self.damaged.get(file_name(namespace)):
+            raise StoreDamaged(reason)
+        file = self.files.get(namespace)
+        return file.records if file else {}
+
+    @property
+    def absent(self) -> dict[str, tuple[AbsentDocument, ...]]:
+        """The documents of each namespace that are not stored although their original files may exist."""
+        return {name: file.absent for name, file in self.files.items() if file.absent}
+
+    def check_whole(self) -> None:
+        """Raise `StoreDamaged` if at least one file cannot be read."""
+        for reason in self.damaged.values():
+            raise StoreDamaged(reason)
+
+    def check_ids(self, ids: Iterable[str]) -> None:
+        """Raise `StoreDamaged` if one of these entries is missing and a file cannot be read, because the missing entry
+        may be in this file."""
+        if not self.records.keys() >= set(ids):
+            self.check_whole()
+
+
+def changed_files(
+    contents: Contents, records: Mapping[str, Record], absent: Mapping[str, tuple[AbsentDocument, ...]]
+) -> dict[str, NamespaceFile]:
+    """Return the new file of each namespace whose records or absent documents differ from `contents`. Raises
+    `StoreDamaged` if the present file of such a namespace is damaged."""
+    before, absent_before = contents.records, contents.absent
+    changed = {
+        record.entry.namespace
+        for entry_id in before.keys() | records.keys()
+        if before.get(entry_id) is not records.get(entry_id)
+        for record in (before.get(entry_id), records.get(entry_id))
+        if record
+    }
+    names = absent.keys() | absent_before.keys()
+    changed |= {name for name in names if set(absent.get(name, ())) != set(absent_before.get(name, ()))}
+    if not changed:
+        return {}
+    new: dict[str, dict[str, Record]] = {namespace: {} for namespace in changed}
+    for namespace in changed:
+        contents.of(namespace)  # a damaged file is not replaced
+    for entry_id in sorted(records):
+        if (namespace := records[entry_id].entry.namespace) in changed:
+            new[namespace][entry_id] = records[entry_id]
+    return {
+        name: NamespaceFile(UNREADABLE, name, kept, absent=tuple(sorted(absent.get(name, ()))))
+        for name, kept in new.items()
+    }
+
+
+def absent_with(
+    contents: Contents, added: Mapping[str, Sequence[AbsentDocument]], removed: Collection[AbsentDocument]
+) -> dict[str, tuple[AbsentDocument, ...]]:
+    """Return the absent documents of each namespace with the documents `added` and without the documents `removed`. A
+    document of `added` replaces a document with the same id."""
+    ids = {document.id for documents in added.values() for document in documents}
+    forgotten = set(removed)
+    absent = {
+        name: tuple(document for document in documents if document not in forgotten and document.id not in ids)
+        for name, documents in contents.absent.items()
+    }
+    for name, documents in added.items():
+        absent[name] = (*absent.get(name, ()), *documents)
+    return absent
+
+
+def absent_after(contents: Contents, records: Mapping[str, Record]) -> dict[str, tuple[AbsentDocument, ...]]:
+    """Return the absent documents of each namespace after a transaction that stores `records`. A stored document is not
+    absent, and a removed document is absent."""
+    absent = {
+        name: tuple(document for document in documents if document.id not in records)
+        for name, documents in contents.absent.items()
+    }
+    for entry_id in contents.records.keys() - records.keys():
+        entry = contents.records[entry_id].entry
+        absent[entry.namespace] = (*absent.get(entry.namespace, ()), *meta.absent([entry]))
+    return absent
 
 
 def parse_file(data: bytes) -> tuple[str, dict[str, Record], tuple[AbsentDocument, ...]]:

@@ -14,15 +14,26 @@ import json
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
-from agentformer.memory.backends.local_json.file_format import SHOWN, Record, file_name, file_text, parse_file
-from agentformer.records import meta
+from agentformer.memory.backends.local_json.file_format import (
+    SHOWN,
+    UNREADABLE,
+    Contents,
+    NamespaceFile,
+    Record,
+    Version,
+    absent_after,
+    absent_with,
+    changed_files,
+    file_name,
+    file_text,
+    parse_file,
+)
 from agentformer.records.files import open_regular_file, read_file, sync_folder, write_atomically
 from agentformer.types import AbsentDocument
 
@@ -32,53 +43,6 @@ _NEW = ".new"  # suffix of a new file that is not yet listed in a journal
 _LOCK_SECONDS = 60.0
 _POLL_SECONDS = 0.002
 _READ_ATTEMPTS = 500  # attempts to read a folder without the lock, until no file changes during the read
-Version = tuple[int, int, int]  # inode, time of change in nanoseconds, size
-_UNREADABLE: Version = (0, 0, 0)
-
-
-@dataclass(frozen=True)
-class NamespaceFile:
-    """The content of the file of a namespace: `records` by id, in the order of the ids. If the file cannot be read,
-    `damage` is the reason."""
-
-    version: Version
-    namespace: str = ""
-    records: Mapping[str, Record] = field(default_factory=dict)
-    damage: str = ""
-    absent: tuple[AbsentDocument, ...] = ()
-
-
-@dataclass(frozen=True)
-class Contents:
-    """The contents of all files at one moment. This object never changes."""
-
-    files: Mapping[str, NamespaceFile] = field(default_factory=dict)  # by namespace, sorted
-    records: Mapping[str, Record] = field(default_factory=dict)  # by id
-    damaged: Mapping[str, str] = field(default_factory=dict)  # file name to reason
-
-    def of(self, namespace: str) -> Mapping[str, Record]:
-        """Return the records of a namespace by id, in the order of the ids. Raises `StoreDamaged` if the file of the
-        namespace cannot be read."""
-        if reason := self.damaged.get(file_name(namespace)):
-            raise StoreDamaged(reason)
-        file = self.files.get(namespace)
-        return file.records if file else {}
-
-    @property
-    def absent(self) -> dict[str, tuple[AbsentDocument, ...]]:
-        """The documents of each namespace that are not stored although their original files may exist."""
-        return {name: file.absent for name, file in self.files.items() if file.absent}
-
-    def check_whole(self) -> None:
-        """Raise `StoreDamaged` if at least one file cannot be read."""
-        for reason in self.damaged.values():
-            raise StoreDamaged(reason)
-
-    def check_ids(self, ids: Iterable[str]) -> None:
-        """Raise `StoreDamaged` if one of these entries is missing and a file cannot be read, because the missing entry
-        may be in this file."""
-        if not self.records.keys() >= set(ids):
-            self.check_whole()
 
 
 class Folder:
@@ -126,13 +90,13 @@ class Folder:
             contents = self._refresh()
             records = dict(contents.records)
             yield contents, records
-            self._commit(contents, records, _absent_after(contents, records))
+            self._commit(contents, records, absent_after(contents, records))
 
     def change_absent(self, added: Mapping[str, Sequence[AbsentDocument]], removed: Collection[AbsentDocument]) -> None:
         """Change the lists of absent documents in one transaction. The keys of `added` are namespaces."""
         with self.locked():
             contents = self._refresh()
-            self._commit(contents, contents.records, _absent_with(contents, added, removed))
+            self._commit(contents, contents.records, absent_with(contents, added, removed))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -213,7 +177,7 @@ class Folder:
                 data = file.read()
         except OSError as error:
             # A change of permissions does not change the version, so each call tries to read this file again.
-            return NamespaceFile(_UNREADABLE, damage=f"{path} cannot be read: {error.strerror or error}")
+            return NamespaceFile(UNREADABLE, damage=f"{path} cannot be read: {error.strerror or error}")
         try:
             namespace, records, absent = parse_file(data)
             if file_name(namespace) != name:
@@ -254,7 +218,7 @@ class Folder:
     ) -> None:
         """Write the files of all namespaces whose records or absent documents differ from `contents`. Either all of
         these files are written or none. Raises `StoreFull`."""
-        new = _changed_files(contents, records, absent)
+        new = changed_files(contents, records, absent)
         if not new:
             return
         texts = {
@@ -330,64 +294,6 @@ class Folder:
                 path.unlink(missing_ok=True)
 
 
-def _changed_files(
-    contents: Contents, records: Mapping[str, Record], absent: Mapping[str, tuple[AbsentDocument, ...]]
-) -> dict[str, NamespaceFile]:
-    """Return the new file of each namespace whose records or absent documents differ from `contents`. Raises
-    `StoreDamaged` if the present file of such a namespace is damaged."""
-    before, absent_before = contents.records, contents.absent
-    changed = {
-        record.entry.namespace
-        for entry_id in before.keys() | records.keys()
-        if before.get(entry_id) is not records.get(entry_id)
-        for record in (before.get(entry_id), records.get(entry_id))
-        if record
-    }
-    names = absent.keys() | absent_before.keys()
-    changed |= {name for name in names if set(absent.get(name, ())) != set(absent_before.get(name, ()))}
-    if not changed:
-        return {}
-    new: dict[str, dict[str, Record]] = {namespace: {} for namespace in changed}
-    for namespace in changed:
-        contents.of(namespace)  # a damaged file is not replaced
-    for entry_id in sorted(records):
-        if (namespace := records[entry_id].entry.namespace) in changed:
-            new[namespace][entry_id] = records[entry_id]
-    return {
-        name: NamespaceFile(_UNREADABLE, name, kept, absent=tuple(sorted(absent.get(name, ()))))
-        for name, kept in new.items()
-    }
-
-
-def _absent_with(
-    contents: Contents, added: Mapping[str, Sequence[AbsentDocument]], removed: Collection[AbsentDocument]
-) -> dict[str, tuple[AbsentDocument, ...]]:
-    """Return the absent documents of each namespace with the documents `added` and without the documents `removed`. A
-    document of `added` replaces a document with the same id."""
-    ids = {document.id for documents in added.values() for document in documents}
-    forgotten = set(removed)
-    absent = {
-        name: tuple(document for document in documents if document not in forgotten and document.id not in ids)
-        for name, documents in contents.absent.items()
-    }
-    for name, documents in added.items():
-        absent[name] = (*absent.get(name, ()), *documents)
-    return absent
-
-
-def _absent_after(contents: Contents, records: Mapping[str, Record]) -> dict[str, tuple[AbsentDocument, ...]]:
-    """Return the absent documents of each namespace after a transaction that stores `records`. A stored document is not
-    absent, and a removed document is absent."""
-    absent = {
-        name: tuple(document for document in documents if document.id not in records)
-        for name, documents in contents.absent.items()
-    }
-    for entry_id in contents.records.keys() - records.keys():
-        entry = contents.records[entry_id].entry
-        absent[entry.namespace] = (*absent.get(entry.namespace, ()), *meta.absent([entry]))
-    return absent
-
-
 def _version_of(status: os.stat_result) -> Version:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
@@ -396,7 +302,7 @@ def _version(entry: os.DirEntry[str]) -> Version:
     try:
         return _version_of(entry.stat())
     except OSError:  # the entry is a broken or circular link
-        return _UNREADABLE
+        return UNREADABLE
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
