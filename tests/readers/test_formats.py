@@ -8,8 +8,8 @@ import zipfile
 import pytest
 
 from agentformer.errors import DocumentTooLarge, EmptyDocument
-from agentformer.readers import markdown, plain
-from agentformer.readers.adapters import ReadLimits
+from agentformer.readers import docx, html, markdown, plain
+from agentformer.readers.adapters import ReadLimits, ReadOptions
 from agentformer.readers.media_type import (
     BINARY,
     DOCX,
@@ -23,7 +23,9 @@ from agentformer.readers.media_type import (
 )
 from agentformer.readers.pdf.layout import Line, OutlineEntry, bodies, page_headings, with_paragraphs
 from agentformer.readers.sections import MIN_SECTION, OutlineBuilder, document_of, page_of, parts_of
-from agentformer.types import Heading, Page, Span
+from agentformer.types import DocumentText, Heading, Page, Span
+
+from .conftest import W, make_docx
 
 
 def zipped(*names: str, comment: bytes = b"") -> bytes:
@@ -267,3 +269,82 @@ def test_entries_of_the_outline_are_found_on_their_page() -> None:
     assert second.headings == (Heading("Missing", 1, 0),)
     (page,) = page_headings(pages[1:], [OutlineEntry(0, 1, "x" * 301)])
     assert page.headings[0].text == "x" * 300
+
+
+def html_of(source: str) -> DocumentText:
+    (document,) = html.parse(source.encode(), ReadOptions("a", HTML))
+    return document
+
+
+def test_the_elements_of_html_become_lines_and_paragraphs() -> None:
+    document = html_of(
+        "<html><head><title> A  b </title></head><body><nav>menu</nav><h1>One</h1><p>a <b>b</b>\n c</p><p>d<br>e</p>"
+        "<ul><li>f</li><li>g</li></ul><table><tr><td>1</td><td>2</td></tr><tr><td>3</td></tr></table>"
+        "<pre>  x\n  y</pre><div hidden>no</div><div style='display : NONE'>no</div><script>no</script></body></html>"
+    )
+    (page,) = document.pages
+    assert (document.title, page.label) == ("A b", "One")
+    assert page.text == "One\n\na b c\n\nd\ne\n\n- f\n- g\n\n1 | 2\n3\n\n  x\n  y"
+    assert page.headings == (Heading("One", 1, 0),)
+
+
+def test_only_a_main_part_of_some_length_replaces_the_body() -> None:
+    for tag in ("main", "article"):
+        for size, starts in ((201, "x"), (200, "out")):
+            part = f"<{tag}><p>{'x' * size}</p></{tag}>"
+            assert html_of(f"<body><p>out</p>{part}</body>").pages[0].text.startswith(starts)
+        assert html_of(f"<body><p>out</p>{part * 2}</body>").pages[0].text.startswith("out")
+
+
+def test_deep_elements_of_html_are_read_as_plain_text() -> None:
+    for depth, text in ((398, "deep\n\nx\n\ny"), (399, "deepxy")):
+        source = f"{'<div>' * depth}deep<p>x</p>y{'</div>' * depth}"
+        assert html_of(f"<html><body>{source}</body></html>").pages[0].text == text, depth
+
+
+def paragraph(text: str, properties: str = "") -> str:
+    return f"<w:p><w:pPr>{properties}</w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+def word(body: str, **parts: str) -> DocumentText:
+    (document,) = docx.parse(make_docx(body, extra=parts), ReadOptions("a.docx", DOCX))
+    return document
+
+
+def test_the_elements_of_word_become_lines_and_paragraphs() -> None:
+    names = (("T", "Title"), ("H1", "Heading 1"), ("H2", "heading2"), ("N", "Normal"), ("X", "heading"))
+    style = "".join(f'<w:style w:styleId="{id}"><w:name w:val="{name}"/></w:style>' for id, name in names)
+    styles = {"word/styles.xml": f'<w:styles xmlns:w="{W}">{style}</w:styles>'}
+    body = "".join(paragraph(id, f'<w:pStyle w:val="{id}"/>') for id in ("T", "H2", "N", "X", "Q"))
+    body += paragraph("item", "<w:numPr/>") + "<w:p><w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:br/></w:r>"
+    body += (
+        "<w:r><w:t>c</w:t><w:noBreakHyphen/></w:r><w:tab/></w:p>"
+        + f"<w:sdt><w:sdtContent>{paragraph('in')}</w:sdtContent></w:sdt>"
+    )
+    row = f"<w:tr><w:tc>{paragraph('1')}{paragraph('2')}</w:tc><w:tc>{paragraph('')}</w:tc></w:tr><w:tr><w:tc/></w:tr>"
+    core = '<c xmlns:d="http://purl.org/dc/elements/1.1/"><d:title> The  title </d:title></c>'
+    note = f'<w:endnotes xmlns:w="{W}"><w:endnote w:id="3">{paragraph("End.")}</w:endnote><w:endnote/></w:endnotes>'
+    extra = {**styles, "docProps/core.xml": core, "word/endnotes.xml": note}
+    document = word(f"{body}<w:tbl>{row}</w:tbl>", **extra)
+    (page,) = document.pages
+    assert document.title == "The title"
+    assert page.headings == (Heading("T", 1, 0), Heading("H2", 2, 3))
+    assert page.text == "T\n\nH2\n\nN\n\nX\n\nQ\n\n- item\n\na b\nc-\n\nin\n\n1 2 |\n\n[endnote 3] End."
+
+
+def test_word_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = paragraph("text")
+    for depth, texts in ((100, ["text"]), (101, [])):
+        nested = f"{'<w:sdt>' * depth}{body}{'</w:sdt>' * depth}"
+        try:
+            assert [page.text for page in word(nested).pages] == texts
+        except EmptyDocument:
+            assert texts == []
+    with zipfile.ZipFile(io.BytesIO(make_docx(body))) as archive:
+        size = archive.getinfo("word/document.xml").file_size
+    assert docx.MAX_PART_BYTES == 200 * 2**20
+    monkeypatch.setattr(docx, "MAX_PART_BYTES", size)
+    assert word(body).pages[0].text == "text"
+    monkeypatch.setattr(docx, "MAX_PART_BYTES", size - 1)
+    with pytest.raises(DocumentTooLarge):
+        word(body)

@@ -9,6 +9,7 @@ import pytest
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge
 from agentformer.readers.adapters import ReadLimits
+from agentformer.readers.sandbox import protocol
 from agentformer.readers.sandbox.protocol import (
     DONE,
     Frames,
@@ -122,3 +123,55 @@ def test_a_draft_that_no_reader_says_is_a_corrupt_document() -> None:
 def test_an_error_that_no_reader_says_is_a_corrupt_document() -> None:
     for payload in [b"", b"{}\n", b'{"error":"SystemExit","message":"x"}\n', b'{"error":[]}\n']:
         assert type(error_from_bytes(payload)) is CorruptDocument
+
+
+def test_a_draft_has_bounds() -> None:
+    for about, line, data, valid in (
+        ({}, {}, b"abc", True),
+        ({"pages": 0}, {}, b"", True),
+        ({}, {"body": [0, 3]}, b"abc", True),
+        ({}, {"body": [3, 3]}, b"abc", True),
+        ({}, {"body": [0, 4]}, b"abc", False),
+        ({}, {"body": [2, 1]}, b"abc", False),
+        ({}, {"body": [-1, 1]}, b"abc", False),
+        ({}, {"bytes": 0}, b"", True),
+        ({"title": None}, {}, b"abc", False),
+    ):
+        payload = draft({**ABOUT, **about}, ({**LINE, **line}, data))
+        if valid:
+            assert len(draft_from_bytes(payload, ReadLimits()).pages) == about.get("pages", 1)
+        else:
+            with pytest.raises(CorruptDocument):
+                draft_from_bytes(payload, ReadLimits())
+    two = draft({**ABOUT, "pages": 2}, (LINE, b"abc"), (LINE, b"def"))
+    assert [page.text for page in draft_from_bytes(two, ReadLimits(max_pages=2)).pages] == ["abc", "def"]
+    with pytest.raises(CorruptDocument):
+        draft_from_bytes(two, ReadLimits(max_pages=1))
+
+
+def test_names_and_lines_have_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "x" * 3_000
+    found = draft_from_bytes(
+        draft({**ABOUT, "title": long, "reason": long}, ({**LINE, "reason": long}, b"abc")), ReadLimits()
+    )
+    assert (len(found.title), len(found.reason), len(found.pages[0].reason)) == (2_000, 1_000, 1_000)
+    line = protocol._page_line(PAGE, 3)
+    for most, headings in ((len(line), 1), (len(line) - 1, 0)):
+        monkeypatch.setattr(protocol, "_LINE_BYTES", most)
+        assert len(json.loads(protocol._page_line(PAGE, 3))["headings"]) == headings
+    payload = b'{"error":"DocumentTooLarge","message":"too large"}\n'
+    for most, kind in ((len(payload) - 1, DocumentTooLarge), (len(payload) - 2, CorruptDocument)):
+        monkeypatch.setattr(protocol, "_LINE_BYTES", most)
+        assert type(error_from_bytes(payload)) is kind
+
+
+def test_frames_of_exactly_the_limit_are_read() -> None:
+    frame = draft_frame(DOCUMENT)
+    for most, read in ((len(frame), True), (len(frame) - 1, False)):
+        frames = Frames(most)
+        if read:
+            frames.feed(frame)
+            assert frames.draft and frames.ready and not frames.done
+        else:
+            with pytest.raises(Overrun):
+                frames.feed(frame[:9])
