@@ -1,14 +1,19 @@
-"""Reading the file of an upload: sizes, kinds of files, and names."""
+"""The file of an upload: its size, kind, name and origin, and the entries that are made from its text."""
 
 from __future__ import annotations
 
 import io
+import re
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from agentformer.errors import InvalidInput
-from agentformer.rag.uploads import _read_file, _safe_name
+from agentformer.rag import ingest
+from agentformer.rag.documents import Document
+from agentformer.rag.uploads import Origin, _origin_of, _read_file, _safe_name, _with_folders, checked_on_conflict
+from agentformer.types import DocumentText, Page, Source, Span
 
 
 def test_a_file_of_exactly_the_limit_is_read_in_every_form(tmp_path: Path) -> None:
@@ -53,3 +58,78 @@ def test_a_name_keeps_its_last_255_printable_characters() -> None:
     for given in ("", "..", " / ", "\x00", 7):
         with pytest.raises(InvalidInput, match="name: "):
             _safe_name(given)
+
+
+def test_a_name_is_made_unique_with_folders_and_then_with_numbers() -> None:
+    for origin, name, names in (
+        (
+            "/a/b/rules.txt",
+            "rules.txt",
+            ["rules.txt", "b/rules.txt", "a/b/rules.txt", "rules (2).txt", "rules (3).txt"],
+        ),
+        ("/a/b/rules.txt", "b/rules.txt", ["b/rules.txt", "a/b/rules.txt", "b/rules (2).txt"]),
+        ("/a/x.txt", "rules.txt", ["rules.txt", "a/rules.txt", "rules (2).txt"]),
+        ("/rules", "rules", ["rules", "rules (2)"]),
+    ):
+        document = Document(name, "default", "ready", origin=origin)
+        assert [*islice(_with_folders(document), len(names))] == names
+
+
+def test_the_way_to_handle_a_conflict_is_checked() -> None:
+    assert [checked_on_conflict(value) for value in ("replace", "keep-both", "fail")] == [
+        "replace",
+        "keep-both",
+        "fail",
+    ]
+    with pytest.raises(InvalidInput, match="on_conflict: must be replace, keep-both or fail"):
+        checked_on_conflict("ask")
+
+
+def test_only_a_file_of_the_file_system_has_an_origin(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"tea")
+    here = Origin(path.resolve().as_posix())
+    assert _origin_of(path, "b.txt") == _origin_of(str(path), "") == here
+    with path.open("rb") as file:
+        assert (_origin_of(file, ""), _origin_of(file, "b.txt")) == (here, Origin())
+    stream = io.BytesIO(b"tea")
+    stream.name = str(path)  # type: ignore[attr-defined]
+    assert _origin_of(stream, "") == _origin_of(b"tea", "") == Origin()
+    assert Origin.of_file(path, tmp_path) == Origin(here.path, tmp_path.resolve().as_posix())
+
+
+def test_the_language_is_detected_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "_LANGUAGE_SAMPLE", 10)
+    for texts, beginning in (
+        (("abcdef", "ghijkl", "mno"), "abcdef ghi"),
+        (("a" * 8, "bcd"), "a" * 8 + " b"),
+        (("a" * 9, "bcd"), "a" * 9),
+        (("a" * 11,), "a" * 10),
+        ((), ""),
+    ):
+        pages = [Page(number, text) for number, text in enumerate(texts, 1)]
+        blank = Page(0, "no text", status="no_text")
+        assert ingest._beginning(DocumentText("text/plain", (blank, *pages))) == beginning
+
+
+def test_the_entries_of_a_document_have_their_places_in_its_pages() -> None:
+    def words(text: str) -> list[Span]:
+        return [Span(match.start(), match.end()) for match in re.finditer(r"\w+", text)]
+
+    document = Document("folder/a.txt", "work", "ready", sha256="0", bytes=7, metadata={"site": "north"})
+    pages = (Page(1, "one two three", "i"), Page(2, "hidden", "ii", status="garbled", reason="odd", method="pypdf"))
+    text = DocumentText("text/plain", pages, "t" * 301, reason="1 of 2 pages")
+    root, first, second, *chunks = ingest.document_entries(document, text, words, 2, 0)
+    assert (root.title, root.content, root.kind) == ("t" * 300, "folder/a.txt", "document")
+    counts = {name: root.metadata[name] for name in ("pages", "chunks", "bytes", "status", "reason", "given")}
+    given = {"status": "ready", "reason": "1 of 2 pages", "given": {"site": "north"}}
+    assert counts == {"pages": 2, "chunks": 2, "bytes": 7, **given}
+    assert (first.content, first.source) == ("one two three", Source(root.id, "folder/a.txt", 1, "i", 0, 13))
+    assert (second.content, second.source) == ("", Source(root.id, "folder/a.txt", 2, "ii", 0, 6))
+    assert second.metadata == {"status": "garbled", "reason": "odd", "method": "pypdf"}
+    assert [(chunk.content, chunk.source and (chunk.source.start, chunk.source.end)) for chunk in chunks] == [
+        ("one two", (0, 7)),
+        ("three", (8, 13)),
+    ]
+    assert {entry.parent_id for entry in (first, second, *chunks)} == {root.id}
+    assert {(chunk.title, chunk.metadata["site"], chunk.namespace) for chunk in chunks} == {("a", "north", "work")}

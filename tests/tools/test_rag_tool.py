@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.errors import InvalidInput, NotFound
+from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
+from agentformer.rag.ingest import IngestPipeline
 from agentformer.tools import rag_tool
 from agentformer.tools.rag_tool import RAGLimits, _check_question, _checked_tokens, _Stopwatch
 
@@ -74,3 +75,16 @@ def test_a_document_is_found_in_its_namespace_only(af: AgentFormer) -> None:
             af.rag.document(id, **place)
     assert [each.id for each in af.rag.page_of_documents(namespace="work", limit=1)] == [document.id]
     assert af.rag.page_of_documents(namespace="work", after=document.id) == []
+
+
+def test_an_upload_that_others_disturb_is_tried_twenty_times(af: AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[str] = []
+
+    def store(pipeline: Any, data: bytes, text: Any, placement: Any, progress: Any) -> Any:
+        attempts.append(placement.document.name)
+        raise Conflict("another caller has stored this document")
+
+    monkeypatch.setattr(IngestPipeline, "store", store)
+    with pytest.raises(Conflict, match=r"other uploads of 'crane\.txt' are in progress"):
+        af.rag.upload(b"The crane is blue.", name="crane.txt")
+    assert attempts == ["crane.txt"] * 20
