@@ -267,6 +267,9 @@ def test_entries_of_the_outline_are_found_on_their_page() -> None:
         Heading("3. Boats", 9, text.index("2.1 Boats")),
     )
     assert second.headings == (Heading("Missing", 1, 0),)
+    entries = [OutlineEntry(0, 1, "New keys"), OutlineEntry(0, 1, "Old boats")]
+    (page,) = page_headings([Page(1, "Old boats\nNew keys")], entries)
+    assert [(heading.text, heading.start) for heading in page.headings] == [("Old boats", 0), ("New keys", 10)]
     (page,) = page_headings(pages[1:], [OutlineEntry(0, 1, "x" * 301)])
     assert page.headings[0].text == "x" * 300
 

@@ -153,6 +153,14 @@ def test_every_page_is_read_up_to_the_limit_of_characters() -> None:
             ]
 
 
+def test_text_in_the_area_of_symbol_fonts_is_moved_if_it_is_better() -> None:
+    text = "The caretaker keeps the keys in the blue cupboard."
+    fast: Any = Fast("".join(chr(0xF000 + ord(char)) for char in text), text)
+    pages = [_Draft(failed=True), _Draft(failed=True)]
+    pdf._read_all(fast, pages, ReadOptions("a", PDF))
+    assert [page.raw for page in pages] == [text, text]
+
+
 def test_filled_fields_follow_the_text_of_a_page() -> None:
     fast: Any = Fast("", values=(("Name", "Aino"), ("", "Oulu"), ("Boat", "known")))
     assert pdf._form_text(0, "known", fast) == "\n\nName: Aino\nOulu"
