@@ -169,6 +169,6 @@ def test_what_has_no_room_fails_in_words_and_is_kept(
         af.memory.core.append("persona", core)
     one, model = agent(says("Never."), memory=af)
     turn = one.turn(message, session_id="s")
-    assert (turn.finish, turn.steps, model.asked) == ("failed", 0, [])
+    assert (turn.finish, turn.steps, turn.tokens_in, turn.tokens_out, model.asked) == ("failed", 0, 0, 0, [])
     assert "no room" in turn.text and "kept in the session s" in turn.text
     assert len(af.memory.transcript("s")) == 1

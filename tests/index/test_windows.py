@@ -174,6 +174,22 @@ def test_a_context_line_is_counted_once_and_a_short_text_never() -> None:
     assert embedder.counted == ["Harbour handbook"]
 
 
+def test_a_text_is_counted_if_it_could_exceed_the_model() -> None:
+    for length, context, counted in [(254, "", 0), (255, "", 1), (249, "Log: 1 2", 1), (250, "Log: 1 2", 2)]:
+        embedder = Watched()  # reads 256 tokens, two of which the model may add itself
+        WindowCutter(embedder).cut([make_entry("x" * length, context=context)])
+        assert len(embedder.counted) == counted, (length, context)
+    embedder = Watched()
+    WindowCutter(embedder, window_tokens=10).cut([make_entry("x" * 8), make_entry("x" * 9), make_entry("ä" * 8)])
+    assert embedder.counted == ["x" * 9, "ä" * 8]
+
+
+def test_a_context_line_has_at_most_a_quarter_of_a_window() -> None:
+    cutter, short, long = WindowCutter(HashingEmbedder()), " ".join(["a"] * 64), " ".join(["a"] * 65)
+    for context, line in ((short, f"{short}\n"), (long, f"{short}\n"), (" \n ", "")):
+        assert cutter.text(make_entry("Boats.", context=context), Span(0, 6)) == f"{line}Boats."
+
+
 def test_the_text_of_a_window_is_what_was_hashed() -> None:
     entry = make_entry("Boats come and go, and the harbour master counts them all. " * 60, context="Log of the day")
     cutter = WindowCutter(HashingEmbedder())

@@ -84,6 +84,14 @@ def test_an_entry_that_says_less_is_a_duplicate_of_an_older_one_that_says_more(b
     assert [group.ids for group in look(backend).duplicates] == [(rich.id, poor.id)]
 
 
+def test_the_excerpt_is_the_beginning_of_the_oldest_entry(backend: FaissMemoryBackend) -> None:
+    long = "The harbour  master keeps the keys. " * 8
+    backend.store([make_entry(text, created_at=OLD) for text in (TEA, f"{TEA[:-1]}, too", long, long)])
+    report = look(backend)
+    assert [group.excerpt for group in report.near_duplicates] == [TEA]
+    assert [group.excerpt for group in report.duplicates] == [" ".join(long.split())[:200]]
+
+
 def test_nothing_is_a_duplicate_across_namespaces_users_agents_and_projects(backend: FaissMemoryBackend) -> None:
     places: list[dict[str, Any]] = [
         {},

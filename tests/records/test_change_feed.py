@@ -52,6 +52,11 @@ def newest(database: Database) -> int:
         return change_feed.last_seq(connection)
 
 
+def test_the_feed_of_an_empty_store_is_at_change_0(database: Database) -> None:
+    with database.reading() as connection:
+        assert change_feed.last_seq(connection) == 0
+
+
 def test_neighbors_are_the_two_messages_before_and_after_by_time(database: Database) -> None:
     messages = [message(text, minute) for minute, text in enumerate("abcdefg")]
     store(database, *messages[::-1])

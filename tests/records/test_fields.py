@@ -1,7 +1,8 @@
-"""The limits of the values that callers give, with a value on each side of each limit."""
+"""The limits of values, histories and leases, with a value on each side of each limit."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 
 from agentformer.errors import InvalidInput
-from agentformer.records import fields
+from agentformer.records import fields, meta
 from agentformer.records.codec import from_micros, to_micros
+from agentformer.records.history import history_problem
+from agentformer.testing import make_entry
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -85,3 +88,40 @@ def test_a_moment_is_stored_to_the_microsecond() -> None:
         assert from_micros(to_micros(moment)) == moment
     assert to_micros(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == 1_000_000
     assert (to_micros(None), from_micros(None)) == (None, None)
+
+
+def test_the_versions_of_a_history_rise_and_are_lower_than_the_current_version() -> None:
+    for current, numbers, valid in [
+        (3, [], True),
+        (3, [1, 2], True),
+        (3, [2], True),
+        (3, [0], False),
+        (3, [1, 1], False),
+        (3, [2, 1], False),
+        (3, [1, 3], False),
+    ]:
+        versions = [make_entry("x", id="a", version=number) for number in numbers]
+        assert (history_problem("a", current, versions) == "") is valid, numbers
+    assert "has the id b" in history_problem("a", 3, [make_entry("x", id="b", version=1)])
+
+
+def test_a_lease_ends_at_its_end_or_if_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    connection.execute("CREATE TABLE leases (name TEXT PRIMARY KEY, holder TEXT, ends_at INTEGER, micros INTEGER)")
+
+    def take(holder: str, micros: int) -> bool:
+        monkeypatch.setattr(meta, "now", lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))
+        return meta.take_lease(connection, "clean", holder, 0.001)
+
+    assert take("one", 0)
+    assert not take("two", 999)
+    assert take("one", 999)  # extended to 1999
+    assert not take("two", 1_998)
+    assert take("two", 1_999)  # until 2999
+    assert not take("one", 1_999)
+    assert take("one", 1_998)  # more time is left than the lease was given
+    meta.release_lease(connection, "clean", "two")
+    assert not take("two", 2_000)
+    meta.release_lease(connection, "clean", "one")
+    assert take("two", 2_000)
