@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import struct
@@ -14,14 +15,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from agentformer.cli import output
+from agentformer.agent import Agent, Recalled, ToolStart, UsedMemory
+from agentformer.cli.commands import chat
+from agentformer.cli.commands.chat import Chat
 from agentformer.cli.inputs import hint_namespaces
 from agentformer.cli.output import clip, duration, entry_cells, excerpt, moment, plural, table, width
 from agentformer.testing import make_entry
+from agentformer.types import ToolCall
 from tests.edges.conftest import Invoke
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # man, woman, girl, joined
@@ -134,6 +139,36 @@ def test_a_hint_names_at_most_twenty_namespaces(capsys: pytest.CaptureFixture[st
         assert capsys.readouterr().err.endswith(f"namespaces with entries: {named}{more}\n")
         hint_namespaces(SimpleNamespace(backend=backend), "n00")  # type: ignore[arg-type]
         assert capsys.readouterr().err == ""
+
+
+def test_a_chat_shows_the_beginning_of_long_arguments_and_the_first_memories(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quoted = '"' + "x" * 56 + '"'
+    assert chat._call_text(ToolStart("t", {"a": "x" * 56})) == f"t(a={quoted})"  # 60 characters
+    assert chat._call_text(ToolStart("t", {"a": "x" * 57})) == f"t(a={quoted[:-1]}x…)"
+    for count, last in ((5, "memory  core/fact  Keys 4."), (6, "memory  and 1 more")):
+        memories = tuple(UsedMemory(f"id {n}", "core", "fact", f"Keys {n}.") for n in range(count))
+        Chat(cast(Agent, None), "s", as_json=False, verbose=True)._show(Recalled(memories))
+        assert capsys.readouterr().err.splitlines()[-1] == last
+    Chat(cast(Agent, None), "s", as_json=False, verbose=False)._show(Recalled(memories))
+    Chat(cast(Agent, None), "s", as_json=True, verbose=True)._show(Recalled(memories))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_person_is_asked_about_each_argument_up_to_twenty(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for answer, allowed in (("y\n", True), (" YES \n", True), ("\n", False), ("no\n", False), ("", False)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        assert chat._confirm(ToolCall("1", "t", {}), None) is allowed, answer
+    capsys.readouterr()
+    for count, last in ((20, "  n19: 19"), (21, "  ... and 1 more arguments")):
+        chat._confirm(ToolCall("1", "t", {f"n{n}": n for n in range(count)}), None)
+        assert capsys.readouterr().err.splitlines()[-2] == last
+    for size, name in ((60, "n" * 60), (61, "n" * 60 + " ... and 1 more characters")):
+        chat._confirm(ToolCall("1", "t", {"n" * size: 1}), None)
+        assert capsys.readouterr().err.splitlines()[1] == f"  {name}: 1"
 
 
 def test_no_rows_are_no_table() -> None:
