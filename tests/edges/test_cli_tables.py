@@ -19,8 +19,8 @@ from typing import Any, cast
 
 import pytest
 
-from agentformer.cli import output
 from agentformer.agent import Agent, Recalled, ToolStart, UsedMemory
+from agentformer.cli import output
 from agentformer.cli.commands import chat
 from agentformer.cli.commands.chat import Chat
 from agentformer.cli.inputs import hint_namespaces
