@@ -76,7 +76,10 @@ def since(connection: sqlite3.Connection, seq: int, limit: int = -1) -> list[tup
 
 def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[str]:
     """Return the contents of the messages that come just before and just after a message of a session. Return an empty
-    list for an entry of another kind."""
+    list for an entry of another kind, and for a superseded message. A superseded message is indexed alone, because a
+    change of a message counts as a change of its neighbors, and a superseded message is not a neighbor."""
+    if entry.superseded_by is not None:
+        return []
     return [row[0] for row in _neighbors(connection, entry, "content")]
 
 

@@ -70,11 +70,12 @@ class Model:
 
     def around(self, entry: MemoryEntry) -> list[MemoryEntry]:
         """The two messages before and the two after a message of a session."""
-        if entry.kind != "message" or entry.session_id is None:
+        if entry.kind != "message" or entry.session_id is None or entry.superseded_by is not None:
             return []
         there = (e for e in self.entries.values() if e.kind == "message" and speakers(e) == speakers(entry))
-        said = [e for e in there if e.superseded_by is None or e.id == entry.id]
-        session = sorted(said, key=lambda e: (e.occurred_at or e.created_at, e.id))
+        session = sorted(
+            (e for e in there if e.superseded_by is None), key=lambda e: (e.occurred_at or e.created_at, e.id)
+        )
         at = session.index(entry)
         return [*session[max(0, at - 2) : at], *session[at + 1 : at + 3]]
 

@@ -11,7 +11,7 @@ import pytest
 import agentformer
 from agentformer import AgentFormer
 from agentformer.testing import make_entry
-from agentformer.types import Query
+from agentformer.types import Query, Scope
 
 TALK = (
     ("Aino", "Where did you two spend the summer?"),
@@ -48,6 +48,24 @@ def test_an_answer_is_found_by_its_question(af: AgentFormer) -> None:
     hits = found(af, "ketch")
     assert hits[0] == TALK[1][1], "who says the word comes first"
     assert set(hits) == {TALK[n][1] for n in (0, 1, 2, 3)}, "then those at most two away"
+
+
+def test_a_superseded_message_is_found_by_its_own_words_only(af: AgentFormer) -> None:
+    ids = talk(af)
+    fact = af.memory.store("Three weeks in Hanko.")
+    af.memory.supersede(ids[3], fact.id)
+
+    def ids_of(text: str) -> list[str]:
+        hits = af.backend.search(Query(text, Scope(include_archived=True), limit=20, mode="lexical"))
+        return sorted(hit.entry.id for hit in hits)
+
+    assert ids_of("ketch") == sorted([*ids[:3], ids[4]])
+    af.memory.update(ids[2], content="How long with the sextant?")
+    assert ids_of("sextant") == sorted([*ids[:3], ids[4], ids[5]])
+    af.memory.update(ids[2], content="How long?")
+    assert ids_of("sextant") == []
+    af.memory.restore(ids[3])
+    assert ids_of("ketch") == sorted(ids[:4])
 
 
 def test_what_is_removed_helps_nobody_any_more(af: AgentFormer) -> None:
