@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.archive.format import (
-    BLOCK,
     FORMAT,
     LONGEST_LINE,
     MANIFEST,
@@ -75,8 +75,7 @@ def copy_original(originals: Originals, digest: str, target: Path) -> dict[str, 
     except OSError:
         return None
     with source, hashed_file(target) as file:
-        while block := source.read(BLOCK):
-            file.write(block)
+        shutil.copyfileobj(source, file)
     if file.digest["sha256"] != digest:
         target.unlink()
         return None

@@ -14,8 +14,9 @@ import pytest
 
 from agentformer.archive import backup as backing
 from agentformer.archive.backup import check_backup
-from agentformer.errors import StoreDamaged
+from agentformer.errors import InvalidInput, StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect
+from agentformer.rag.documents import Originals
 from agentformer.types import Scope
 from tests.archive.conftest import everything, fill
 from tests.edges.conftest import copy, run, shown, where  # noqa: F401
@@ -203,3 +204,57 @@ def test_two_backends_are_backed_up_into_one_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in (place / "indexes").iterdir()) == ["memory-default.json", "memory.sqlite3"]
     with connect(index_dir=place / "indexes", upload_dir=place / "uploads", **settings) as af:
         assert everything(af.backend) == before
+
+
+def test_the_records_are_copied_again_only_if_an_original_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as af:
+        for number in range(4):
+            af.rag.upload(f"{KEYS} {number}".encode(), name=f"{number}.txt")
+        *others, gone = sorted((tmp_path / "u").rglob("*.bin"))
+        gone.unlink()
+        inner, copy_original = af.backend.backup, backing._copy_original
+        copies: list[Path] = []
+        lost: set[str] = set()
+
+        def backup(folder: Path) -> None:
+            inner(folder)
+            copies.append(folder)
+            if lose:
+                lost.add(others.pop().stem)
+
+        def copied(originals: Originals, digest: str, uploads: Path) -> bool:
+            return digest not in lost and copy_original(originals, digest, uploads)
+
+        monkeypatch.setattr(backing, "_copy_original", copied)
+        af.backend.backup = backup  # type: ignore[method-assign]
+        for lose, rounds, missing in ((False, 1, 1), (True, 3, 4)):  # an original goes during each of three attempts
+            copies.clear()
+            done = af.backup(tmp_path / f"copy {lose}")
+            assert (len(copies), len(done.missing_originals)) == (rounds, missing)
+
+
+def test_keys_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").mkdir()
+    with pytest.raises(StoreError, match=r"keys\.json cannot be read: Is a directory$"):
+        backing._copy_keys(tmp_path / "keys.json", tmp_path / "copy.json")
+    backing._copy_keys(tmp_path / "none.json", tmp_path / "copy.json")
+    assert not (tmp_path / "copy.json").exists()
+
+
+def test_a_manifest_of_another_kind_is_refused(tmp_path: Path) -> None:
+    for manifest, message in (
+        ([], "is not a backup of the format"),
+        ({"format": "agentformer-export-2", "files": {}}, "is not a backup of the format"),
+        ({"format": backing.FORMAT, "files": []}, "is not a backup of the format"),
+    ):
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(InvalidInput, match=message):
+            check_backup(tmp_path)
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": backing.FORMAT, "files": {"indexes/a": 1}}))
+    (finding,) = check_backup(tmp_path)
+    assert "is not a file of a backup" in finding
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(InvalidInput, match=r"cannot be read \(JSONDecodeError\)"):
+        check_backup(tmp_path)

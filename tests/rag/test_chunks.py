@@ -75,6 +75,7 @@ def test_the_context_of_a_chunk_has_the_title_and_the_headings() -> None:
 def test_a_long_sentence_is_cut_at_600_characters_or_a_word() -> None:
     for text, span, shortened in (
         ("a" * 700, (0, 600), (0, 600)),
+        ("a " * 400, (0, 600), (0, 600)),
         ("a" * 700, (0, 601), (0, 600)),
         ("a " * 400, (1, 700), (1, 599)),
         (f"ab {'c' * 800}", (2, 800), (2, 602)),
