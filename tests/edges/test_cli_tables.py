@@ -21,12 +21,13 @@ import pytest
 
 from agentformer.agent import Agent, Recalled, ToolStart, UsedMemory
 from agentformer.cli import output
-from agentformer.cli.commands import chat
+from agentformer.cli.commands import chat, doctor, documents
 from agentformer.cli.commands.chat import Chat
 from agentformer.cli.inputs import hint_namespaces
 from agentformer.cli.output import clip, duration, entry_cells, excerpt, moment, plural, table, width
+from agentformer.memory.summaries import OUTCOMES
 from agentformer.testing import make_entry
-from agentformer.types import ToolCall
+from agentformer.types import Check, ToolCall
 from tests.edges.conftest import Invoke
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # man, woman, girl, joined
@@ -169,6 +170,39 @@ def test_a_person_is_asked_about_each_argument_up_to_twenty(
     for size, name in ((60, "n" * 60), (61, "n" * 60 + " ... and 1 more characters")):
         chat._confirm(ToolCall("1", "t", {"n" * size: 1}), None)
         assert capsys.readouterr().err.splitlines()[1] == f"  {name}: 1"
+
+
+def test_doctor_counts_what_is_left_repaired_and_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    for mended, left, lost, summary in [
+        (0, 0, 0, "no problems found"),
+        (2, 0, 0, "no problems left; repaired: 2"),
+        (0, 3, 0, "found: 3"),
+        (2, 3, 0, "found: 3; repaired: 2"),
+        (5, 1, 2, "found: 1; repaired: 3; lost, unless a backup has it: 2"),
+    ]:
+        assert doctor._summary([Check("words", "asked", 9, mended + left, mended, ())], left, lost) == summary
+    for found, mended, state, more in [(0, 0, "OK", 0), (2, 1, "FOUND", 0), (3, 3, "repaired", 1)]:
+        doctor._print_checks([Check("words", "asked", 9, found, mended, ("one", "two")[:found])])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == f"{state:10}words: asked (9)"
+        assert (lines[-1] == f"          and {more} more") is bool(more)
+    outcomes = dict.fromkeys(OUTCOMES, 0) | {"model": 2, "extractive": 3}
+    cleaner = {"outcomes": outcomes, "queued": 0, "last_error": None}
+    assert doctor._cleaner(cleaner) == [("cleaner", "5 summaries: 2 by a model, 3 quoted")]
+    cleaner = {"outcomes": dict.fromkeys(OUTCOMES, 0), "queued": 1, "last_error": "down"}
+    assert doctor._cleaner(cleaner) == [("cleaner", "0 summaries; 1 sessions queued"), ("", "last error: down")]
+
+
+def test_files_of_the_same_name_are_named_with_their_folders() -> None:
+    for files, names in [
+        ([("/a/x/r.txt", None), ("/a/y/s.txt", None)], ["r.txt", "s.txt"]),
+        ([("/a/x/r.txt", None), ("/a/y/r.txt", None)], ["x/r.txt", "y/r.txt"]),
+        ([("/a/x/z/r.txt", None), ("/a/y/z/r.txt", None)], ["x/z/r.txt", "y/z/r.txt"]),
+        ([("/a/x/r.txt", None), ("/a/x/r.txt", None)], ["r.txt", "r.txt"]),
+        ([("/a/x/r.txt", "/a"), ("/a/r.txt", "/a")], ["x/r.txt", "r.txt"]),
+        ([("/r.txt", None), ("/b/r.txt", None)], ["r.txt", "b/r.txt"]),
+    ]:
+        assert documents._names([(Path(file), Path(root) if root else None) for file, root in files]) == names
 
 
 def test_no_rows_are_no_table() -> None:

@@ -95,6 +95,12 @@ def test_every_flipped_bit_and_swap_changes_the_checksum_of_a_vector() -> None:
             assert crc.of_vectors(np.roll(rows[1], 1).tobytes(), 1) != [sums[1]]
 
 
+def test_an_entry_with_a_damaged_id_has_no_name() -> None:
+    for stored, name in [("x", "entry x"), ("", "an entry"), ("a\nb", "an entry"), (None, "an entry"), (5, "an entry")]:
+        assert crc.entry_name(stored) == name
+    assert [len(crc.entry_name("x" * size)) for size in (200, 201)] == [206, 8]
+
+
 def test_an_appended_null_column_does_not_change_a_checksum() -> None:
     assert crc.of_values(["a", None, 1]) == crc.of_values(["a", None, 1, None, None])
     assert crc.of_values(["a", None, 1]) != crc.of_values(["a", None, 1, "b"])

@@ -12,7 +12,7 @@ import pytest
 from agentformer.errors import InvalidInput
 from agentformer.records import fields, meta
 from agentformer.records.codec import from_micros, to_micros
-from agentformer.records.history import history_problem
+from agentformer.records.history import check_histories, history_problem
 from agentformer.testing import make_entry
 
 
@@ -103,6 +103,15 @@ def test_the_versions_of_a_history_rise_and_are_lower_than_the_current_version()
         versions = [make_entry("x", id="a", version=number) for number in numbers]
         assert (history_problem("a", current, versions) == "") is valid, numbers
     assert "has the id b" in history_problem("a", 3, [make_entry("x", id="b", version=1)])
+
+
+def test_former_versions_belong_to_a_stored_entry() -> None:
+    entry, former = make_entry("x", id="a", version=3), [make_entry("x", id="a", version=1)]
+    assert check_histories([entry], {"a": former, "b": []}, unique=False) == {"a": former}
+    assert check_histories([entry], None, unique=True) == {}
+    for histories, unique in (({"b": former}, False), ({"a": [entry]}, False), ({"a": former}, True)):
+        with pytest.raises(InvalidInput, match=r"^former"):
+            check_histories([entry], histories, unique=unique)
 
 
 def test_a_lease_ends_at_its_end_or_if_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,14 @@ def test_a_new_folder_appears_complete_or_not_at_all(tmp_path: Path) -> None:
     assert read_file(folder / "file") == b"1"
 
 
+def test_the_current_and_the_root_folder_are_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path(), tmp_path, Path("/")):
+        with pytest.raises(InvalidInput, match="cannot be replaced; give a new folder"), new_folder(folder, "a/b"):
+            pass
+    assert tmp_path.is_dir()
+
+
 def test_a_file_name_is_plain_short_and_different_for_each_text() -> None:
     assert safe_file_name("team-1_a") == "team-1_a"
     assert safe_file_name("A/ä.") == "%41%2f%c3%a4%2e"
