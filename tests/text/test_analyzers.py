@@ -26,6 +26,7 @@ ANSWERS = {
     "alusta": [("alku", "+alku(alku)"), ("alus", "+alus(alus)"), ("alustaa", "+alustaa(alustaa)")],
     "jyväskylässä": [("Jyväskylä", "+Jyväskylä(Jyväs=kylä)")],
     "kala": [("kala", "+kala(kala)")],
+    "talous": [("talous", "+talo(talo)+us(+us)")],
 }
 
 
@@ -58,6 +59,7 @@ def lacks_library(*_: str) -> None:
 def test_a_finnish_compound_gives_its_words_and_its_base_form(recorded: type[Recorded]) -> None:
     voikko = Voikko(required=True)
     assert voikko.words("kesämökkien") == ("kesämökki", "kesä", "mökki")
+    assert voikko.words("talous") == ("talous",)  # one part is no compound
     assert voikko.words("lainvastaisuus") == ("lainvastaisuus", "laki", "vasta")  # endings are no words
     assert voikko.words("alusta") == ("alku", "alus", "alustaa")
     assert voikko.words("jyväskylässä") == ("jyväskylä",)

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentformer.text.dates import phrases
 from agentformer.text.dates.dates import find_dates
-from agentformer.text.dates.expressions import MAX_TEXT, Period, date_terms, day_terms, find_date_ranges, periods
+from agentformer.text.dates.expressions import (
+    MAX_TEXT,
+    Period,
+    date_terms,
+    day_terms,
+    find_date_ranges,
+    periods,
+    range_terms,
+)
+from agentformer.text.dates.phrases import Slots
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
@@ -288,3 +298,81 @@ def test_years_of_japanese_eras() -> None:
     ]:
         found = periods(text, datetime(2024, 6, 12, tzinfo=UTC))
         assert [period.start.date() for period in found] == ([day] if day else [])
+
+
+def _span(first: str, last: str = "") -> tuple[date, date]:
+    return date.fromisoformat(first), date.fromisoformat(last or first)
+
+
+def test_a_phrase_means_days() -> None:
+    on = date(2023, 5, 8)  # a Monday
+    for kind, number, slots, days in (
+        ("ago", 1, Slots(unit=1, n=3), _span("2023-05-05")),
+        ("ahead", 2, Slots(unit=2), _span("2023-05-22", "2023-05-28")),
+        ("past", 0, Slots(unit=1, n=3), _span("2023-05-05", "2023-05-08")),
+        ("past", 0, Slots(unit=2, n=2), _span("2023-04-24", "2023-05-08")),
+        ("past", 0, Slots(unit=5, n=1), _span("2022-05-08", "2023-05-08")),
+        ("weekday", 1, Slots(weekday=1), _span("2023-05-15")),
+        ("weekday", -1, Slots(weekday=1), _span("2023-05-01")),
+        ("weekday", 1, Slots(weekday=2), _span("2023-05-09")),
+        ("weekday", -1, Slots(weekday=7), _span("2023-05-07")),
+        ("of", -1, Slots(weekday=7), _span("2023-05-07")),
+        ("of", 0, Slots(weekday=1), _span("2023-05-08")),
+        ("named", -1, Slots(month=5), _span("2022-05-01", "2022-05-31")),
+        ("named", 0, Slots(month=5), _span("2023-05-01", "2023-05-31")),
+        ("named", 0, Slots(month=11), _span("2022-11-01", "2022-11-30")),
+        ("week", 0, Slots(), _span("2023-05-08", "2023-05-14")),
+        ("weekend", -1, Slots(), _span("2023-05-06", "2023-05-07")),
+        ("month", -5, Slots(), _span("2022-12-01", "2022-12-31")),
+        ("month", 8, Slots(), _span("2024-01-01", "2024-01-31")),
+        ("year", 1, Slots(), _span("2024-01-01", "2024-12-31")),
+        ("unknown", 1, Slots(), None),
+    ):
+        assert phrases.resolve(kind, number, slots, on, past=False) == days, (kind, number, slots)
+    end_of_march = date(2023, 3, 31)
+    month_ago = phrases.resolve("past", 0, Slots(unit=4, n=1), end_of_march, past=True)
+    assert month_ago == _span("2023-02-28", "2023-03-31")
+    assert phrases.resolve("in-year", 0, Slots(year=2020), None, past=False) == _span("2020-01-01", "2020-12-31")
+    assert phrases.resolve("day", 1, Slots(), None, past=False) is None
+
+
+def test_a_date_without_a_year_is_near() -> None:
+    on = date(2023, 5, 8)
+    for month, day, at, past, days in (
+        (5, 8, on, True, _span("2023-05-08")),
+        (5, 9, on, True, _span("2022-05-09")),
+        (11, 7, on, False, _span("2022-11-07")),
+        (11, 6, on, False, _span("2023-11-06")),
+        (2, 29, date(2022, 3, 1), False, _span("2024-02-29")),
+        (2, 29, date(1904, 2, 28), True, _span("1896-02-29")),  # eight years before
+        (2, 29, date(1896, 3, 1), False, _span("1896-02-29")),
+        (2, 0, date(2024, 3, 1), True, _span("2024-02-01", "2024-02-29")),
+        (2, 30, on, False, None),
+    ):
+        assert phrases.nearest_occurrence(month, day, at, past) == days, (month, day, at)
+
+
+def test_numbers_and_years_that_words_mean() -> None:
+    english = phrases.phrase_tables()["en"]
+    words = ("7", "999", "1000", "two", "xyz")
+    assert [phrases.number_value(word, english) for word in words] == [7, 999, 0, 2, 0]
+    years = ("1899", "1900", "2099", "2100", "202", "20230")
+    assert [phrases.year_value(year) for year in years] == [0, 1900, 2099, 0, 0, 0]
+
+
+def test_the_length_of_a_range_decides_its_terms() -> None:
+    for first, last, relative, terms in (
+        ("2023-05-08", "2023-05-08", False, ("2023-05-08", "2023-05")),
+        ("2023-05-08", "2023-05-14", False, ("2023-W19",)),
+        ("2023-05-09", "2023-05-15", False, tuple(f"2023-05-{day:02}" for day in range(9, 16))),
+        ("2023-05-09", "2023-05-16", False, ("2023-05",)),
+        ("2023-05-01", "2023-07-31", False, ("2023-05", "2023-06", "2023-07")),
+        ("2023-05-01", "2023-08-01", False, ()),
+        ("2022-12-30", "2023-01-20", False, ("2022-12", "2023-01")),
+        ("2022-01-01", "2022-12-31", True, ("2022",)),
+        ("2022-01-01", "2022-12-31", False, ()),
+        ("2020-01-01", "2023-12-31", True, ("2020", "2021", "2022")),
+        ("2021-01-01", "2022-12-30", True, ()),
+    ):
+        assert range_terms([phrases.DateRange(0, 1, *_span(first, last), relative)]) == terms, (first, last)
+    assert day_terms(date(2023, 1, 1)) == ("2023-01-01", "2022-W52", "2023-01")
