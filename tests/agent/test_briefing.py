@@ -86,6 +86,9 @@ def test_results_of_one_reply_share_the_limit_of_tokens() -> None:
         called = [ToolCall(str(number), "rag_list", {}) for number in range(len(sizes))]
         conversation.add("", called, [("x" * size, False) for size in sizes])
         assert sizes_of_results(conversation) == shown, (limit, sizes)
+        cut = [size - left for size, left in zip(sizes, shown, strict=True)]
+        for message, more in zip(conversation.messages[3:], cut, strict=True):
+            assert (f" {more} more characters did not fit" in message.content) is (more > 0)
 
 
 def test_older_results_are_shortened_if_all_results_together_exceed_the_limit() -> None:
@@ -97,6 +100,17 @@ def test_older_results_are_shortened_if_all_results_together_exceed_the_limit() 
         assert ("300 more characters" in conversation.messages[3].content) == (first == 200)
     conversation.shrink([ChatMessage("user", "?")])  # to a quarter of the limit, with all results
     assert sizes_of_results(conversation) == [200, 200, 101]
+
+
+def test_shorter_first_messages_replace_the_first_messages_only() -> None:
+    first = [ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage("user", "c")]
+    conversation = Conversation("S", first, len, 1_000)
+    conversation.add("calls", [ToolCall("1", "rag_list", {})], [("result", False)])
+    for shorter in ([ChatMessage("user", "d"), ChatMessage("assistant", "e")], [ChatMessage("user", "f")]):
+        conversation.shrink(shorter)
+        contents = [message.content for message in conversation.messages]
+        assert contents[: len(shorter) + 2] == ["S", *(message.content for message in shorter), "calls"]
+        assert len(contents) == len(shorter) + 3
 
 
 def test_an_excerpt_has_an_ellipsis_if_text_is_left_out() -> None:

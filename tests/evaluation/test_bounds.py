@@ -10,10 +10,12 @@ import pytest
 
 from agentformer.errors import InvalidInput
 from agentformer.evaluation import dataset as reading
-from agentformer.evaluation.dataset import parse_moment, read_dataset
+from agentformer.evaluation.dataset import Question, parse_moment, read_dataset
 from agentformer.evaluation.metrics import Interval, difference, intervals, metric
 from agentformer.evaluation.opened import evaluate_opened
-from agentformer.evaluation.optimizing.space import is_improvement
+from agentformer.evaluation.optimizing import run
+from agentformer.evaluation.optimizing.corpus import Halves
+from agentformer.evaluation.optimizing.space import Level, is_improvement
 from agentformer.evaluation.run import EvaluationOptions
 from agentformer.evaluation.synthetic import Rarity, Source, build, cloze, usable
 from tests.evaluation.conftest import Opens
@@ -32,6 +34,7 @@ def words(count: int) -> str:
 def test_a_cloze_question_has_four_to_eight_words_of_a_sentence_of_at_most_sixty() -> None:
     cases = {4: None, 5: 4, 8: 7, 9: 8, 10: 8, 60: 8, 61: None}
     assert {count: question_words(f"{words(count)}.") for count in cases} == cases
+    assert [question_words(f"Alpha beta gamma delta {word}.") for word in ("o", "ox", "灯")] == [None, 4, 4]
     single = cloze("alpha beta gamma delta e epsilon.", "", Rarity([]))  # a single letter is no word of a question
     assert single is not None and "e" not in single.text.split() and len(single.text.split()) == 4
 
@@ -145,6 +148,38 @@ def test_an_improvement_is_greater_than_its_standard_error() -> None:
         ([], False),
     ]:
         assert is_improvement(gains, [0.0] * len(gains)) is improves, gains
+
+
+def test_an_optimisation_needs_twenty_questions_and_five_in_each_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    level: Level
+    for count, cut, level, sizes in [
+        (20, 5, "quick", {"development": 5, "test": 15}),
+        (20, 15, "full", {"development": 15, "test": 5}),
+        (20, 4, "quick", "one half has too few"),
+        (20, 16, "quick", "one half has too few"),
+        (19, 9, "quick", "there are only 19"),
+        (1, 1, "eval", {"development": 1}),
+        (1, 0, "eval", {"test": 1}),
+        (0, 0, "eval", "no question has a relevant passage"),
+    ]:
+        divided = [Question(str(n), "?", ("p",)) for n in range(count)]
+        two = Halves(tuple(divided[:cut]), tuple(divided[cut:]))
+        monkeypatch.setattr(run, "halves", lambda questions, seed, two=two: two)
+        if isinstance(sizes, str):
+            with pytest.raises(InvalidInput, match=sizes):
+                run.question_halves(divided, level)
+        else:
+            halves = run.question_halves(divided, level)
+            assert {half: len(questions) for half, questions in halves.items()} == sizes
+
+
+def test_an_optimisation_uses_known_settings_and_at_most_ten_passages() -> None:
+    run.check_metric("recall@10")
+    run.check_only(["fusion"], {"fusion": "rrf", "rrf_k": 60})
+    with pytest.raises(InvalidInput, match="at most 10 passages"):
+        run.check_metric("recall@11")
+    with pytest.raises(InvalidInput, match="'speed' is not a setting that can be optimised; known settings are fusion"):
+        run.check_only(["fusion", "speed"], {"fusion": "rrf"})
 
 
 def test_unknown_names_are_listed_up_to_five(opens: Opens) -> None:
