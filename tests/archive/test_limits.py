@@ -22,7 +22,7 @@ from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records.entry_json import entry_to_json
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Source
-from tests.archive.conftest import exported
+from tests.archive.conftest import exported, imported
 
 MOST = 2**63 - 1
 
@@ -220,6 +220,7 @@ def test_a_batch_ends_at_a_limit_and_never_inside_a_group(monkeypatch: pytest.Mo
         ([[0, 1, 2], [3, 4, 5], [6]], [1] * 7, [[0, 1, 2, 3, 4, 5], [6]]),
         ([[0], [1], [2], [3]], [50, 50, 50, 49], [[0, 1], [2, 3]]),
         ([[0], [1], [2], [3], [4]], [100, 99, 1, 99, 2], [[0], [1, 2], [3, 4]]),
+        ([[0], [1], [2]], [50, 49, 1], [[0, 1, 2]]),
         ([], [], []),
     ):
         archive = SimpleNamespace(groups=lambda missing, groups=groups: groups, size=sizes.__getitem__)
@@ -260,9 +261,8 @@ def test_at_most_ten_different_entries_are_named(tmp_path: Path) -> None:
         origin.store(entries)
         copy.store([make_entry("another", id=each.id) for each in entries])
         exported(origin, tmp_path / f"out{count}")
-        destination = importer.Destination(copy, None, None, lambda digests: None)  # type: ignore[arg-type]
         with pytest.raises(Conflict, match=f"{count} entries already exist with different content") as caught:
-            importer.import_into(destination, reader.read(tmp_path / f"out{count}"))
+            imported(copy, tmp_path / f"out{count}")
         named = str(caught.value)
         assert sum(each.id in named for each in entries) == 10 and (" more; import" in named) is bool(more)
         assert more in named
