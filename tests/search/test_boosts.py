@@ -77,6 +77,24 @@ def test_a_title_is_mentioned_only_as_complete_words(connection: sqlite3.Connect
     assert mentioned == [True, True, True, False, False, False, False]
 
 
+def test_a_short_first_line_before_other_lines_is_a_title(connection: sqlite3.Connection) -> None:
+    eight = "One Two Three Four Five Six Seven Eight"
+    for line, content, titled in [
+        ("Jane Roe", "Jane Roe\nA pilot.", True),
+        ("Jane Roe", "# Jane Roe\nA pilot.", True),
+        ("Jane Roe", "Jane Roe (pilot)\nOf Oulu.", True),
+        ("jane Roe", "jane Roe\nA pilot.", False),
+        ("Jane Roe.", "Jane Roe.\nA pilot.", False),
+        ("Jane Roe", "Jane Roe\n \n", False),
+        ("Jane Roe", "Jane Roe", False),
+        (eight, f"{eight}\nA list.", True),
+        (f"{eight} Nine", f"{eight} Nine\nA list.", False),
+    ]:
+        connection.execute("DELETE FROM entries")
+        add_facts(connection, ("Log", f"Met {line} today."), ("", content))
+        assert title_boost(connection, [1, 2]).items == ([2] if titled else []), content
+
+
 def test_dates_are_true_if_there_is_a_period_or_a_term() -> None:
     assert QueryDates(terms=("2024",)) and QueryDates(periods=(Period(datetime.min, datetime.max),))
     assert not QueryDates()

@@ -139,6 +139,7 @@ def test_a_hit_takes_no_place_that_its_score_is_far_from() -> None:
     assert order([Hit(rome, 1.0), Hit(turku, 0.71), Hit(oslo, 0.69)]) == ["1", "2", "0"]
     assert order([Hit(rome, 1.0), Hit(turku, 0.69), Hit(oslo, 0.5)]) == ["0", "2", "1"]
     assert order([Hit(rome, 1.0), Hit(turku, 0.5), Hit(oslo, 0.1)]) == ["0", "1", "2"]
+    assert order([Hit(rome, 1.0), Hit(turku, 0.7)]) == ["1", "0"]
     assert [hit.score for hit in latest_first([Hit(rome, 1.0), Hit(turku, 0.71), Hit(oslo, 0.69)])] == [1.0, 0.71, 0.69]
 
 
@@ -182,6 +183,9 @@ def test_the_limits_of_a_statement_are_inclusive() -> None:
     assert not replaces("All my new own phone: 040 123", "All my new own phone: 050 321")
     assert replaces("Anna is called Moe Lee Poe", "Anna is called Moe Lee Roe")
     assert not replaces("Anna is called Moe Lee Poe Ash", "Anna is called Moe Lee Poe Elm")
+    assert replaces("The rent is of the 800 euros", "The rent is of the 950 euros")
+    assert not replaces("The rent is of the in 800 euros", "The rent is of the in 950 euros")
+    assert not replaces("The rent is 800 euros", "The rent is 950 dollars")
     assert replaces("Phone: 040 123 456", "Phone: 050 321 456")
     assert not replaces("Phone: 040 123 456 7", "Phone: 050 321 456 7")
     assert replaces("It rains. It snows. Anna lives in Turku.", "It rains. It snows. Anna lives in Oslo.")

@@ -229,6 +229,9 @@ def test_a_short_or_misspelt_word_is_not_the_beginning_of_another_word() -> None
     assert kept("cat", hits_of(facts)) == []
     assert kept("catego", hits_of(facts)) == ["a"]
     assert kept("rang", hits_of(facts)) == ["c"]  # four letters
+    stems = {"a": ("", "The zorblaxo hums."), "b": ("", "It rained.")}
+    assert kept("zorbladi", hits_of(stems)) == ["a"]  # only the last two letters differ
+    assert kept("zorbludi", hits_of(stems)) == []
     short = " ".join(f"x{chr(97 + n)}z" for n in range(12))  # words of three letters are not corrected
     assert kept(f"{short} rang", hits_of(facts)) == ["c"]
 
