@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
 import shutil
@@ -97,7 +96,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests in tests/faults as `fault`, users of the real model as `model`, and other unmarked tests as `unit`."""
-    gc.freeze()  # the tests and their modules: the garbage collector need not look at them again and again
     for item in items:
         marks = {mark.name for mark in item.iter_markers()} & KINDS
         if FAULTS in item.path.parents:
