@@ -73,9 +73,10 @@ def taken(ways: Sequence[Callable[[Query], Any]], queries: Sequence[Query], warm
 def forget() -> None:
     """Empty the caches of texts in analysis, index and dictionaries; libraries stay loaded."""
     for kept in gc.get_objects():
-        if type(kept) is _lru_cache_wrapper and kept.cache_parameters()["maxsize"] != 1:
+        if type(kept) is _lru_cache_wrapper:
             module = getattr(kept, "__module__", None) or ""
-            if module.startswith(("agentformer.text.", "agentformer.index.")):
+            # A function without arguments returns a table, which stays loaded as a library does.
+            if module.startswith(("agentformer.text.", "agentformer.index.")) and kept.__wrapped__.__code__.co_argcount:
                 kept.cache_clear()
 
 
