@@ -279,6 +279,16 @@ def html_of(source: str) -> DocumentText:
     return document
 
 
+def test_an_outline_finds_the_line_of_a_title_with_and_without_its_number() -> None:
+    text = "Boats\nKeys\n2.1 Ropes\nIV. Anchors\nA.3  Buoys\nYEAR Lamps\n"
+    titles = ["Keys", "Ropes", "7. Anchors", "Buoys", "Lamps", "2.1 Ropes"]
+    for title in titles:
+        (page,) = page_headings([Page(1, text)], [OutlineEntry(0, 1, title)])
+        start = page.headings[0].start
+        expected = {"Keys": "Keys", "Ropes": "2.1 Ropes", "7. Anchors": "IV. Anchors", "Buoys": "A.3  Buoys"}
+        assert text[start:].startswith(expected.get(title, title)), title
+
+
 def test_the_elements_of_html_become_lines_and_paragraphs() -> None:
     document = html_of(
         "<html><head><title> A  b </title></head><body><nav>menu</nav><h1>One</h1><p>a <b>b</b>\n c</p><p>d<br>e</p>"

@@ -162,13 +162,18 @@ def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Pa
     return result
 
 
+# A number before a title: "2", "2.1.", "A", "A.3" or "IV.". It is on the line of the title.
+_TITLE_NUMBER = r"(?-i:(?:\d[\d.]*|[A-Z](?:\.\d+)*\.?|[IVXLC]+\.)[ \t]+)"
+
+
 def _locate(title: str, page: Page, after: int) -> int:
     """Return the offset of a title in the text of a page. If the page does not contain the title, return the offset at
     which the body of the page starts. The text after the offset `after` is searched first. A number before the title,
     such as "2.1", may be missing on the page or in the outline."""
     words = r"\s+".join(re.escape(word) for word in title.split())
     bare = r"\s+".join(re.escape(word) for word in re.sub(r"^[\d.]+\s+", "", title).split())
-    for pattern in (rf"(?m)^[ \t]*(?:[\dA-Z.]+\s+)?({words})", rf"(?m)^[ \t]*(?:[\dA-Z.]+\s+)?({bare})", f"({words})"):
+    line = rf"(?m)^[ \t]*{_TITLE_NUMBER}?"
+    for pattern in (f"{line}{words}", f"{line}{bare}", words):
         for start in (after, 0):
             if match := re.compile(pattern, re.IGNORECASE).search(page.text, start):
                 return match.start() + len(match.group()) - len(match.group().lstrip())
