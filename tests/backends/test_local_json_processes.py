@@ -59,7 +59,8 @@ choose = random.Random(int(sys.argv[2]))
 n = 0
 while True:
     n += 1
-    ids = [backend.store([make_entry(f"numbat {n} {k}", namespace=k) for k in "abc"])[i].id for i in range(3)]
+    namespaces = "abc" if n % 3 else "sss"  # a summary has the namespace of its originals
+    ids = [entry.id for entry in backend.store([make_entry(f"numbat {n} {i}", namespace=namespaces[i]) for i in range(3)])]
     print("stored", *ids, flush=True)
     if n % 3 == 0:
         summary = make_entry(f"numbat summary {n}", namespace="s", kind="summary", derived_from=tuple(map(Link, ids)))

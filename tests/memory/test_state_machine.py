@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound
@@ -383,6 +390,8 @@ class Machine(RuleBasedStateMachine):
     @rule(ns=picks, draft=drafts, stale=st.sampled_from((None, 0, 0, 1)))
     def consolidate(self, ns: list[int], draft: dict[str, Any], stale: int | None) -> None:
         ids = list(dict.fromkeys(self.id_of(n) for n in ns))
+        if ns and ns[0] % 4 and ids[0] in self.model.entries:  # a summary has the namespace of its originals
+            draft = {**draft, "namespace": self.model.entries[ids[0]].namespace}
         self.sum_up(ids, draft, stale)
 
     @rule(namespace=namespaces, draft=drafts, size=st.integers(1, 4))
@@ -413,10 +422,11 @@ class Machine(RuleBasedStateMachine):
     def restore(self, n: int) -> None:
         self.bring_back(self.id_of(n))
 
+    @precondition(lambda self: self.standing())
     @rule(n=pick)
     def restore_a_summary(self, n: int) -> None:
-        if summaries := self.standing():
-            self.bring_back(summaries[n % len(summaries)])
+        summaries = self.standing()
+        self.bring_back(summaries[n % len(summaries)])
 
     def standing(self) -> list[str]:
         return sorted({entry.archived_by for entry in self.model.entries.values() if entry.archived_by})
