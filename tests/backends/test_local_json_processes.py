@@ -60,7 +60,8 @@ n = 0
 while True:
     n += 1
     namespaces = "abc" if n % 3 else "sss"  # a summary has the namespace of its originals
-    ids = [entry.id for entry in backend.store([make_entry(f"numbat {n} {i}", namespace=namespaces[i]) for i in range(3)])]
+    entries = [make_entry(f"numbat {n} {i}", namespace=namespaces[i]) for i in range(3)]
+    ids = [entry.id for entry in backend.store(entries)]
     print("stored", *ids, flush=True)
     if n % 3 == 0:
         summary = make_entry(f"numbat summary {n}", namespace="s", kind="summary", derived_from=tuple(map(Link, ids)))
