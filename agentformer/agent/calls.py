@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -92,10 +92,12 @@ class Permission:
             return _REFUSED.format(name=call.name)
         return "" if self._confirm(call) else _DENIED
 
-    def note_result(self, name: str) -> None:
-        """Record that the model has read a result of this tool. `retrieved` becomes True, unless the tool only adds
-        entries, because the result of such a tool contains no text from the store."""
-        self.retrieved = self.retrieved or name not in self._additive
+    def note_result(self, name: str, value: Mapping[str, Any] | None) -> None:
+        """Record that the model has read the result `value` of this tool. `retrieved` becomes True, unless the tool has
+        only added an entry, because such a result contains no text from the store. If the entry was known already, the
+        result contains the stored entry, which another caller may have written."""
+        added = name in self._additive and not (value or {}).get("known_already")
+        self.retrieved = self.retrieved or not added
 
     @property
     def warnings(self) -> list[str]:
@@ -187,7 +189,7 @@ class Calls:
                 results.append(CallResult(each.call, outcome.text, outcome.failed, ms, outcome.value))
                 self._on_event(results[-1].run)
                 if not outcome.failed:
-                    self._permission.note_result(each.call.name)
+                    self._permission.note_result(each.call.name, outcome.value)
         finally:
             for future in futures:  # after Ctrl-C, calls that have not started are not run
                 future.cancel()

@@ -34,7 +34,7 @@ _PLACE_FIELDS = (
     *("tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "source_type", "source_id"),
 )
 _DETAIL_FIELDS = ("title", "speaker", "category", "metadata", "occurred_at", "parent_id", "pair_id", "derived_from")
-_NORMALIZED = 10_000  # code points; for a run of combining marks, the time of normalization is quadratic
+_NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
 _INSERT = f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)})"
 _OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.

@@ -93,6 +93,18 @@ def test_a_run_of_marks_is_divided_after_thirty() -> None:
     assert normalized("NFD", text[:-1]) == text[:-1]
 
 
+def test_every_character_that_becomes_marks_counts_as_these_marks() -> None:
+    for code in range(sys.maxunicode + 1):
+        character = chr(code)
+        if not unicodedata.combining(unicodedata.normalize("NFKD", character)[:1] or "a"):
+            continue
+        longest = run = 0
+        for mark in unicodedata.normalize("NFKD", normalized("NFKD", "a" + character * 70)):
+            run = run + 1 if unicodedata.combining(mark) else 0
+            longest = max(longest, run)
+        assert longest <= MAX_MARKS, hex(code)
+
+
 PATHS: dict[str, Callable[[str], object]] = {
     "analysis": lambda text: text_terms(text, "en"),
     "query": lambda text: QueryTerms.of(text).terms(("en", "fi")),
@@ -111,6 +123,8 @@ FAMILIES = {
     "marks after a digit": "3" + "\u0305" * 40,
     "marks after a letter": "a" + "\u0301" * 400,
     "enclosing marks": "\u20dd",
+    "marks without a combining class": "\u0f73",
+    "letters that become marks": "\u0301\uff9e",
     "emoji": "\U0001f468\u200d",
     "hyphens and marks": "-\u0301",
     "apostrophes and marks": "a'\u0301",
