@@ -102,6 +102,13 @@ def test_older_results_are_shortened_if_all_results_together_exceed_the_limit() 
     assert sizes_of_results(conversation) == [200, 200, 101]
 
 
+def test_new_results_are_whole_even_if_older_results_cannot_be_shortened_enough() -> None:
+    conversation = Conversation("", [ChatMessage("user", "?")], lambda text: text.count("x"), 1_100)
+    for size in (*[200] * 6, 550):
+        conversation.add("", [ToolCall("1", "rag_list", {})], [("x" * size, False)])
+    assert sizes_of_results(conversation) == [*[200] * 6, 550]
+
+
 def test_shorter_first_messages_replace_the_first_messages_only() -> None:
     first = [ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage("user", "c")]
     conversation = Conversation("S", first, len, 1_000)
