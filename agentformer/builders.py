@@ -64,7 +64,7 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     for name in ours("present") if exists else names("present"):  # so that an existing store is not treated as empty
         if name not in built and lookup("present", name)(settings.index_dir):
             log.warning(
-                "%s also holds a store of the backend %s; it is not used; the settings do not name this backend",
+                "%s also holds a store of the backend %s, which is not used, because the settings do not name it",
                 settings.index_dir,
                 name,
             )

@@ -98,7 +98,8 @@ def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
     """Cancel a job.
 
     A queued job ends at once. A running job ends a short time later. Documents that are stored already are not deleted.
-    If the job has already ended, the response is 409. For a key without the right to read, the response is 204.
+    The response contains the job. For a key without the right to read, the response has no content (204). If the job
+    has already ended, the response is 409 for every key.
     """
     job = service.jobs.cancel(_find(service.jobs, grant, job_id).id)
     return reply_to_reader(grant, job.as_json())

@@ -266,7 +266,7 @@ def read_vector_file(path: str, values: Any) -> VectorFile:
     try:
         space = _space.validate_json(json.dumps(values["space"], ensure_ascii=False).encode(), strict=True)
     except ValidationError:
-        raise ValueError("the description of a space has missing or invalid fields") from None
+        raise ValueError("the description of an embedding space has missing or invalid fields") from None
     for name in ("provider", "model"):
         fields.name(name, getattr(space, name))
     if not 1 <= space.dimension <= _MAX_DIMENSIONS or space.max_tokens < 1:

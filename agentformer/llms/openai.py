@@ -74,14 +74,14 @@ class OpenAIModel:
 
     @classmethod
     def ollama(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Return the model on an Ollama server; no other server is used. The errors are the same as for
+        """Return a language model that uses only the Ollama server of the settings. The errors are the same as for
         `from_settings`."""
         url = settings.llm_base_url or settings.ollama_base_url or OLLAMA_URL
         return cls._at(model, [Server("ollama", with_path(url, "/v1"), settings.llm_api_key)], settings)
 
     @classmethod
     def lmstudio(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Return the model on an LM Studio server; no other server is used. The errors are the same as for
+        """Return a language model that uses only the LM Studio server of the settings. The errors are the same as for
         `from_settings`."""
         url = settings.llm_base_url or settings.lmstudio_base_url or LMSTUDIO_URL
         return cls._at(model, [Server("lmstudio", with_path(url, "/v1"), settings.llm_api_key)], settings)

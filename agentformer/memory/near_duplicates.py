@@ -200,8 +200,9 @@ def _signature(shingles: Hashes) -> NDArray[np.uint32]:
 
 
 def _band_hashes(rows: NDArray[np.uint32], keys: Hashes) -> Hashes:
-    """Return one hash for each text. `rows` are the values of one band in the signatures of the texts, and `keys` are
-    the comparison keys of the texts."""
+    """Return one hash for each text. It is computed from the values of one band of the text's MinHash signature
+    (`rows`, one row for each text) and from its comparison key (`keys`), so that only texts with equal keys can have
+    equal hashes."""
     hashes = keys
     for row in rows.T:
         hashes = _mixed(hashes ^ row.astype(np.uint64))

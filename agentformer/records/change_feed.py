@@ -50,7 +50,7 @@ def last_seq(connection: sqlite3.Connection) -> int:
     `changes` and `points` end at different changes, because an index would wait forever for a missing change."""
     row = connection.execute("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points").fetchone()
     if row[0] != row[1]:
-        raise damage_error("the change feed", "its tables end at different changes")
+        raise damage_error("the change feed", "its tables have different numbers of the last change")
     return int(row[0] or 0)
 
 

@@ -68,9 +68,9 @@ class EntryLanguages:
 
 
 def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = None) -> Hits:
-    """Return the hits that answer the query, in the same order, with the warnings of `hits`. Return no hits for a blank
-    query. Each hit is judged by comparison with the other hits. Therefore pass about 30 hits, and apply a smaller limit
-    to the result."""
+    """Return the hits that answer the query, in the same order. The result has the same warnings as `hits`. Return no
+    hits for a blank query. Each hit is judged by comparison with the other hits. Therefore pass about 30 hits, and
+    apply a smaller limit to the result."""
     if not query.strip() or not hits:
         return hits.with_hits(())
     matches = _matches(analyze_query(query.replace("_", " ")), hits, languages or EntryLanguages())
@@ -256,8 +256,8 @@ class _Judge:
         return _cosine(hit) >= max(_NEAR, _NEAR_OF_BEST * self._best_cosine)
 
     def holds_enough(self, match: _Match) -> bool:
-        """Return whether a hit contains enough terms of the query. Terms that occur in a hit that the query names are
-        not counted."""
+        """Return whether a hit contains enough terms of the query. If the query names another hit (by its title or an
+        alias), terms that the named hit contains are not counted."""
         rest = [term for term in match.terms if term not in self._in_named]
         share = self._share(match, rest)
         if len(rest) == 1:

@@ -85,8 +85,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """A piece of text in a streamed answer, which can be shown at once. The final `Answer` contains the whole text, in
-    which the citations were checked."""
+    """A piece of the text of a streamed answer. The piece can be shown immediately. The final `Answer` contains the
+    whole text after its citations have been checked."""
 
     text: str
 

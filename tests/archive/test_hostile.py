@@ -102,7 +102,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a hash that is none": (in_vectors(lambda lines: lines[0].update(hash="ab")), "has the wrong length"),
     "a hash twice": (in_vectors(lambda lines: lines.insert(0, lines[0])), "is not greater than the hash"),
     "a vector too few": (in_vectors(lambda lines: lines.pop()), "the manifest says"),
-    "a space that is none": (in_space(dimension="many"), "the description of a space"),
+    "a space that is none": (in_space(dimension="many"), "the description of an embedding space"),
     "a space of no dimensions": (in_space(dimension=0), "dimension"),
     "a space beyond all bounds": (in_space(dimension=10**9), "dimension"),
     "a fingerprint that is none": (in_space(fingerprint="*"), "base64"),

@@ -168,7 +168,7 @@ def test_questions_are_built_from_the_stored_documents_with_their_pages(
         (["{folder}", "--no-answers"], "--no-answers: does not apply to a DIR"),
         (["{folder}", "--modes", "words"], "--modes: must be a list of modes (hybrid, lexical, dense)"),
         (["{folder}", "--modes", ","], "--modes: must be a list of modes"),
-        (["{folder}", "--half", "dev", "--synthetic"], "--half: does not apply to --synthetic"),
+        (["{folder}", "--half", "dev", "--synthetic"], "--half: cannot be used with --synthetic"),
         (["{folder}/corpus.jsonl", "--half", "dev"], "--half: does not apply to a FILE"),
         (["{folder}/corpus.jsonl", "--sample", "3"], "--sample: does not apply to a FILE"),
         (["{folder}/corpus.jsonl", "--seed", "3"], "--seed: does not apply to a FILE"),

@@ -77,7 +77,7 @@ class _Options:
     help="Only for a FILE: answer from at most this many passages [default: 3].",
 )
 @click.option("--mode", type=click.Choice(MODES), help="Only for a FILE: the search mode [default: hybrid].")
-@click.option("--no-answers", is_flag=True, help="Only for a FILE: search, but do not answer the questions.")
+@click.option("--no-answers", is_flag=True, help="Search, but do not answer the questions. Only with FILE.")
 @click.option(
     "--modes",
     metavar="MODES",
@@ -156,7 +156,7 @@ def _measure(folder: Path | None, namespace: str, as_json: bool, options: _Optio
             "PATH", f"{folder} is not a folder; use --synthetic with a folder that has a corpus, or without a folder"
         )
     if options.half and options.synthetic is not None:
-        raise InvalidInput("--half", "does not apply to --synthetic; generated questions are chosen by --seed")
+        raise InvalidInput("--half", "cannot be used with --synthetic; --seed changes which questions are generated")
     pages = None
     if folder is None:
         evaluation, pages = _measure_stored(namespace, options, modes, given)

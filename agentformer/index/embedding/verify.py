@@ -158,8 +158,8 @@ def verify_vectors(connection: sqlite3.Connection) -> Findings:
 
 
 def repair_vectors(database: Database, findings: Findings) -> None:
-    """Delete the vectors that are damaged according to `findings`, and delete the windows that use these vectors. Put
-    the entries of these windows into the queue."""
+    """Delete the vectors that are damaged according to `findings`, and delete the text windows that use these vectors.
+    Put the entries of these windows into the embedding queue, so that they are embedded again."""
     numbers = [damaged.num for damaged in findings.keys if damaged.last == damaged.num]
     for batch in _batches(numbers):
         chosen = "(SELECT value FROM json_each(?))"

@@ -61,8 +61,8 @@ class AnalyzedEntry:
     def of(
         cls, num: int, entry: MemoryEntry, analyzers: Analyzers = PLAIN, around: Sequence[str] = ()
     ) -> AnalyzedEntry:
-        """Analyze an entry. `around` contains the texts of neighboring messages, whose terms get a lower weight. `num`
-        is the number of the entry."""
+        """Return the terms of an entry for each field of the word index. `around` contains the texts of neighboring
+        messages, whose terms get a lower weight. `num` is the row number of the entry in the store."""
         prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
         language = language_of(entry.content, prior, analyzers)
         terms = text_terms(entry.content, language, analyzers)
@@ -113,8 +113,8 @@ def weighted_terms(terms: Terms, dates: Sequence[str] = ()) -> list[WeightedTerm
 
 
 def required_places(scope: Scope) -> list[str]:
-    """Return terms that every entry of the scope has in the field `places`. Some entries outside the scope may also
-    have these terms, because the field does not contain every property that a scope can check."""
+    """Return terms for a search in `scope`. Every entry of the scope has all these terms in its field `places`. Some
+    entries outside the scope have them too, because the field does not contain every property of an entry."""
     terms = [_place("namespace", scope.namespace)]
     for name in (*_PLACES, "document_id"):
         value = getattr(scope, name)

@@ -131,12 +131,12 @@ def refuse_events(readable: Iterable[Path], folder: str) -> None:
                 raise PermissionError(f"a reader may not open {os.fsdecode(path)[:80]!r}")
         elif event in _CHANGING:
             if not all(_within(path, writable) for path in arguments[_CHANGING[event]]):
-                raise PermissionError(f"a reader may not perform {event} outside its folder")
+                raise PermissionError(f"the parser of a file has no permission for {event} outside its folder")
         elif event in _STARTING:
             if not folder or Path(str(arguments[0])).name != "tesseract":
                 raise PermissionError("a reader may not start programs")
         elif _REFUSED.match(event):
-            raise PermissionError(f"a reader may not perform {event}")
+            raise PermissionError(f"the parser of a file has no permission for {event}")
 
     sys.addaudithook(refuse)
 

@@ -84,7 +84,7 @@ class GuardedConnection(sqlite3.Connection):
 
 
 def wal_path(path: Path) -> Path:
-    """Return the path of the write-ahead log of a database. The log may not exist."""
+    """Return the path of the write-ahead log of a database. It is possible that the log does not exist."""
     return path.with_name(path.name + "-wal")
 
 

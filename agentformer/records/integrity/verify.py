@@ -1,8 +1,8 @@
 """Checks of the database of a store: SQLite's own check, the checksum of every row, and the consistency of the tables.
 
 Each check reads in one transaction, so writes of other processes do not disturb the check. A check changes nothing.
-Damage becomes a finding and not an exception. Rows that an older version of the software wrote have no checksum, so the
-check only decodes these rows.
+Damage becomes a finding and not an exception. Rows that an older version of the software wrote have no checksum. For
+these rows, the check only tests whether they can be decoded.
 """
 
 from __future__ import annotations

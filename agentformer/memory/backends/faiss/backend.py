@@ -348,8 +348,8 @@ class FaissMemoryBackend(FolderRecords):
                 self._opened.discard_scratch()
 
     def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction that changes the records. The search is opened before the transaction, because the
-        search must know the last change before the transaction."""
+        """Return a transaction that changes the records. The search is opened first, because it must read the number of
+        the last change before this transaction adds a change."""
         _ = self._indexes.search
         return self._database.writing()
 
