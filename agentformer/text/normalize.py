@@ -266,7 +266,7 @@ def _keeps_hyphen(before: str, after: str, counts: Mapping[str, int], english: b
     first = after[0]
     if not first.islower():
         return True  # names, numbers: "Anna-Liisa", "COVID-19"
-    if len(head) == 1 or any(c.isdigit() for c in head) or (head.isupper() and len(head) > 1):
+    if len(head) == 1 or any(c.isdigit() for c in head) or head.isupper():
         return True  # "e-post", "3-vuotias", "HLR-flödet"
     with_hyphen = counts.get(f"{before}-{after}".casefold(), 0)
     joined = counts.get(f"{before}{after}".casefold(), 0)
