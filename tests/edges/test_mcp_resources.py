@@ -91,6 +91,7 @@ def test_a_document_that_is_too_long_for_one_reading_says_where_to_go_on(
         assert cut.endswith(f"[pages {shown + 1} to {len(pages)} are at {uri}/pages/NUMBER]\n")
 
 
+@pytest.mark.process
 def test_a_resource_says_the_number_of_pages_and_the_size_of_a_text(af: AgentFormer) -> None:
     for name, text, pages in (
         ("a.txt", b"One.", "1 page"),

@@ -131,6 +131,7 @@ def test_a_cross_encoder_is_loaded_by_the_first_search_and_its_scores_decide(tmp
     assert [*logits] == sorted(logits, reverse=True)
 
 
+@pytest.mark.process
 def test_a_model_that_is_not_there_costs_a_warning_and_no_search(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     with opened(tmp_path, reranker=f"sbert:{tmp_path}/gone") as af:
