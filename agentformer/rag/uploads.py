@@ -96,7 +96,8 @@ def place(backend: MemoryBackend, document: Document, on_conflict: OnConflict) -
         document, same = stored.copy()
         own = []
     elif document.origin and same is None:
-        document = dataclasses.replace(document, name=stored.free_name(own))
+        name = own[0].metadata["name"] if own else stored.free_name()  # a new version keeps the name
+        document = dataclasses.replace(document, name=name)
     return Placement(document, () if same else tuple(own), same, unchanged(stored.seen))
 
 
@@ -148,12 +149,11 @@ class _Stored:
                 return dataclasses.replace(self._document, name=name, origin="", root=""), same
         raise AssertionError("there is a name for each number")
 
-    def free_name(self, own: Sequence[MemoryEntry]) -> str:
+    def free_name(self) -> str:
         """Return the name of the upload if no stored document has this name. Otherwise return this name with folders of
-        the origin or a number. A name of the entries `own` is free, because the upload replaces these entries."""
-        ids = {entry.id for entry in own}
+        the origin or a number."""
         for name in _with_folders(self._document):
-            if ids.issuperset(entry.id for entry in self._select(name=name)):
+            if not self._select(name=name):
                 return name
         raise AssertionError("there is a name for each number")
 

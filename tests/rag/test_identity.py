@@ -64,6 +64,15 @@ def test_paths_that_share_a_base_name_are_two_documents(af: agentformer.AgentFor
     assert len(contents(af)) == 2
 
 
+def test_a_new_version_keeps_the_name_of_the_former_version(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    for version, name in (("open", "q1/gate.txt"), ("closed", ""), ("locked", "other.txt")):
+        path = write(tmp_path / "q1/gate.txt", f"The gate is {version}.")
+        document = af.rag.upload(path, **({"name": name} if name else {}))
+        assert (document.name, names(af)) == ("q1/gate.txt", ["q1/gate.txt"])
+        af.rag.upload(f"Uploaded when the gate was {version}.".encode(), name="gate.txt")
+        af.rag.remove(next(other.id for other in af.rag.documents() if other.name == "gate.txt"))
+
+
 def test_a_path_and_an_upload_of_its_name_are_two_documents(af: agentformer.AgentFormer, tmp_path: Path) -> None:
     path = af.rag.upload(write(tmp_path / "gate.txt", "The gate is open."))
     upload = af.rag.upload(b"The gate is closed.", name="gate.txt")
