@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -21,10 +21,6 @@ from agentformer._version import __version__
 from agentformer.cli.output import CLOSED, INTERRUPTED, fail, output_lost, say
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, LimitExceeded, MissingExtra, NotFound
 from agentformer.types import DEFAULT_NAMESPACE
-
-if TYPE_CHECKING:
-    from agentformer.factory import AgentFormer
-    from agentformer.types import MemoryEntry
 
 Command = Callable[..., Any]
 
@@ -97,35 +93,37 @@ without_tools = click.option(
 )
 
 
+_where = click.option(
+    "--where",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Use only entries with this value in their metadata. VALUE is JSON, or a text. The option can be repeated.",
+)
+_document = click.option(
+    "--document", metavar="NAME", help="Use only the document with this name, or with this id. `list` shows both."
+)
+_since = click.option(
+    "--since",
+    metavar="DATE",
+    help="Use only entries of this time or later. An entry has the time of its event. If no event is known, as for "
+    "documents, the entry has the time when it was stored. DATE is a day in UTC, such as 2026-11-20, or a time in ISO "
+    "8601 with a time zone.",
+)
+_until = click.option(
+    "--until",
+    metavar="DATE",
+    help="Use only entries from before this time. If DATE is a day, the whole day is included.",
+)
+
+
 def filters(command: Command) -> Command:
     """Add the options that select the entries for a search: --where, --document, --since and --until."""
-    return with_options(
-        command,
-        click.option(
-            "--where",
-            metavar="KEY=VALUE",
-            multiple=True,
-            help="Use only entries with this value in their metadata. VALUE is JSON, or a text. The option can be "
-            "repeated.",
-        ),
-        click.option(
-            "--document",
-            metavar="NAME",
-            help="Use only the document with this name, or with this id. `list` shows both.",
-        ),
-        click.option(
-            "--since",
-            metavar="DATE",
-            help="Use only entries of this time or later. An entry has the time of its event. If no event is known, as "
-            "for documents, the entry has the time when it was stored. DATE is a day in UTC, such as 2026-11-20, or a "
-            "time in ISO 8601 with a time zone.",
-        ),
-        click.option(
-            "--until",
-            metavar="DATE",
-            help="Use only entries from before this time. If DATE is a day, the whole day is included.",
-        ),
-    )
+    return with_options(command, _where, _document, _since, _until)
+
+
+def memory_filters(command: Command) -> Command:
+    """Add the options that select memories for a search: --where, --since and --until."""
+    return with_options(command, _where, _since, _until)
 
 
 class Described(click.Command):
@@ -301,16 +299,6 @@ def explicit_namespace(namespace: str) -> str | None:
     only the default."""
     source = click.get_current_context().get_parameter_source("namespace")
     return None if source is ParameterSource.DEFAULT else namespace
-
-
-def entry_in(af: AgentFormer, entry_id: str, namespace: str) -> MemoryEntry:
-    """Return the entry with this id. Raises `NotFound` if the namespace has no such entry."""
-    entry = af.memory.get(entry_id)
-    if entry.namespace != namespace:
-        raise NotFound(
-            f"there is no entry {entry_id} in namespace {namespace}; use --namespace to select another namespace"
-        )
-    return entry
 
 
 def first_sentence(command: click.Command) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 4 * MAX_CONTENT  # limit for standard input: the size of the longest content in UTF-8
 _NAMED = 20  # at most this many namespaces are named in a hint
+_CANDIDATE = 50  # characters of a text that a list of matching entries shows
 _MIN_PREFIX = 4  # characters of an id; a shorter text is probably a mistake
 _SEARCHED = 30  # hits of the search that decides about a hint
 # A file with such a name can be a part of a damaged memory, for example if the database file is missing.
@@ -57,10 +58,12 @@ def lines_of(path: Path, name: str) -> list[str]:
     name of the option in the error."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(
-            name, f"{path} cannot be read as UTF-8 text ({type(error).__name__}); check the path and the encoding"
-        ) from None
+    except FileNotFoundError:
+        raise InvalidInput(name, f"{path} does not exist; check the path") from None
+    except OSError as error:
+        raise InvalidInput(name, f"{path} cannot be read ({error.strerror}); give a readable text file") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(name, f"{path} is not a text file in UTF-8; convert the file to UTF-8") from None
 
 
 def object_of(text: str) -> dict[str, Any]:
@@ -77,8 +80,8 @@ def object_of(text: str) -> dict[str, Any]:
 
 def id_of(af: AgentFormer, argument: str, scope: Scope) -> str:
     """Return the id of the entry in `scope` that the argument names. The argument is an id, the beginning of an id, the
-    name of a document, or the title of another entry. Raises `NotFound` if no entry matches, and `InvalidInput` if
-    several entries match."""
+    name of a document, or the title of another entry. Raises `NotFound` if no entry matches. Raises `InvalidInput` with
+    the ids and texts of the entries if several entries match."""
     from agentformer.memory.backends import all_entries
 
     documents = scope.kinds == ("document",)
@@ -87,19 +90,30 @@ def id_of(af: AgentFormer, argument: str, scope: Scope) -> str:
     ):
         return argument
     named = dataclasses.replace(scope, metadata={"name": argument}) if documents else scope
-    matches = {entry.id for entry in all_entries(af.backend, named) if argument == _name(entry)}
+    matches = {entry.id: entry for entry in all_entries(af.backend, named) if argument == _name(entry)}
     if len(argument) >= _MIN_PREFIX:
         page = af.backend.list(scope, after=argument.lower(), limit=_NAMED)  # in the order of ids
-        matches |= {entry.id for entry in page if entry.id.startswith(argument.lower())}
+        matches |= {entry.id: entry for entry in page if entry.id.startswith(argument.lower())}
     if not matches:
         raise NotFound(
             f"there is no {'document' if documents else 'entry'} {argument:.200} in namespace {scope.namespace}; "
-            "give an id, the beginning of an id, or a name, or use --namespace to select another namespace"
+            f"give an id, the beginning of an id (at least {_MIN_PREFIX} characters), or a "
+            f"{'name' if documents else 'title'}, or use --namespace to select another namespace"
         )
     if len(matches) > 1:
-        ids = ", ".join(sorted(matches)[:_NAMED])
-        raise InvalidInput("ID", f"{argument:.200} matches several entries; give one of these ids: {ids}")
-    return matches.pop()
+        found = "; ".join(f"{entry.id} ({_shown(entry)})" for _, entry in sorted(matches.items())[:_NAMED])
+        raise InvalidInput("ID", f"{argument:.200} matches several entries; give one of these ids: {found}")
+    return next(iter(matches))
+
+
+def entry_of(af: AgentFormer, argument: str, namespace: str) -> MemoryEntry:
+    """Return the entry of the namespace that the argument names: by its id, the beginning of its id, or its title. The
+    entry may be archived. Raises the errors of `id_of`."""
+    return af.memory.get(id_of(af, argument, Scope(namespace, include_archived=True)))
+
+
+def _shown(entry: MemoryEntry) -> str:
+    return f"{entry.kind}: {' '.join((_name(entry) or entry.content)[:_CANDIDATE].split())}"
 
 
 def _name(entry: MemoryEntry) -> str:

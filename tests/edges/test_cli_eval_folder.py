@@ -174,7 +174,7 @@ def test_questions_are_built_from_the_stored_documents_with_their_pages(
         (["{folder}/corpus.jsonl", "--seed", "3"], "--seed: does not apply to a FILE"),
         (["{folder}/corpus.jsonl", "--seed", "0"], "--seed: does not apply to a FILE"),
         (["{folder}/corpus.jsonl", "--synthetic"], "is not a folder"),
-        (["{folder}/nowhere"], "cannot be read"),
+        (["{folder}/nowhere"], "does not exist"),
         (["--synthetic"], "store documents first"),
     ],
 )

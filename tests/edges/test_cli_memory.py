@@ -89,7 +89,7 @@ def test_memories_are_listed_without_documents_and_recalled_with_what_belongs_to
     shared = shown("remember", "The office drinks tea and coffee.", "--kind", "custom")["id"]
     shown("remember", "Bob drinks no tea.", "--user", "bob")
     assert [entry["user_id"] for entry in shown("memories")["entries"]] == ["aino", None, "bob"]
-    assert [entry["id"] for entry in shown("memories", "--user", "aino")["entries"]] == [own]
+    assert [entry["id"] for entry in shown("memories", "--user", "aino")["entries"]] == [own, shared]
     assert {entry["kind"] for entry in shown("memories", "--kind", "chunk")["entries"]} == {"chunk"}
     hits = shown("recall", "who drinks tea", "--user", "aino", "--kind", "fact", "--kind", "custom")["hits"]
     assert {hit["id"] for hit in hits} == {own, shared}

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import category, common, entry_in, examples, in_place, main
-from agentformer.cli.inputs import confirm, id_of, object_of, open_existing, text_of
+from agentformer.cli.group import category, common, examples, in_place, main
+from agentformer.cli.inputs import confirm, entry_of, object_of, open_existing, text_of
 from agentformer.cli.output import (
     entry_cells,
     entry_line,
@@ -52,7 +52,10 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 )
 @common
 def update(entry_id: str, expected_version: int | None, namespace: str, as_json: bool, **given: Any) -> None:
-    """Change a memory; `history` shows its former versions."""
+    """Change a memory; `history` shows its former versions.
+
+    ID is an id, the beginning of an id (at least 4 characters), or the title of a memory.
+    """
     options = {name: given.pop(name) for name in _CHANGED}
     changes = {name: value for name, value in options.items() if value is not None}
     if not changes:
@@ -64,7 +67,7 @@ def update(entry_id: str, expected_version: int | None, namespace: str, as_json:
     if "content" in changes:
         changes["content"] = text_of(changes["content"], "--content")
     with open_existing(**given) as af:
-        _check_memory(af, entry_id, namespace, _NEW_VERSION)
+        entry_id = _memory_id(af, entry_id, namespace, _NEW_VERSION)
         entry = af.memory.update(entry_id, expected_version=expected_version, **changes)
     print_result(entry_to_json(entry), f"version {entry.version}  {entry_line(entry)}", as_json=as_json)
 
@@ -76,12 +79,11 @@ def update(entry_id: str, expected_version: int | None, namespace: str, as_json:
 def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options: Any) -> None:
     """Replace an older memory by a newer one.
 
-    OLD and NEW are ids of memories. A search finds OLD only with the option --archived. `restore OLD` makes OLD current
-    again.
+    OLD and NEW are ids, beginnings of ids (at least 4 characters), or titles of memories. A search finds OLD only with
+    the option --archived. `restore OLD` makes OLD current again.
     """
     with open_existing(**options) as af:
-        for entry_id in (old_id, new_id):
-            _check_memory(af, entry_id, namespace, _NEW_VERSION)
+        old_id, new_id = (_memory_id(af, argument, namespace, _NEW_VERSION) for argument in (old_id, new_id))
         old = af.memory.supersede(old_id, new_id)
     print_result(entry_to_json(old), f"superseded  {old_id}  by {new_id}", as_json=as_json)
 
@@ -129,10 +131,13 @@ def forget(
 @click.argument("entry_id", metavar="ID")
 @common
 def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> None:
-    """Show the former versions of an entry and the current one."""
+    """Show the former versions of an entry and the current one.
+
+    ID is an id, the beginning of an id (at least 4 characters), or the title of a memory.
+    """
     with open_existing(**options) as af:
-        entry = entry_in(af, entry_id, namespace)
-        former = af.memory.history(entry_id)
+        entry = entry_of(af, entry_id, namespace)
+        former = af.memory.history(entry.id)
     if as_json:
         print_json({"versions": [entry_to_json(version) for version in former], "current": entry_to_json(entry)})
         return
@@ -146,10 +151,7 @@ def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> Non
 def _forget_ids(af: AgentFormer, ids: Sequence[str], namespace: str) -> int:
     """Delete the entries with these ids, and return the number of deleted entries. If one of the entries does not exist
     or is a part of a document, nothing is deleted."""
-    scope = Scope(namespace, include_archived=True)
-    ids = [id_of(af, argument, scope) for argument in ids]
-    for entry_id in ids:
-        _check_memory(af, entry_id, namespace, "delete it with: agentformer remove ID")
+    ids = [_memory_id(af, argument, namespace, "delete it with: agentformer remove ID") for argument in ids]
     deleted = 0
     for entry_id in ids:
         with suppress(NotFound):  # already deleted together with an earlier entry
@@ -164,11 +166,12 @@ def _forget_scope(af: AgentFormer, scope: Scope, yes: bool) -> int:
     return af.memory.remove(scope)
 
 
-def _check_memory(af: AgentFormer, entry_id: str, namespace: str, instead: str) -> None:
-    """Raise `InvalidInput` if the entry is a document or a part of a document. `instead` is the advice in the error
-    message."""
-    entry = entry_in(af, entry_id, namespace)
+def _memory_id(af: AgentFormer, argument: str, namespace: str, instead: str) -> str:
+    """Return the id of the memory that the argument names. Raises the errors of `id_of`. Raises `InvalidInput` if the
+    entry is a document or a part of a document. `instead` is the advice in this error."""
+    entry = entry_of(af, argument, namespace)
     if entry.source is not None:
-        raise InvalidInput("ID", f"{entry_id} is a part of the document {entry.source.document_id}; {instead}")
+        raise InvalidInput("ID", f"{entry.id} is a part of the document {entry.source.document_id}; {instead}")
     if entry.kind in UNSEARCHED_KINDS:
-        raise InvalidInput("ID", f"{entry_id} is a document; {instead}")
+        raise InvalidInput("ID", f"{entry.id} is a document; {instead}")
+    return entry.id

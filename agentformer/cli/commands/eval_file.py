@@ -40,10 +40,11 @@ def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any
     """Ask the questions of a file, and print the results. All lines of the file are checked before the first question
     is asked."""
     mode: Mode = options["mode"] or "hybrid"
+    lines = lines_of(file, "FILE")
     with open_existing(**settings) as af:
         hint_namespaces(af, namespace)
         pages = {document.name: document.pages for document in af.rag.documents(namespace=namespace) if document.chunks}
-        questions = read_questions(lines_of(file, "FILE"), pages, af.settings.max_question_chars)
+        questions = read_questions(lines, pages, af.settings.max_question_chars)
         top_k = None if options["no_answers"] else options["top_k"] or af.settings.top_k
         outcomes = []
         with bar("questions") as progress:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentformer.cli.group import common, entry_in, examples, main
-from agentformer.cli.inputs import lines_of, open_existing
+from agentformer.cli.group import common, examples, main
+from agentformer.cli.inputs import entry_of, lines_of, open_existing
 from agentformer.cli.output import (
     INTERRUPTED,
     excerpt,
@@ -68,11 +68,11 @@ def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json:
 def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> None:
     """Restore the original entries of a summary, or restore a superseded entry.
 
-    If ID is a summary, its original entries are restored byte for byte, and the summary is archived.
+    ID is an id, the beginning of an id (at least 4 characters), or a title. If ID is a summary, its original entries
+    are restored byte for byte, and the summary is archived.
     """
     with open_existing(**options) as af:
-        entry_in(af, summary_id, namespace)
-        entries = af.memory.restore(summary_id)
+        entries = af.memory.restore(entry_of(af, summary_id, namespace).id)
     if as_json:
         print_json({"entries": [entry_to_json(entry) for entry in entries]})
         return

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import Command, category, common, examples, filters, in_place, main
+from agentformer.cli.group import Command, category, common, examples, filters, in_place, main, memory_filters
 from agentformer.cli.inputs import (
     document_id_of,
     edit_hint,
@@ -123,6 +123,7 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
         'agentformer recall "What does Aino drink?" --user aino',
         'agentformer recall "Which database?" --kind decision --limit 3',
         'agentformer recall "the move to Turku" --archived --all',
+        'agentformer recall "decisions" --since 2026-10-01 --until 2026-10-31 --where site=north',
     )
 )
 @click.argument("query")
@@ -140,6 +141,7 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
 @click.option("--all", "every", is_flag=True, help="Also show similar entries that are not relevant.")
 @click.option("--references", is_flag=True, help="Show only the records of your application to which the hits belong.")
 @_explain
+@memory_filters
 @common
 @in_place
 def recall(
@@ -149,7 +151,7 @@ def recall(
 
     With --user or --project, the command also searches the memories that belong to no user or to no project.
     """
-    scope = _scope(place, given) | {"min_salience": given.pop("min_salience"), "or_nobody": True}
+    scope = _scope(place, given) | filters_of(given) | {"min_salience": given.pop("min_salience")}
     search = {**scope, "limit": limit, "relevant_only": not every}
     hits = Hits()
     records: list[Reference] = []
@@ -249,7 +251,9 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
 def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) -> None:
     """List the memories, oldest first.
 
-    With --json, the output has a field `next`. To list the next memories, pass the value of this field to --after.
+    With --user or --project, the command also lists the memories that belong to no user or to no project. If there are
+    more memories than --limit allows, a note shows the command for the next memories. With --json, the output has a
+    field `next`: to list the next memories, pass the value of this field to --after.
     Documents and their pages and chunks are not memories. They are listed only if --kind names them: document, page or
     chunk.
     """
@@ -257,15 +261,18 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
     with open_existing(**given) as af:
         scope["kinds"] = scope["kinds"] or _remembered_kinds(af)
         entries = af.memory.list(limit=limit, after=after, **scope)
-        nothing = ""
+        nothing, following = "", None
+        if len(entries) == limit and af.memory.list(limit=1, after=entries[-1].id, **scope):
+            following = entries[-1].id
         if not entries:
             hint_namespaces(af, place["namespace"])
             nothing = nothing_listed(af, Scope(**scope), after)
     if as_json:
-        following = entries[-1].id if len(entries) == limit else None
         print_json({"entries": [entry_to_json(entry) for entry in entries], "next": following})
         return
     print_entries(entries)
+    if following:
+        print_warnings([f"there are more memories; add --after {following} to list the next ones, or raise --limit"])
     if not entries:
         say(nothing)
 
@@ -279,7 +286,8 @@ def _remembered_kinds(af: AgentFormer) -> tuple[str, ...]:
 def _scope(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Remove the options that select entries from `given`, and return them together with `place`."""
     archived = given.pop("archived")
-    return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), "include_archived": archived, **place}
+    kept = {"include_archived": archived, "or_nobody": True}
+    return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), **kept, **place}
 
 
 def _store(af: AgentFormer, content: str, values: Mapping[str, Any]) -> MemoryEntry:

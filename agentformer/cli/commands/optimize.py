@@ -234,6 +234,7 @@ def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Set
     only read."""
     if not file.exists():
         raise InvalidInput("PATH", f"{file} does not exist; give a file of questions, or a folder with a corpus")
+    lines = lines_of(file, "FILE")
     if options.synthetic:
         raise InvalidInput("--synthetic", "does not apply to a FILE of questions; give a folder with a corpus")
     require_memory(settings)
@@ -241,7 +242,7 @@ def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Set
         hint_namespaces(af, namespace)
         documents = stored_documents(af.backend, namespace)
         pages = {document.about.name: document.about.pages for document in documents}
-        asked = read_questions(lines_of(file, "FILE"), pages, settings.max_question_chars)
+        asked = read_questions(lines, pages, settings.max_question_chars)
         dataset = document_dataset(file.stem, asked, documents)
         question_halves(dataset.answerable, options.level, options.seed)
         with bar("documents") as progress:
