@@ -180,6 +180,13 @@ class StoreError(AgentFormerError):
     """Records cannot be read or written."""
 
 
+class StoreBusy(StoreError):
+    """Another process or thread has written to the store for too long. The caller can try again after `retry_after`
+    seconds."""
+
+    retry_after = 5
+
+
 class StoreFull(StoreError):
     """The disk is full, or the program has no permission to write into the folder."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from agentformer.errors import Forbidden, InvalidInput, NotFound
 from agentformer.records import fields
@@ -12,6 +12,7 @@ from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry
 Right = Literal["read", "write", "admin"]
 Need = Right | Literal["change"]  # of an operation; `change` stands for the rights `read` and `write` together
 RIGHTS: tuple[Right, ...] = ("read", "write", "admin")
+_NO_KEY = "write-only"  # instead of the id of the key, for a caller without a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,18 @@ class Grant:
             plural = "s" if len(self.namespaces) > 1 else ""
             raise Forbidden(f"this key may use only the namespace{plural} {', '.join(self.namespaces)}")
         return requested
+
+    @property
+    def stored_metadata(self) -> dict[str, Any]:
+        """The metadata of the entries that the caller stores. They name a key without the right to read, so that its
+        entries are told apart from those of other callers."""
+        return {} if self.may("read") else {fields.STORED_BY_KEY: self.key_id}
+
+    def session(self, requested: str) -> str:
+        """Return the id under which a session is stored in which the caller adds entries. The sessions of a key without
+        the right to read are its own: their ids begin with the id of the key. Thus the key cannot add to a session of
+        another caller, and does not learn whether such a session exists."""
+        return requested if self.may("read") else f"{self.key_id or _NO_KEY}/{requested}"
 
     def require_all_namespaces(self) -> None:
         """Raise `Forbidden` if the caller may use only some namespaces."""

@@ -76,19 +76,17 @@ def new_entry_arguments(grant: Grant, body: requests.NewMemory | requests.NewMes
     """Return the arguments with which the entry in the body is stored.
 
     A grant without the right to read may only add entries. Raises `Forbidden` if the new entry would be a core block,
-    or would replace the entries of a record. The metadata of a new entry of a session name the key, so that the text
-    does not count as said by the user. Storing such an entry raises `Forbidden` if the session has messages of other
-    callers.
+    or would replace the entries of a record. The metadata of the new entry name the key, so that the text does not
+    count as said by the user, and the session is one of the key's own.
     """
     arguments = arguments_of(body, grant, exclude_unset=True)
     if grant.may("read"):
         return arguments
     if body.source_id is not None or (isinstance(body, requests.NewMemory) and body.tier == "core"):
         grant.require("change")
-    if body.session_id is None:
-        return arguments
-    marked = {fields.STORED_BY_KEY: grant.key_id}
-    return {**arguments, "metadata": fields.program_metadata(arguments.get("metadata"), marked)}
+    metadata = fields.program_metadata(arguments.get("metadata"), grant.stored_metadata)
+    session = {} if body.session_id is None else {"session_id": grant.session(body.session_id)}
+    return {**arguments, **session, "metadata": metadata}
 
 
 @router.route(
@@ -106,7 +104,8 @@ def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
     For a new memory, the response is 201 with the new entry. If an entry with the same content exists already, no
     second entry is stored, and the response is 200 with the existing entry. The header `Location` is the URL of the
     entry, and the header `ETag` is the version of the entry. For a key without the right to read, the response is 204
-    in both cases; such a key cannot store core blocks, `source_id`, or entries in a session of other callers.
+    in both cases; such a key cannot store core blocks or `source_id`, its entries are compared with its own entries
+    only, and a session of this key is stored as `KEY_ID/SESSION_ID`.
     """
     return stored_response(service.af.memory.store(**new_entry_arguments(grant, body)), grant)
 

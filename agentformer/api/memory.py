@@ -69,8 +69,8 @@ def add_message(service: Service, grant: Grant, body: requests.NewMessage) -> Re
     """Store a message of a session.
 
     A message is always stored, even if an equal message exists. After every few messages, the server summarizes the
-    older messages of the session. For a key without the right to read, the response is 204, and every message of the
-    session must come from this key.
+    older messages of the session. For a key without the right to read, the response is 204, and the session is stored
+    as `KEY_ID/SESSION_ID`, apart from the sessions of other callers.
     """
     return stored_response(service.af.memory.add_message(**new_entry_arguments(grant, body)), grant)
 

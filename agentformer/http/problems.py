@@ -26,6 +26,7 @@ _KINDS: tuple[tuple[type[errors.AgentFormerError], int, str, str], ...] = (
     (errors.Busy, 429, "busy", "Server busy"),
     (errors.MissingExtra, 501, "missing-extra", "Optional package not installed"),
     (errors.EmbedderUnavailable, 503, "embedder-unavailable", "Embedder unavailable"),
+    (errors.StoreBusy, 503, "store-busy", "Store busy: another writer holds its lock"),
     (errors.StoreFull, 507, "store-full", "Storage full"),
     (errors.StoreDamaged, 500, "store-damaged", "Store damaged: see the server's log, then run `agentformer doctor`"),
     (errors.StoreError, 500, "store-unusable", "Store unavailable: see the server's log"),
@@ -69,11 +70,12 @@ def problem_of(error: errors.AgentFormerError) -> Problem:
         members["field"] = error.field
     if isinstance(error, errors.LimitExceeded):
         members["limit"] = error.limit
-    if isinstance(error, errors.Busy):
+    if isinstance(error, (errors.Busy, errors.StoreBusy)):
         headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="agentformer"'
-    detail = str(error) if status in _SHOWS_MESSAGE else ""
+    shown = status in _SHOWS_MESSAGE and not isinstance(error, errors.StoreError)
+    detail = str(error) if shown else ""
     return Problem(status, problem_json(status, kind, detail, **members), headers)
 
 

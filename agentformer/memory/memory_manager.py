@@ -85,8 +85,7 @@ class MemoryManager:
         `add_message`. The messages must be in order of time. If one message is invalid, `InvalidInput` is raised and no
         message is stored."""
         entries = [validation.new_message(message) for message in validation.mappings("messages", messages)]
-        _check_parents(self._backend, entries)
-        stored = _store(self._backend, entries) if entries else []
+        stored = list(self._backend.store(entries, replacing=validation.replaced(entries))) if entries else []
         for entry in stored:
             self._cleaner.message_added(entry)
         return stored
@@ -99,8 +98,8 @@ class MemoryManager:
         `salience` (importance, 0..1), `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone), and
         `metadata` (JSON; a list under `aliases` contains other names of the entry). `namespace`, `session_id`,
         `agent_id`, `user_id` and `project` are the owner of the entry. `parent_id` is the id of the entry that contains
-        the new entry. This parent must not belong to another user. If the parent has the same user and project, the new
-        entry is removed together with the parent. `pair_id` is the id of an entry that forms a pair with the new entry.
+        the new entry. The id is not checked. If the parent has the same user and project, the new entry is removed
+        together with the parent. `pair_id` is the id of an entry that forms a pair with the new entry.
 
         `source_type` and `source_id` identify a record of the host application. The new entry replaces earlier entries
         of the same record.
@@ -116,7 +115,6 @@ class MemoryManager:
         with the arguments of `store`. `common` contains arguments for all items. Items with the same `source_type` and
         `source_id` together replace the earlier entries of this record."""
         entries = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
-        _check_parents(self._backend, entries)
         return _store_unique(self._backend, entries) if entries else []
 
     def search(
@@ -301,27 +299,9 @@ class MemoryManager:
         return validation.scope_from(values, self._decay)
 
 
-def _check_parents(backend: MemoryBackend, entries: Sequence[MemoryEntry]) -> None:
-    """Raise `InvalidInput` if an entry of a user has a parent that belongs to another user."""
-    ids = dict.fromkeys(entry.parent_id for entry in entries if entry.parent_id and entry.user_id is not None)
-    parents = {parent.id: parent for parent in backend.get([*filter(None, ids)])} if ids else {}
-    for entry in entries:
-        parent = parents.get(entry.parent_id or "")
-        if entry.user_id is None or parent is None or parent.namespace != entry.namespace:
-            continue
-        if parent.user_id not in (None, entry.user_id):
-            raise InvalidInput("parent_id", f"{parent.id} is not an entry of this user; give the id of another entry")
-
-
-def _store(backend: MemoryBackend, entries: Sequence[MemoryEntry], *, unique: bool = False) -> list[MemoryEntry]:
-    check = validation.session_check(entries)
-    options: dict[str, Any] = {"check": check} if check else {}
-    return list(backend.store(entries, replacing=validation.replaced(entries), unique=unique, **options))
-
-
 def _store_unique(backend: MemoryBackend, entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
     try:
-        return _store(backend, entries, unique=True)
+        return list(backend.store(entries, replacing=validation.replaced(entries), unique=True))
     except Conflict as error:
         if blocks := [entry.title for entry in entries if entry.tier == "core" and entry.title]:
             raise Conflict(

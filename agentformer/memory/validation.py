@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Any, TypedDict
 
-from agentformer.errors import Forbidden, InvalidInput
+from agentformer.errors import InvalidInput
 from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.records.entry_json import ENTRY_FIELDS
 from agentformer.text.normalize import clean_plain
-from agentformer.types import DEFAULT_NAMESPACE, RESERVED_KINDS, Decay, MemoryEntry, Scope, StoreCheck, Tier, new_id
+from agentformer.types import DEFAULT_NAMESPACE, RESERVED_KINDS, Decay, MemoryEntry, Scope, Tier, new_id
 
 
 class Place(TypedDict, total=False):
@@ -239,26 +239,6 @@ def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
         )
         for namespace, kind, record, user, project in sorted(records, key=str)
     ]
-
-
-def session_check(entries: Iterable[MemoryEntry]) -> StoreCheck | None:
-    """Return a check for `MemoryBackend.store`, which raises `Forbidden` if a key without the right to read adds one of
-    these entries to a session that has messages of other callers. Return None if no such key adds an entry."""
-    added = {
-        (entry.namespace, entry.session_id, entry.metadata[fields.STORED_BY_KEY])
-        for entry in entries
-        if entry.session_id is not None and fields.STORED_BY_KEY in entry.metadata
-    }
-
-    def check(ids: Callable[[Scope], Collection[str]]) -> None:
-        for namespace, session, key in sorted(added):
-            messages = Scope(namespace, kinds=("message",), session_id=session, include_archived=True)
-            if len(ids(messages)) != len(ids(replace(messages, metadata={fields.STORED_BY_KEY: key}))):
-                raise Forbidden(
-                    "this session has messages of other callers; use another session, or a key that may read"
-                )
-
-    return check if added else None
 
 
 def mappings(field: str, values: Any) -> list[Mapping[str, Any]]:

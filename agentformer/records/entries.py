@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import unicodedata
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from typing import Any, Literal
 from agentformer.errors import Conflict, StoreDamaged
 from agentformer.records import change_feed
 from agentformer.records.codec import COLUMNS, from_row, to_micros, to_row
-from agentformer.records.fields import AFTER_RETRIEVED_TEXT
+from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
 from agentformer.records.history import insert_version
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.scopes import in_groups, is_selective, where
@@ -33,7 +33,7 @@ REPEATABLE_KINDS = frozenset({"chunk", "document", "message", "page"})
 _PLACE_FIELDS = (
     *("tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "source_type", "source_id"),
 )
-_DETAIL_FIELDS = ("title", "speaker", "category", "metadata", "occurred_at", "parent_id", "pair_id", "derived_from")
+_DETAIL_FIELDS = ("title", "speaker", "category", "occurred_at", "parent_id", "pair_id", "derived_from")
 _NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
 _INSERT = f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)})"
 _OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
@@ -41,7 +41,7 @@ _OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c 
 _SAME_START = (
     "SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) AND content IS ? "
     f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
-    "AND archived_at IS NULL AND superseded_by IS NULL ORDER BY +id"
+    "AND archived_at IS NULL AND superseded_by IS NULL"
 )
 _PARTS = """
     WITH RECURSIVE whole (num, id, namespace, user_id, project) AS (
@@ -95,18 +95,23 @@ def insert_unique(
     nums: list[int] = []
     inserted: list[MemoryEntry] = []
     stored = []
+    known, read = KnownEntries(), set[tuple[str, str]]()
     for entry in entries:
-        duplicate = _duplicate_of(connection, entry, ignoring)
+        if (place := (entry.namespace, entry.content)) not in read:
+            read.add(place)
+            _add_equal_texts(connection, known, entry, ignoring)
+        duplicate = known.find(entry)
         if duplicate is None:
             nums.append(_insert_one(connection, entry))
             inserted.append(entry)
+            known.add(entry)
         else:
             connection.execute(
                 "UPDATE entries SET repeat_count = repeat_count + 1, access_count = access_count + 1, "
-                "last_accessed = max(coalesce(last_accessed, ?1), ?1) WHERE num = ?2",
+                "last_accessed = max(coalesce(last_accessed, ?1), ?1) WHERE id = ?2",
                 [to_micros(entry.created_at), duplicate],
             )
-            entry = by_num(connection, [duplicate])[duplicate]
+            (entry,) = get(connection, [duplicate])
         stored.append(entry)
     change_feed.append(connection, [*nums, *_other_neighbors(connection, inserted, nums)])
     return nums, inserted, stored
@@ -122,13 +127,14 @@ def _other_neighbors(
     return [num for num in neighbors if num not in own]
 
 
-def _duplicate_of(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: Collection[int]) -> int | None:
-    spellings = {entry.content, *(_normalized(form, entry.content) for form in ("NFC", "NFD"))}
-    rows = [row for text in spellings for row in connection.execute(_SAME_START, [entry.namespace, text, text])]
-    if len(spellings) > 1:
-        rows.sort(key=lambda row: row["id"])
-    candidates = ((row["num"], from_row(row)) for row in rows if row["num"] not in ignoring)
-    return next((num for num, stored in candidates if is_duplicate(entry, stored)), None)
+def _add_equal_texts(
+    connection: sqlite3.Connection, known: KnownEntries, entry: MemoryEntry, ignoring: Collection[int]
+) -> None:
+    """Add the stored entries with the content of `entry`, in any spelling, to `known`."""
+    for text in {entry.content, *(_normalized(form, entry.content) for form in ("NFC", "NFD"))}:
+        for row in connection.execute(_SAME_START, [entry.namespace, text, text]):
+            if row["num"] not in ignoring:
+                known.add(from_row(row))
 
 
 def comparable(content: str) -> str:
@@ -144,28 +150,78 @@ def _normalized(form: Literal["NFC", "NFD"], content: str) -> str:
 def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
     """Return whether `new` has the same content, the same owner fields (such as namespace, session and user), and the
     same details (such as title and metadata) as the entry `stored`. Details that are empty in `new` are not compared.
-    The result is False for messages and for parts of documents, and also if `stored` is archived or superseded."""
-    if new.kind in REPEATABLE_KINDS or new.tier in ("episodic", "working"):
-        return False
-    if stored.archived_at is not None or stored.superseded_by is not None:
-        return False
-    if new.content != stored.content and comparable(new.content) != comparable(stored.content):
-        return False
-    if any(getattr(new, name) != getattr(stored, name) for name in _PLACE_FIELDS):
-        return False
-    if new.salience not in (1.0, stored.salience):  # 1 is the default
-        return False
-    return all(_detail(new, name) in (_detail(stored, name), None) for name in _DETAIL_FIELDS)
+    Entries of a key without the right to read equal only entries of the same key, so that such a key cannot decide
+    what another caller's store returns. The result is False for messages and for parts of documents, and also if
+    `stored` is archived or superseded."""
+    known = KnownEntries()
+    known.add(stored)
+    return known.find(new) is not None
 
 
-def _detail(entry: MemoryEntry, name: str) -> object:
-    """Return a field's value in a form that can be compared, or None if the field is empty. Metadata are compared as
-    JSON, because Python treats True and 1 as equal."""
-    value = getattr(entry, name)
-    if name != "metadata":
-        return value or None
-    metadata = {key: item for key, item in value.items() if not (key == AFTER_RETRIEVED_TEXT and item is True)}
-    return json.dumps(metadata, sort_keys=True) if metadata else None
+class KnownEntries:
+    """Stored entries, among which `find` searches for the entry that a new entry duplicates; see `is_duplicate`. The
+    time for one entry does not grow with the number of entries of the same text: there is an index for each set of
+    details that the new entries have."""
+
+    def __init__(self) -> None:
+        self._details: defaultdict[_Place, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
+        # By the place and the names of the compared details: the values of these details, and the lowest id.
+        self._ids: dict[tuple[_Place, tuple[str, ...]], dict[tuple[Any, ...], str]] = {}
+        self._names: defaultdict[_Place, list[tuple[str, ...]]] = defaultdict(list)
+
+    def add(self, entry: MemoryEntry) -> None:
+        """Add a stored entry. An archived or superseded entry is not added, because no new entry duplicates it."""
+        if entry.archived_at is not None or entry.superseded_by is not None:
+            return
+        place, details = _place(entry), _details(entry)
+        self._details[place].append((entry.id, details))
+        for names in self._names[place]:
+            _add_id(self._ids[place, names], names, entry.id, details)
+
+    def find(self, entry: MemoryEntry) -> str | None:
+        """Return the id of the entry that the new entry duplicates, or None. Of several entries, the lowest id is
+        returned."""
+        if entry.kind in REPEATABLE_KINDS or entry.tier in ("episodic", "working"):
+            return None
+        place, details = _place(entry), _details(entry)
+        names = tuple(name for name, value in details.items() if value is not None and (name, value) != _DEFAULT)
+        if (ids := self._ids.get((place, names))) is None:
+            ids = self._ids[place, names] = {}
+            self._names[place].append(names)
+            for stored_id, stored in self._details[place]:
+                _add_id(ids, names, stored_id, stored)
+        return ids.get(tuple(details[name] for name in names))
+
+
+_Place = tuple[Any, ...]
+_DEFAULT = ("salience", 1.0)
+
+
+def _add_id(ids: dict[tuple[Any, ...], str], names: Sequence[str], entry_id: str, details: Mapping[str, Any]) -> None:
+    values = tuple(details[name] for name in names)
+    ids[values] = min(entry_id, ids.get(values, entry_id))
+
+
+def _place(entry: MemoryEntry) -> _Place:
+    """Return the values that are equal for an entry and its duplicate: the content, the owner, and the key without the
+    right to read that stored the entry."""
+    owner = (getattr(entry, name) for name in _PLACE_FIELDS)
+    return (comparable(entry.content), entry.metadata.get(STORED_BY_KEY), *owner)
+
+
+def _details(entry: MemoryEntry) -> dict[str, Any]:
+    """Return the details of an entry in a form that can be compared; the value of an empty detail is None. Metadata are
+    compared as JSON, because Python treats True and 1 as equal."""
+    metadata = {
+        key: item
+        for key, item in entry.metadata.items()
+        if key != STORED_BY_KEY and not (key == AFTER_RETRIEVED_TEXT and item is True)
+    }
+    return {
+        **{name: getattr(entry, name) or None for name in _DETAIL_FIELDS},
+        "metadata": json.dumps(metadata, sort_keys=True) if metadata else None,
+        "salience": entry.salience,
+    }
 
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:

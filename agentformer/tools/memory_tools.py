@@ -66,7 +66,7 @@ class MemoryTools:
             category=category,
             salience=salience,
             occurred_at=occurred_at,
-            metadata=program_metadata(metadata, caller.stored_metadata),
+            metadata=program_metadata(metadata, {**caller.stored_metadata, **caller.grant.stored_metadata}),
             namespace=caller.namespace_for(namespace),
             user_id=caller.user_id,
             agent_id=caller.agent_id,

@@ -23,6 +23,7 @@ STATUSES: list[tuple[AgentFormerError, int, str]] = [
     (errors.LanguageModelError("/secret"), 500, "internal"),
     (errors.MissingExtra("mcp", "this"), 501, "missing-extra"),
     (errors.EmbedderUnavailable("x"), 503, "embedder-unavailable"),
+    (errors.StoreBusy("/secret"), 503, "store-busy"),
     (errors.StoreFull("/secret"), 507, "store-full"),
 ]
 
@@ -33,7 +34,7 @@ def test_each_error_has_its_status_and_type() -> None:
         assert (problem.status, problem.document["status"]) == (status, status)
         assert problem.document["type"] == f"urn:agentformer:problem:{kind}"
         assert problem.document["title"] != kind
-        hidden = status in (500, 507)  # these messages may name files of the server
+        hidden = isinstance(error, errors.StoreError) or status == 500  # these messages may name files of the server
         assert problem.document.get("detail") == (None if hidden else str(error)), kind
         assert "secret" not in problem.as_json()
 
@@ -43,6 +44,7 @@ def test_members_and_headers_depend_on_the_error() -> None:
     assert problem_of(TooLarge("max_file_bytes", "x")).document["limit"] == "max_file_bytes"
     busy = problem_of(Busy("threads", "x", 7))
     assert (busy.document["limit"], busy.headers) == ("threads", {"Retry-After": "7"})
+    assert problem_of(errors.StoreBusy("x")).headers == {"Retry-After": "5"}
     assert problem_of(errors.Unauthenticated("x")).headers == {"WWW-Authenticate": 'Bearer realm="agentformer"'}
     assert "field" not in problem_of(errors.NotFound("x")).document and problem_of(errors.NotFound("x")).headers == {}
 

@@ -134,17 +134,13 @@ def test_a_superseded_entry_is_found_again_when_its_successor_is_gone(memory: Me
         memory.restore(old.id)
 
 
-def test_a_parent_of_another_user_is_refused(memory: MemoryManager) -> None:
+def test_a_parent_of_another_user_is_accepted_like_a_missing_one_and_takes_no_part_with_it(
+    memory: MemoryManager,
+) -> None:
     theirs = memory.store("theirs", user_id="b")
-    calls: list[Callable[..., object]] = [
-        lambda **values: memory.store("mine", **values),
-        lambda **values: memory.add_message("s", "user", "mine", **values),
-    ]
-    for call in calls:
-        with pytest.raises(InvalidInput, match="parent_id"):
-            call(user_id="a", parent_id=theirs.id)
-        for values in ({"parent_id": theirs.id}, {"user_id": "a", "parent_id": "not yet there"}):
-            call(**values)
+    for parent in (theirs.id, "not there"):
+        memory.store("mine", user_id="a", parent_id=parent)
+        memory.add_message("s", "user", "mine", user_id="a", parent_id=parent)
     shared = memory.store("for everybody")
     part = memory.store("mine", user_id="a", parent_id=shared.id)
     memory.remove(shared.id)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from agentformer.errors import StoreDamaged, StoreError, StoreFull
+from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 
 MOVED = "was removed, replaced or moved while it was open; move it back, or open the memory again"
 _WAL_MOVED = (
@@ -241,8 +241,8 @@ def is_damage(error: Exception) -> bool:
 
 @contextmanager
 def translate_errors(path: Path, advice: str) -> Iterator[None]:
-    """Run a block of code, and convert SQLite's errors to `StoreDamaged`, `StoreFull` or `StoreError`. The message of
-    `StoreDamaged` ends with `advice`."""
+    """Run a block of code, and convert SQLite's errors to `StoreDamaged`, `StoreFull`, `StoreBusy` or `StoreError`. The
+    message of `StoreDamaged` ends with `advice`."""
     try:
         yield
     except UnicodeDecodeError as error:  # for the error message about a damaged schema
@@ -256,6 +256,8 @@ def translate_errors(path: Path, advice: str) -> Iterator[None]:
             raise StoreFull(
                 f"{path} cannot be written ({error}); free some disk space or check the permissions"
             ) from error
+        if "locked" in text or "busy" in text:
+            raise StoreBusy(f"{path} is locked by another writer for too long; try again, or end it") from error
         raise StoreError(f"{path}: {error}") from error
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from agentformer.errors import StoreDamaged, StoreError, StoreFull
+from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.local_json.file_format import (
     SHOWN,
     UNREADABLE,
@@ -100,14 +100,14 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the folder during the `with` block. Raises `StoreError` if this takes too long."""
+        """Hold the lock of the folder during the `with` block. Raises `StoreBusy` if this takes too long."""
         with self._thread_lock:
             self._check_open()
             try:
                 self._file_lock.acquire(timeout=_LOCK_SECONDS, poll_interval=_POLL_SECONDS)
             except Timeout:
                 lock = self.path / LOCK_FILE
-                raise StoreError(f"{lock} is held by another process for too long; try again, or end it") from None
+                raise StoreBusy(f"{lock} is held by another process for too long; try again, or end it") from None
             except OSError as error:
                 raise write_error(self.path, error) from error
             try:

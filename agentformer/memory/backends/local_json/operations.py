@@ -18,7 +18,7 @@ from agentformer.memory.backends.local_json.file_format import Record, checked
 from agentformer.memory.backends.local_json.folder import Folder, write_error
 from agentformer.records import supersession
 from agentformer.records.consolidation import parting_field
-from agentformer.records.entries import comparable, is_duplicate
+from agentformer.records.entries import KnownEntries, comparable
 from agentformer.records.files import read_file, write_atomically
 from agentformer.records.history import history_problem
 from agentformer.records.integrity import Findings
@@ -44,17 +44,16 @@ def insert_unique(records: Records, entries: Sequence[MemoryEntry], ignored: Col
     """Insert the entries that are not stored already. If an entry is stored already, increase the repeat count of the
     stored entry instead. For each entry, return the id of the stored entry. `ignored` are the ids of entries that will
     be deleted, so they do not count as stored."""
-    by_content: dict[tuple[str, str], list[str]] = defaultdict(list)
+    texts, known = {comparable(entry.content) for entry in entries}, KnownEntries()
     for record in records.values():
-        if record.entry.id not in ignored:
-            by_content[record.entry.namespace, comparable(record.entry.content)].append(record.entry.id)
+        if record.entry.id not in ignored and comparable(record.entry.content) in texts:
+            known.add(record.entry)
     stored = []
     for entry in entries:
-        candidates = by_content[entry.namespace, comparable(entry.content)]
-        oldest = min((i for i in candidates if is_duplicate(entry, records[i].entry)), default=None)
+        oldest = known.find(entry)
         if oldest is None:
             insert(records, entry)
-            candidates.append(entry.id)
+            known.add(entry)
         else:
             _add_counts(records, oldest, entry.created_at, access_count=1, repeat_count=1)
         stored.append(oldest or entry.id)
