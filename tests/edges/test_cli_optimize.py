@@ -128,6 +128,22 @@ def test_a_file_that_cannot_be_used_is_refused_with_the_reason(
     assert not Path(work).exists() and not (tmp_path / "absent").exists()
 
 
+@pytest.mark.process
+def test_questions_that_name_only_a_document_are_measured(tmp_path: Path, work: str, shown: Shown, run: Invoke) -> None:
+    """Any passage of the document is correct."""
+    (tmp_path / "all.txt").write_text("\n\n".join(f"The {word(n, 'wa')} lies in the harbour." for n in range(24)))
+    (tmp_path / "other.txt").write_text("Nothing is here.")
+    shown("ingest", str(tmp_path / "all.txt"), str(tmp_path / "other.txt"))
+    file = tmp_path / "questions.jsonl"
+    asked = [{"question": f"Where is the {word(n, 'wa')}?", "document": "all.txt"} for n in range(24)]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in asked))
+    assert shown("eval", str(file), "--no-answers")["recall"]["1"] == 1.0
+    told = shown("optimize", str(file), "--only", "rrf_k", "--work", work)
+    assert (sum(told["questions"].values()), told["verdict"]) == (24, "keep")
+    assert [told["current"][half] for half in ("development", "test")] == [[1.0, 1.0, 1.0]] * 2
+    assert any("24 questions name only a document" in note for note in told["notes"])
+
+
 def test_what_is_not_proven_is_not_written(same: str, work: str, run: Invoke, tmp_path: Path) -> None:
     target = tmp_path / "settings.env"
     for more in ((), ("--force",)):
@@ -154,7 +170,9 @@ def test_the_present_settings_alone_are_measured(same: str, work: str, shown: Sh
 
 def test_a_time_that_is_up_is_told(same: str, work: str, run: Invoke) -> None:
     done = run("optimize", same, "--budget", "0", "--work", work)
-    assert done.exit_code == 0 and "the time ended" in done.stdout
+    assert done.exit_code == 1 and "the time ended before the current settings were measured (0 texts" in done.stdout
+    assert "run the same command again to continue" in done.stdout
+    assert run("optimize", same, "--budget", "3600", "--only", "rrf_k", "--work", work).exit_code == 0
 
 
 def test_questions_are_built_where_there_are_none(tmp_path: Path, work: str, shown: Shown) -> None:

@@ -21,8 +21,10 @@ from agentformer.evaluation.opened import DocumentQuestion, Trial
 from agentformer.evaluation.optimizing.cache import CachingEmbedder, work_folder
 from agentformer.evaluation.optimizing.corpus import (
     Corpus,
+    StoredDocument,
     answered_passage,
     document_dataset,
+    halves,
     stored_documents,
     synthetic,
     with_documents,
@@ -32,9 +34,22 @@ from agentformer.evaluation.optimizing.run import OptimizeOptions, optimize
 from agentformer.evaluation.optimizing.space import present
 from agentformer.factory import connect, trial
 from agentformer.llms.echo import EchoModel
+from agentformer.rag.documents import Document
 from agentformer.settings import Route, Settings
 from agentformer.testing import CountingEmbedder, FlakyEmbedder
-from agentformer.types import ChatMessage, Embedder, EmbeddingSpace, MemoryBackend, Query, Reply, Scope, Span
+from agentformer.types import (
+    ChatMessage,
+    Embedder,
+    EmbeddingSpace,
+    Matrix,
+    MemoryBackend,
+    Page,
+    Query,
+    Reply,
+    Scope,
+    Span,
+    Vector,
+)
 from tests.evaluation.far_apart import easy_to_judge, far_apart, word
 
 pytestmark = pytest.mark.slow
@@ -249,12 +264,91 @@ def test_an_embedder_that_goes_away_stops_the_search_and_nothing_wrong_is_kept(
     assert (found.reused, found.verdict) == (kept, "better")
 
 
-def test_of_a_budget_that_is_spent_the_present_settings_are_told(optimized: Opened) -> None:
-    found = optimized(plain(), level="full", only=["rrf_k"], budget=0)
-    assert (found.finished, found.verdict, len(found.tried)) == (False, "keep", 1)
-    assert found.current["test"].value == 1.0
-    found = optimized(plain(), level="full", only=["rrf_k"])
-    assert (found.finished, found.reused) == (True, 2)
+class Slow(CountingEmbedder):
+    """Needs one second for a text, on a clock of its own."""
+
+    request_texts = 4
+    now = 0.0
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        self.now += len(texts)
+        return super().embed_documents(texts)
+
+    def embed_query(self, text: str) -> Vector:
+        self.now += 1
+        return super().embed_query(text)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    embedder = Slow()
+    for module in ("space", "measuring", "cache"):
+        monkeypatch.setattr(f"agentformer.evaluation.optimizing.{module}.time", embedder)
+    return embedder
+
+
+@pytest.mark.parametrize("budget", [-1, 0, 30])
+def test_a_budget_ends_while_the_first_vectors_are_made_and_the_next_run_continues(
+    tmp_path: Path, slow: Slow, budget: float
+) -> None:
+    options: dict[str, Any] = {"level": "full", "only": ["window_tokens"]}
+    optimized = Opened(slow, tmp_path / "work")
+    found = optimized(far_apart(), budget=budget, **options)
+    assert (found.finished, found.verdict, found.tried) == (False, "keep", ())
+    assert (found.current, found.best, found.gain) == ({}, {}, {})
+    assert found.embedded == len(slow.documents) == slow.now <= max(0, budget)
+    assert json.loads(json.dumps(found.as_json()))["current"] == {}
+    whole = optimized(far_apart(), **options)
+    assert (whole.finished, whole.verdict, whole.reused) == (True, "better", 0)
+    assert len(slow.documents) == len(set(slow.documents))  # nothing is embedded twice
+
+
+def test_a_budget_ends_while_other_settings_are_measured_and_what_was_measured_is_told(
+    tmp_path: Path, slow: Slow
+) -> None:
+    options: dict[str, Any] = {"level": "full", "only": ["window_tokens"]}
+    dataset, last = far_apart(), 0.0
+    Opened(slow, tmp_path / "eval")(dataset, level="eval")
+    first = slow.now  # seconds for the current settings
+    for more in (0, 20, 60):
+        begun, optimized = slow.now, Opened(slow, tmp_path / f"{more}")
+        found = optimized(dataset, budget=first + more, **options)
+        assert (found.finished, len(found.tried), found.changed) == (False, 1, {})
+        assert set(found.current) >= {"development"}
+        assert slow.now - begun <= first + more + 1
+        assert found.embedded >= last
+        last = found.embedded
+    assert set(found.current) == {"development", "test"}
+    assert optimized(dataset, **options).verdict == "better"
+
+
+def test_a_choice_that_no_time_is_left_to_judge_is_unproven(tmp_path: Path, slow: Slow) -> None:
+    dataset = far_apart()
+    options: dict[str, Any] = {"level": "full", "only": ["window_tokens"]}
+
+    def sleep(progress: Progress) -> None:
+        """Let the time end when the current settings have been asked the test half."""
+        if "the current settings: 10 of 10 questions" in progress.doing and slow.queries[-1] in judged:
+            slow.now += 10_000
+
+    judged = {question.text for question in halves(dataset.questions).test}
+    found = Opened(slow, tmp_path)(dataset, progress=sleep, budget=9_000, **options)
+    assert (found.finished, found.verdict, set(found.best)) == (False, "unproven", {"development"})
+    assert found.changed == {"window_tokens": (0, 32)} and set(found.gain) == {"development"}
+
+
+def test_questions_that_name_only_a_document_are_divided_one_by_one() -> None:
+    asked = [DocumentQuestion(n, f"Question {n}?", "a.txt") for n in range(30)]
+    asked += [DocumentQuestion(30 + n, f"Question {n} of a page?", "a.txt", 1) for n in range(2)]
+    stored = [StoredDocument(Document("a.txt", "default", "ready", pages=1), "", (Page(1, "A text.", "text"),))]
+    dataset = document_dataset("questions", asked, stored)
+    sizes = [len(half) for half in halves(dataset.questions)]
+    assert sum(sizes) == 32 and min(sizes) >= 5
+    assert dataset.questions[30].relevant == dataset.questions[31].relevant
+    assert "30 questions name only a document" in " ".join(dataset.notes)
 
 
 def test_settings_that_cannot_be_had_here_are_passed_over_and_told(tmp_path: Path) -> None:

@@ -69,8 +69,9 @@ _STORED = {parameter.name for parameter in PARAMETERS if parameter.cost in ("vec
 _UNBALANCED = (
     "{} were not searched, because generated questions favor the search by words; use --only to search these settings"
 )
+_CONTINUE = "measurements and vectors are kept: run the same command again to continue"
 _VERDICTS: dict[Verdict, str] = {
-    "keep": "no configuration is proven better than your settings; keep your settings",
+    "keep": "no tried configuration is proven better than your settings; keep your settings",
     "better": "better, also for the questions that were not used to choose",
     "unproven": "the gain on the test half may be chance: keep your settings, or add questions",
     "worse": "worse for the questions that were not used to choose: keep your settings",
@@ -129,7 +130,7 @@ class _Options:
     "--budget",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="Limit for the whole run: start no measurement that would end later.",
+    help="Limit for the whole run: a measurement that would end later is not started, or is interrupted.",
 )
 @click.option(
     "--seed",
@@ -166,13 +167,15 @@ def optimize_command(path: Path, namespace: str, as_json: bool, **given: Any) ->
     settings of the ranking are changed one after another. With the level `full`, chunking and embedding are changed
     too, and the search is repeated until nothing improves.
 
-    All measurements are stored, so that the same command continues after an interruption. The exit code is 1 if --write
-    wrote nothing because no settings are proven better.
+    All measurements and vectors are stored, so that the same command continues after an interruption or the end of
+    --budget. The exit code is 1 if --write wrote nothing because no settings are proven better, or if the current
+    settings could not be measured within --budget.
     """
+    started = time.monotonic()
     options = _Options(**{name: given.pop(name) for name in _Options.__dataclass_fields__})
     settings = load_settings(given)
     work = options.work or _work_folder(settings, path, namespace)
-    result, without = _optimize(path, namespace, options, settings, work, quiet=as_json)
+    result, without = _optimize(path, namespace, options, settings, work, started, quiet=as_json)
     written = _write(options.target, result, options.force) if options.target is not None else None
     if as_json:
         more = {"without": list(without), "work": str(work), "written": str(written.path) if written else None}
@@ -182,15 +185,15 @@ def optimize_command(path: Path, namespace: str, as_json: bool, **given: Any) ->
             print_warnings([_UNBALANCED.format(" and ".join(without))])
         _print(result, work)
         _print_written(options.target, written, result)
-    if options.target is not None and written is None:
+    if (options.target is not None and written is None) or not result.current:
         sys.exit(1)
 
 
 def _optimize(
-    path: Path, namespace: str, options: _Options, settings: Settings, work: Path, *, quiet: bool
+    path: Path, namespace: str, options: _Options, settings: Settings, work: Path, started: float, *, quiet: bool
 ) -> tuple[Optimization, tuple[str, ...]]:
     """Search for the best settings. Return the result, and the names of the settings that were not searched. All input
-    is checked before a model is loaded."""
+    is checked before a model is loaded. The budget begins at the moment `started`, in seconds of `time.monotonic`."""
     check_metric(options.metric)
     check_only(options.only, present(settings))
     if options.target is not None:
@@ -209,7 +212,8 @@ def _optimize(
     corpus = Corpus(dataset, settings, embedder, lambda other, place: trial(other, embedder, place), passage_of)
     try:
         with _progress(quiet) as progress:
-            search = OptimizeOptions(options.level, options.metric, options.only, without, options.seed, options.budget)
+            budget = None if options.budget is None else options.budget - (time.monotonic() - started)
+            search = OptimizeOptions(options.level, options.metric, options.only, without, options.seed, budget)
             result = optimize(corpus, work, search, progress)
     except KeyboardInterrupt:
         say("\ninterrupted; measurements are kept, and the same command continues", err=True)
@@ -307,21 +311,27 @@ def _print(result: Optimization, work: Path) -> None:
     print_warnings(result.notes)
     counts = ", ".join(f"{plural(count, 'question')} {_HALVES[half]}" for half, count in result.questions.items())
     say(f"{result.name}: {plural(result.passages, 'passage')}, {counts}")
+    if not result.current:
+        done = plural(result.embedded, "text")
+        say(f"the time ended before the current settings were measured ({done} embedded); {_CONTINUE}")
+        return
     if not result.finished:
-        say("the time ended before all settings were tried; run the same command to continue")
+        say(f"the time ended before everything was measured; {_CONTINUE}")
     _print_tried(result)
     say()
     say(_columns(result.metric, (_HALVES[half] for half in result.questions)))
     rows = [("present", "", result.current)]
     rows += [("chosen", "", result.best), ("gain", "+", result.gain)] if result.changed else []
     for name, sign, figures in rows:
-        say(_columns(name, (interval_text(figures[half], sign) for half in result.questions)))
+        cells = [interval_text(figures[half], sign) if half in figures else "not measured" for half in result.questions]
+        say(_columns(name, cells))
     if result.level == "eval":
         return
     say()
     for name, (former, value) in result.changed.items():
         say(f"{name}: {former} -> {value}")
-    say(_VERDICTS[result.verdict])
+    judged = "test" in result.gain or not result.changed
+    say(_VERDICTS[result.verdict] if judged else "the chosen settings are not judged yet: keep your settings")
     if result.changed.keys() & _STORED:
         say("chunking and embedding settings apply to new documents; ingest your documents again into a new memory")
     say(f"measurements are kept in {work_folder(work)}")

@@ -12,6 +12,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from agentformer.errors import StoreFull
+from agentformer.errors import EmbedderUnavailable, StoreFull
 from agentformer.evaluation.optimizing.space import Configuration, key
 from agentformer.records.files import read_file, write_atomically
 from agentformer.records.vectors import text_hash
@@ -65,6 +66,9 @@ class CachingEmbedder:
         self._opened: tuple[EmbeddingSpace, sqlite3.Connection] | None = None
         self.embedded = 0  # texts that `inner` has embedded
         self.on_embedded: Callable[[int], None] | None = None  # called with `embedded` when it has grown
+        self._pace = 0.0  # seconds for one text in the last request for passages
+        # Called with the expected seconds of a request. If it returns False, these passages are not embedded.
+        self.has_time: Callable[[float], bool] = lambda seconds: True
 
     @property
     def space(self) -> EmbeddingSpace:
@@ -79,13 +83,18 @@ class CachingEmbedder:
         return self._inner.token_spans(text)
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Return one vector for each text. Only texts that are not in the cache are embedded."""
+        """Return one vector for each text. Only texts that are not in the cache are embedded. Raises
+        `EmbedderUnavailable` if the time budget would end while these texts are embedded."""
         keys = [_DOCUMENT + text_hash(text) for text in texts]
         with self._lock:
             rows = self._cached(keys)
             missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in rows}
             if missing:
+                if not self.has_time(self._pace * len(missing)):
+                    raise EmbedderUnavailable("the time budget is over")
+                started = time.monotonic()
                 vectors = self._inner.embed_documents(list(missing.values()))
+                self._pace = (time.monotonic() - started) / len(missing)
                 self._store(missing, vectors)
                 rows.update(zip(missing, vectors, strict=True))
         return np.stack([rows[key] for key in keys]) if keys else np.zeros((0, self.space.dimension), dtype=np.float32)

@@ -120,9 +120,10 @@ def stored_documents(backend: MemoryBackend, namespace: str) -> list[StoredDocum
 def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Sequence[StoredDocument]) -> Dataset:
     """Return the pages of the documents as passages, and the answerable questions about them.
 
-    Two questions have the same relevant passage if a page answers both questions, directly or through other questions,
-    or if they name only the same document. The passage then has the name of one of the questions, because `halves` only
-    compares names. `answered_passage` decides whether a hit answers a question.
+    Two questions have the same relevant passage if a page answers both questions, directly or through other questions.
+    The passage then has the name of one of the questions, because `halves` only compares names. A question that names
+    only a document has a passage of its own, because its page is not known. `answered_passage` decides whether a hit
+    answers a question.
     """
     pages = {
         page_name(document.about.name, page.number): (document.about.name, page.text)
@@ -136,6 +137,8 @@ def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Se
     notes = []
     if lost := [str(one.line) for one, place in zip(answerable, places, strict=True) if not place.relevant]:
         notes.append(f"{len(lost)} answers are on no page, such as the answer in line {lost[0]}; correct them")
+    if broad := sum(question.page is None and question.answer is None for question in answerable):
+        notes.append(f"{broad} questions name only a document: every passage of the document counts as correct")
     if skipped := len(asked) - len(answerable):
         notes.append(f"questions that are marked as unanswerable were not used: {skipped}")
     return Dataset(
@@ -149,8 +152,8 @@ def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Se
 
 
 def _places(question: DocumentQuestion, texts: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Yield the names of the pages that answer a question. If the question names only a document, yield the name of the
-    document. `texts` maps the name of each page to its document and its text."""
+    """Yield the names of the pages that answer a question. If the question names only a document, yield a name that no
+    other question has. `texts` maps the name of each page to its document and its text."""
     if question.document is not None and question.page is not None:
         yield page_name(question.document, question.page)
     elif question.answer is not None:
@@ -159,7 +162,7 @@ def _places(question: DocumentQuestion, texts: Mapping[str, tuple[str, str]]) ->
             if question.document in (None, document) and contains(text, answer):
                 yield place
     elif question.document is not None:
-        yield question.document
+        yield f"{question.document} {question.line}"
 
 
 def answered_passage(hit: Hit, question: Question) -> str:

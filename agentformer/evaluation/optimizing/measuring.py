@@ -6,10 +6,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentformer.errors import InvalidInput, MissingExtra
+from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.evaluation.dataset import Question
 from agentformer.evaluation.metrics import DEPTH, Interval, Ranks, difference, intervals, metric
 from agentformer.evaluation.optimizing.cache import Half, Journal, Measured
@@ -18,6 +19,7 @@ from agentformer.evaluation.optimizing.space import (
     Clock,
     Configuration,
     Level,
+    OutOfTime,
     Space,
     Value,
     descend,
@@ -57,7 +59,8 @@ class Tried:
 class Optimization:
     """The result of an optimisation. `current` and `best` are the means of the metric with the current and with the
     chosen settings. `gain` is the difference of these means. Each of these fields, and `questions`, has one value for
-    each half of the questions. Only the development half was used to choose the settings."""
+    each half of the questions. Only the development half was used to choose the settings. If the time was over before a
+    half was measured, `current`, `best` and `gain` have no value for this half."""
 
     name: str
     level: Level
@@ -161,6 +164,7 @@ class Optimizer:
         self._used: dict[tuple[str, Half], Measured] = {}  # in their order
         self._made: set[tuple[str, Half]] = set()  # by this run
         self._warnings = dict.fromkeys(notes)  # in their order
+        self._stopped = False  # True if the embedder stopped because the time budget would end
         self._unranked = False  # True if the last measurement was made without the reranker
 
     def optimum(self, space: Space) -> Optimization:
@@ -168,8 +172,9 @@ class Optimizer:
         `InvalidInput` if the current settings cannot be used."""
         chosen, finished = descend(self._current, space, self._choice_scores, self._plan)
         self._planned = ()
-        current = {half: self._scores(self._current, half) for half in self._questions}
-        best = {half: self._scores(chosen, half) for half in self._questions}
+        self._clock.finish()
+        current = self._final_scores(self._current)
+        best = self._final_scores(chosen)
         return Optimization(
             self._corpus.dataset.name,
             space.level,
@@ -180,9 +185,9 @@ class Optimizer:
             chosen,
             {half: intervals([values])[0] for half, values in current.items()},
             {half: intervals([values])[0] for half, values in best.items()},
-            {half: difference(best[half], current[half]) for half in self._questions},
+            {half: difference(best[half], current[half]) for half in best if half in current},
             self._tried(),
-            finished,
+            finished and len(best) == len(self._questions),
             len(self._used.keys() - self._made),
             self._corpus.embedder.embedded,
             self._notes(),
@@ -201,13 +206,23 @@ class Optimizer:
             raise InvalidInput("settings", f"the current settings cannot be used: {measured.skipped}")
         return None if measured.skipped else self._scores(configuration, self._chooses)
 
+    def _final_scores(self, configuration: Configuration) -> dict[Half, list[float]]:
+        """Return the scores of a configuration for each half of the questions. If the time is over before a half is
+        measured, this half is left out."""
+        scores: dict[Half, list[float]] = {}
+        for half in self._questions:
+            with suppress(OutOfTime):
+                scores[half] = self._scores(configuration, half)
+        return scores
+
     def _scores(self, configuration: Configuration, half: Half) -> list[float]:
         return [self._metric(ranks) for ranks in self._measured(configuration, half).ranks]
 
     def _measured(self, configuration: Configuration, half: Half) -> Measured:
         """Return the measurement of a configuration with the questions of a half. If the journal does not contain this
         measurement, the configuration is measured, and the result is added to the journal. The result is not added if
-        the configuration cannot run, or if the reranker failed."""
+        the configuration cannot run, or if the reranker failed. Raises `OutOfTime` if the time is over before the end
+        of the measurement. The vectors that were made are kept."""
         measured = self._find(configuration, half)
         if measured is None:
             measured = self._measure(configuration, half)
@@ -225,7 +240,12 @@ class Optimizer:
         ranks: tuple[Ranks, ...] = ()
         skipped = ""
         try:
+            self._clock.tick()
             ranks = self._ranks(configuration, half)
+        except EmbedderUnavailable:
+            if self._stopped:
+                raise OutOfTime from None
+            raise
         except (InvalidInput, MissingExtra) as error:
             if isinstance(error, InvalidInput) and error.field == "DIR":  # no memory can store this passage
                 raise
@@ -235,13 +255,21 @@ class Optimizer:
     def _ranks(self, configuration: Configuration, half: Half) -> tuple[Ranks, ...]:
         dataset = self._corpus.dataset.asking(self._questions[half])
         report = self._reporter(configuration)
-        before = self._corpus.embedder.embedded
+        embedder = self._corpus.embedder
+        before = embedder.embedded
         started, filled = time.monotonic(), not self._stores.has(configuration)
-        self._corpus.embedder.on_embedded = lambda texts: report(f"{texts - before} texts embedded")
-        with self._stores.opened(configuration, lambda n, all_: report(f"{n} of {all_} passages stored")) as trial:
+        embedder.on_embedded = lambda texts: report(f"{texts - before} texts embedded")
+        embedder.has_time = self._has_time
+
+        def step(doing: str) -> None:
+            self._clock.tick()
+            report(doing)
+
+        with self._stores.opened(configuration, lambda n, all_: step(f"{n} of {all_} passages stored")) as trial:
             opened = time.monotonic()
             if self._stores.vectors:  # embed before the search, which would ignore a failure and search only by words
                 for question in dataset.questions:
+                    self._clock.tick()
                     trial.embedder.embed_query(question.text)
             evaluation = trial.evaluate(
                 dataset,
@@ -249,12 +277,16 @@ class Optimizer:
                 limit=DEPTH,
                 metrics=(self._metric_name,),
                 passage_of=self._corpus.passage_of,
-                progress=lambda n, all_: report(f"{n} of {all_} questions asked"),
+                progress=lambda n, all_: step(f"{n} of {all_} questions asked"),
             )
         self._clock.took(opened - started, time.monotonic() - opened, filled=filled)
         self._warnings.update(dict.fromkeys(evaluation.warnings))
         self._unranked = any(warning.startswith(NOT_RERANKED) for warning in evaluation.warnings)
         return tuple(outcome.ranks["hybrid"] for outcome in evaluation.outcomes)
+
+    def _has_time(self, seconds: float) -> bool:
+        self._stopped = not self._clock.has(seconds)
+        return not self._stopped
 
     def _reporter(self, configuration: Configuration) -> Callable[[str], None]:
         progress, changed = self._progress, differing(self._current, configuration)
@@ -271,6 +303,8 @@ class Optimizer:
         return report
 
     def _tried(self) -> tuple[Tried, ...]:
+        if self._find(self._current, self._chooses) is None:
+            return ()
         first = statistics.fmean(self._scores(self._current, self._chooses))
         return tuple(self._attempt(one, first) for one in self._used.values() if one.half == self._chooses)
 

@@ -58,8 +58,10 @@ class OptimizeOptions:
     """The options of `optimize`.
 
     Settings named in `without` are not changed. If `only` is not empty, only the settings named in `only` are changed.
-    `seed` changes how the questions are divided into halves. `budget` is a number of seconds: a measurement does not
-    start if it would probably end after this time. The final measurements with the test half are always made.
+    `seed` changes how the questions are divided into halves. `budget` is a number of seconds. A measurement does not
+    start if it would probably end after this time, and a measurement that would end later is interrupted: its vectors
+    are kept, and it is not part of the result. A part of the budget is reserved for the final measurements with the
+    test half.
     """
 
     level: Level = "quick"

@@ -177,11 +177,12 @@ def _of(configuration: Configuration) -> list[Parameter]:
 
 
 class Clock:
-    """Measures and estimates the duration of measurements. `budget` is the limit in seconds for all measurements
-    together, or None for no limit."""
+    """Measures and estimates the duration of measurements, and ends the search when the time is over. `budget` is the
+    limit in seconds for all measurements together, or None for no limit."""
 
     def __init__(self, budget: float | None = None) -> None:
         self._end = None if budget is None else time.monotonic() + budget
+        self._searching = True  # False: only the final measurements with the test half are left
         self._filling: list[float] = []
         self._asking: list[float] = []
 
@@ -202,10 +203,28 @@ class Clock:
     def check(self, *, fills: bool) -> None:
         """Raise `OutOfTime` if another measurement would probably end after the budget. `fills` is true if the passages
         must first be stored."""
-        if self._end is not None and time.monotonic() + (self.estimate(fills=fills) or 0.0) > self._end:
+        if not self.has(self.estimate(fills=fills) or 0.0):
             raise OutOfTime
 
+    def has(self, seconds: float) -> bool:
+        """Return whether more than this number of seconds is left. While the search is running, the time for the final
+        measurements is not counted as left."""
+        if self._end is None:
+            return True
+        final = _FINAL * statistics.fmean(self._asking) if self._searching and self._asking else 0.0
+        return self._end - time.monotonic() - final > seconds
 
+    def tick(self) -> None:
+        """Raise `OutOfTime` if no time is left. Long work calls this method often."""
+        if not self.has(0.0):
+            raise OutOfTime
+
+    def finish(self) -> None:
+        """Make the time for the final measurements available, because the search has ended."""
+        self._searching = False
+
+
+_FINAL = 2  # measurements with the test half: the current settings and the chosen settings
 PASSES = {"eval": 0, "quick": 1, "full": 3}  # a third pass rarely changes anything, and the search must end
 
 # A score for each question, higher is better; None if the configuration cannot run.
@@ -214,7 +233,7 @@ Planned = Callable[[Sequence[Configuration]], None]  # called with the remaining
 
 
 class OutOfTime(Exception):
-    """Too little of the time budget is left for another measurement."""
+    """Too little of the time budget is left for another measurement, or the budget ended during a measurement."""
 
 
 def descend(
