@@ -24,11 +24,11 @@ from datetime import datetime
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from agentformer.memory.facts import Facts, conflict, facts_of, find_numbers, is_year, masked, number_values, values_of
 from agentformer.search.newest_facts import EARLIEST, MAX_LENGTH, PRONOUNS, SENTENCES, owner, statements
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import query_terms
 from agentformer.text.dates.dates import find_dates
+from agentformer.text.facts import Facts, conflict, facts_of, find_numbers, is_year, masked, number_values, values_of
 from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, detect_language, stem
 from agentformer.text.sentences import sentence_spans
 from agentformer.text.unicode_forms import normalized

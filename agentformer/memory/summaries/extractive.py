@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.memory.facts import MAX_NUMBER_LENGTH
 from agentformer.memory.summaries import flatten, line_of, sort_by_time, speaker_of
 from agentformer.text.analysis import text_terms
 from agentformer.text.dates.dates import months, weekdays
+from agentformer.text.facts import MAX_NUMBER_LENGTH
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem, word_list
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry

@@ -9,7 +9,7 @@ import pytest
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.core import CoreMemory
-from agentformer.memory.facts import conflict, facts_of, find_numbers, is_year, number_values
+from agentformer.text.facts import conflict, facts_of, find_numbers, is_year, number_values
 from agentformer.memory.recall import above_noise
 from agentformer.types import Hit, Hits, MemoryBackend, MemoryEntry
 

@@ -1,0 +1,279 @@
+"""Numbers, dates and names in a text that its sources do not state. Other words of the text are not checked. Small
+numbers that are written as words ("five") are not compared. A name is recognized by its capital letters, so in scripts
+without capital letters only numbers and dates are checked."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from agentformer.text.dates.dates import (
+    Day,
+    Mention,
+    day_of_moment,
+    find_dates,
+    is_given,
+    months,
+    strip_accents,
+)
+from agentformer.text.facts import ascii_digits, find_numbers
+from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
+from agentformer.text.sentences import sentence_spans
+
+_LIST_ITEM = re.compile(r"^[ \t]*(\d{1,2})[.)][ \t]+", re.MULTILINE)
+_MAX_CLAIMS = 20  # at most this many claims are reported
+_LETTER = r"[^\W\d_\u3005-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # a name in Latin letters ends where Japanese begins
+_WORD = re.compile(rf"{_LETTER}(?:{_LETTER}|[\u0300-\u036f])*")
+_JOINED = re.compile(r"[-'’ ]|(?<=\b\w)\. ?|(?<=\b\w\w)\. ?")  # between the words of one name
+# Text before a capital that begins a sentence, quotation or list item, not a name.
+_OPENING = re.compile(r"[:;•*\-–—\"“”„«»‘‹(\[「『#>|]\s*$|\n\s*$")
+_SHORTEST = 2  # least number of letters of a name
+# Languages in which names take at most an "s". In all others, and in unknown ones, names may have endings. Swedish is
+# not listed, because a few words of Finnish are detected as Swedish.
+_UNINFLECTED = frozenset({"ca", "da", "de", "en", "es", "fr", "id", "it", "ja", "ko", "nl", "no", "pt", "zh"})
+_SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # languages in which "Anna" and "Annu" share only "An"
+# Languages that write every noun with a capital.
+_CAPITAL_NOUNS = frozenset({"de"})
+_COMMON = 4  # least number of letters that two forms of a name have in common
+_ENDING = 7  # largest number of letters of an ending
+_ENDING_OF_NAME = re.compile(
+    r"[aeiouyäö]{0,2}(?:n|s|sa|sä|sta|stä|la|lä|lta|ltä|le|ksi|na|nä|ta|tä|a|ä|h[aeiouyäö]n|iden|ien|ja|jä)?"
+    r"(?:ni|si|nsa|nsä|me|ne)?(?:kin|kan|kän|ko|kö)?"
+)
+_GRADED = str.maketrans("bdg", "ptk")
+_MAX_SHORT = 5  # letters; only longer words are recognized as ordinary by their ending
+_NAMELIKE = frozenset({"nen", "inen", "isen"})  # endings of Finnish surnames as well
+_ABBREVIATIONS = frozenset().union(*word_list("abbreviations").values())
+_FOLDED_FUNCTIONS = {language: frozenset(map(strip_accents, words)) for language, words in FUNCTION_WORDS.items()}
+_OPENERS = frozenset().union(
+    *(map(strip_accents, words) for words in word_list("openers").values()),
+    *_FOLDED_FUNCTIONS.values(),
+    *word_list("greetings").values(),
+)
+_ENDINGS = {
+    language: tuple(ending for ending in endings if len(ending) > 2 and ending not in _NAMELIKE)
+    for language, endings in word_list("endings").items()
+}
+
+
+class Stated(NamedTuple):
+    """The facts that the sources state: numbers, days and years. `words` are the words of the sources, in which names
+    are searched."""
+
+    numbers: frozenset[str]
+    days: frozenset[Day]
+    years: frozenset[int]
+    words: Vocabulary
+
+    @classmethod
+    def of(cls, sources: Sequence[str], language: str, moments: Iterable[datetime] = ()) -> Stated:
+        """Return the facts in the texts `sources`. `language` is the language of the text that is checked, because its
+        names have the endings of this language. The sources also state the date and the time of each moment."""
+        numbers: set[str] = set()
+        days: set[Day] = set()
+        for source in sources:
+            numbers.update(value for number in find_numbers(source) for reading in number.readings for value in reading)
+            mentions = find_dates(ascii_digits(source), loose=True)
+            days.update(reading for mention in mentions for reading in mention.readings)
+        for moment in moments:
+            days.add(day_of_moment(moment))
+            numbers.add(f"at {moment.hour}:{moment.minute:02}")
+        years = {day.year for day in days} | {int(number) for number in numbers if re.fullmatch(r"\d{4}", number)}
+        numbers.update(str(day.year) for day in days if day.year)
+        return cls(frozenset(numbers), frozenset(days), frozenset(years), Vocabulary(sources, language))
+
+
+def unsupported_claims(text: str, stated: Stated, language: str) -> list[str]:
+    """Return the numbers, dates and names in `text` that are not in `stated`, in the order of the text, for example
+    "number 7", "date 8 June 2023" or "name Robert". The numbers of a numbered list are not checked."""
+    text = _without_list_numbers(text)
+    claims = sorted([*_unsupported_figures(text, stated), *_unsupported_names(text, stated, language)])
+    return list(dict.fromkeys(claim for _, claim in claims))[:_MAX_CLAIMS]
+
+
+def _unsupported_figures(text: str, stated: Stated) -> Iterator[tuple[int, str]]:
+    """Yield the dates and numbers in `text` that no source states, each with its position in `text`. Numbers that
+    belong to a date are not checked separately."""
+    supported: dict[Day, bool] = {}
+    position = 0
+    for row in text.splitlines(keepends=True):
+        plain = ascii_digits(row)
+        dates = []
+        for mention in find_dates(plain):
+            for day in mention.readings:
+                if day not in supported:
+                    supported[day] = is_given(day, stated.days, stated.years)
+            is_supported = any(supported[day] for day in mention.readings)
+            if is_supported or mention.sure:  # any other possible date is checked as a number
+                dates.append(mention)
+            if mention.sure and not is_supported:
+                yield position + mention.start, f"date {row[mention.start : mention.end].strip()}"
+        for number in find_numbers(plain):
+            if not overlaps(number.start, number.end, dates) and not number.within(stated.numbers):
+                yield position + number.start, f"number {row[number.start : number.end].strip()}"
+        position += len(row)
+
+
+def _unsupported_names(text: str, stated: Stated, language: str) -> Iterator[tuple[int, str]]:
+    dates = find_dates(ascii_digits(text))
+    stated_months = {day.month for day in stated.days}
+    for name in _unknown_names(text, stated.words, language):
+        month = months(name.text)  # a month alone: "in June"
+        if not (month & stated_months or overlaps(name.start, name.end, dates)):
+            yield name.start, f"{'date' if month else 'name'} {name.text}"
+
+
+def overlaps(start: int, end: int, mentions: Sequence[Mention]) -> bool:
+    """Return whether one of the dates in `mentions` overlaps the positions `[start, end)`. The dates are in order and
+    do not overlap each other."""
+    index = bisect_right(mentions, start, key=lambda mention: mention.end)
+    return index < len(mentions) and mentions[index].start < end
+
+
+def _without_list_numbers(text: str) -> str:
+    items = list(_LIST_ITEM.finditer(text))
+    if [int(item[1]) for item in items] != list(range(1, len(items) + 1)):
+        return text
+    for item in items:
+        text = text[: item.start(1)] + " " * (item.end() - item.start(1)) + text[item.end() :]
+    return text
+
+
+class _Name(NamedTuple):
+    """A name of one or more neighboring capitalized words, at the positions `[start, end)` of a text."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Vocabulary:
+    """The words of some texts in one language. A word is found even if it has another ending in these texts."""
+
+    def __init__(self, texts: Iterable[str], language: str) -> None:
+        self._language = language
+        self._words: set[str] = set()
+        self.lowercase: set[str] = set()  # words that occur without a capital
+        for word in (match[0] for text in texts for match in _WORD.finditer(text)):
+            self._words.add(_folded(word))
+            if word[0].islower():
+                self.lowercase.add(_folded(word))
+        self._stems = {_stemmed(word, language) for word in self._words}
+        self._beginnings: dict[str, set[str]] = defaultdict(set)
+        for word in () if language in _UNINFLECTED else self._words:
+            self._beginnings[_graded(word)[:2]].add(_graded(word))
+
+    def has(self, word: str) -> bool:
+        """Return whether the texts contain this word, possibly with another ending."""
+        folded = _folded(word)
+        if folded in self._words or folded.removesuffix("s") in self._words:
+            return True
+        if _stemmed(folded, self._language) in self._stems:
+            return True
+        graded = _graded(folded)  # in an uninflected language, `_beginnings` is empty
+        return any(_may_be_same(graded, other) for other in self._beginnings.get(graded[:2], ()))
+
+
+def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Name]:
+    """Yield the names in `text`, in order, whose words are not in `known`. In a language that writes every noun with a
+    capital letter, only two capitalized words in a row count as a name, or a word before a colon."""
+    for name in _joined(_candidates(text, known, language), text):
+        if language not in _CAPITAL_NOUNS or " " in name.text or text[name.end : name.end + 1] == ":":
+            yield name
+
+
+def inner_names(text: str, language: str) -> Iterator[str]:
+    """Yield the names in `text` that are not at the beginning of a sentence, because every word has a capital letter
+    there."""
+    starts = {span.start for span in sentence_spans(text)}
+    words = _candidates(text, Vocabulary((), language), language)
+    for name in _joined((match for match in words if not _opens(match, text, starts)), text):
+        if language not in _CAPITAL_NOUNS or " " in name.text:
+            yield name.text
+
+
+def _candidates(text: str, known: Vocabulary, language: str) -> Iterator[re.Match[str]]:
+    starts = {span.start for span in sentence_spans(text)}
+    lowercase = Vocabulary([text], language).lowercase | known.lowercase
+    for match in _WORD.finditer(text):
+        word = match[0]
+        if len(word) < _SHORTEST or not word[0].isupper() or known.has(word):
+            continue
+        if not _is_ordinary(word, _opens(match, text, starts), lowercase, language):
+            yield match
+
+
+def _is_ordinary(word: str, opens: bool, lowercase: Collection[str], language: str) -> bool:
+    """Return whether a capitalized word is an ordinary word and not a name. `opens` is True if the word begins a
+    sentence. `lowercase` are words that also occur without a capital letter."""
+    folded = _folded(word)
+    if (folded in _ABBREVIATIONS or folded in _FOLDED_FUNCTIONS.get(language, ())) and not word.isupper():
+        return True
+    if not opens:
+        return False
+    if folded in _OPENERS or folded in lowercase:
+        return True
+    return len(folded) > _MAX_SHORT and folded.endswith(_ENDINGS.get(language, ()))
+
+
+def _opens(match: re.Match[str], text: str, starts: set[int]) -> bool:
+    before = max(0, match.start() - 3)
+    return match.start() in starts or _OPENING.search(text, before, match.start()) is not None
+
+
+def _joined(words: Iterable[re.Match[str]], text: str) -> list[_Name]:
+    """Join neighboring words to names, such as "Jean-Luc" and "Anna Virtanen". `words` are matches in `text`, in
+    order."""
+    spans: list[tuple[int, int]] = []
+    for match in words:
+        joins = spans and _JOINED.fullmatch(text, spans[-1][1], match.start())
+        spans.append((spans.pop()[0] if joins else match.start(), match.end()))
+    return [_Name(start, end, text[start:end]) for start, end in spans]
+
+
+def _folded(word: str) -> str:
+    return strip_accents(word.casefold())
+
+
+def _stemmed(folded: str, language: str) -> str:
+    """Return the stem of a word. Return the word itself if the stem is so short that other words have the same stem."""
+    if "\u0400" <= folded[0] <= "\u04ff" and language != "sr":
+        language = "ru"  # short texts do not separate Russian from related languages, which have similar endings
+    short = stem(folded, language)
+    return short if len(short) > (1 if language in _SHORT_STEMS else 3) else folded
+
+
+def _graded(folded: str) -> str:
+    """Replace consonants that change between the forms of a Finnish name, so that these forms become similar: "Pekka"
+    and "Pekan", "Helsinki" and "Helsingin"."""
+    return re.sub(r"(.)\1", r"\1", folded.translate(_GRADED))
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    """Return whether two words may be forms of one name. The words must be results of `_graded`."""
+    short, long = sorted((one, other), key=len)
+    for base, form in ((short, long), (long, short)):
+        if 2 < len(base) <= len(form) and len(form) - len(base) <= _ENDING and form.startswith(tuple(_bases(base))):
+            return True
+    common = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(short))
+    rests = (one[common:], other[common:])
+    if common < _COMMON or 2 * common < len(long):
+        return False
+    return not one.isascii() or all(_ENDING_OF_NAME.fullmatch(rest) for rest in rests)
+
+
+def _bases(word: str) -> set[str]:
+    """Return possible stems of a Finnish or Estonian name. For example, "Virtanen" has the stem "Virtase", and "Turku"
+    has the stem "Turu"."""
+    bases = {word}
+    if word.endswith("nen"):
+        bases.add(word[:-3] + "se")
+    if len(word) > 4 and word[-2] in "kpt" and word[-1] in "aeiouyäö":
+        bases.add(word[:-2] + word[-1])
+    if len(word) > 4 and word[-1] == "i":
+        bases.add(word[:-1] + "e")
+    return bases
