@@ -114,7 +114,8 @@ def build_rag(
         from agentformer.rag.answer.answerer import Answerer
 
         temperature, limit, abstain = settings.temperature, settings.answer_tokens, settings.abstain
-        return Answerer(model(), embedder, temperature=temperature, max_tokens=limit, abstain=abstain)
+        check = settings.answer_check
+        return Answerer(model(), embedder, temperature=temperature, max_tokens=limit, abstain=abstain, check=check)
 
     limits = RAGLimits(settings.top_k, settings.max_file_bytes, settings.max_question_chars)
     return RAGTool(backend, once(ingest), once(answerer), originals, usage, limits)

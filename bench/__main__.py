@@ -16,6 +16,7 @@ PARTS = (
     ("bench.quality", "--sets", ",".join(SETS), "--sample", "300"),
     ("bench.answers", "--sample", "300"),
     ("bench.abstaining", "--sample", "150", "--curve"),
+    ("bench.claims",),
     ("bench.pages",),
     ("bench.precision",),
     ("bench.cleaning",),

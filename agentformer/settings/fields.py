@@ -120,6 +120,10 @@ class Settings:
     temperature: float = 0.3
     answer_tokens: int = 512
 
+    # The check of a model's answer against the passages that it cites. report: list the numbers, dates, names and
+    # quotations that they do not contain. retry: also ask the model once more. off: no check.
+    answer_check: str = "retry"
+
     # Least confidence, 0..1. Below it, the answer quotes nothing and reports that nothing was found. 0: always quote.
     abstain: float = 0.1  # the highest value (in steps of .05) at which no development set loses over 2% of its answers
 
@@ -217,6 +221,7 @@ _KEYS = ("llm_api_key", "embed_api_key", "openai_api_key")
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "fusion": ("adaptive", "rrf"),
+        "answer_check": ("retry", "report", "off"),
         "runtime": ("auto", "torch", "openvino"),
         "server": ("auto", "gunicorn", "waitress"),
         "log_format": ("text", "json"),

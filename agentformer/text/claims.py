@@ -90,9 +90,19 @@ class Stated(NamedTuple):
 def unsupported_claims(text: str, stated: Stated, language: str) -> list[str]:
     """Return the numbers, dates and names in `text` that are not in `stated`, in the order of the text, for example
     "number 7", "date 8 June 2023" or "name Robert". The numbers of a numbered list are not checked."""
-    text = _without_list_numbers(text)
+    text = without_list_numbers(text)
     claims = sorted([*_unsupported_figures(text, stated), *_unsupported_names(text, stated, language)])
     return list(dict.fromkeys(claim for _, claim in claims))[:_MAX_CLAIMS]
+
+
+def without_list_numbers(text: str) -> str:
+    """Return the text with the numbers of a numbered list replaced by spaces. The length does not change."""
+    items = list(_LIST_ITEM.finditer(text))
+    if [int(item[1]) for item in items] != list(range(1, len(items) + 1)):
+        return text
+    for item in items:
+        text = text[: item.start(1)] + " " * (item.end() - item.start(1)) + text[item.end() :]
+    return text
 
 
 def _unsupported_figures(text: str, stated: Stated) -> Iterator[tuple[int, str]]:
@@ -132,15 +142,6 @@ def overlaps(start: int, end: int, mentions: Sequence[Mention]) -> bool:
     do not overlap each other."""
     index = bisect_right(mentions, start, key=lambda mention: mention.end)
     return index < len(mentions) and mentions[index].start < end
-
-
-def _without_list_numbers(text: str) -> str:
-    items = list(_LIST_ITEM.finditer(text))
-    if [int(item[1]) for item in items] != list(range(1, len(items) + 1)):
-        return text
-    for item in items:
-        text = text[: item.start(1)] + " " * (item.end() - item.start(1)) + text[item.end() :]
-    return text
 
 
 class _Name(NamedTuple):

@@ -42,6 +42,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "warnings": list(answer.warnings),
         "complete": answer.complete,
         "confidence": _rounded(answer.confidence),
+        "unsupported": [dataclasses.asdict(sentence) for sentence in answer.unsupported],
     }
 
 

@@ -66,6 +66,17 @@ class Citation:
 
 
 @dataclass(frozen=True, slots=True)
+class UnsupportedSentence:
+    """A sentence of a language model that states what its passages do not contain. `claims` are the numbers, dates,
+    names and quotations, for example "number 7". `citations` are the numbers of the passages that the sentence cites;
+    without any, the sentence was compared with all passages."""
+
+    sentence: str
+    claims: tuple[str, ...]
+    citations: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """An answer to a question, with citations. `mode` is `llm` if a language model wrote the answer, `extractive` if
     the answer consists of quoted sentences, and `none` if no passage answers the question.
@@ -81,6 +92,7 @@ class Answer:
     timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds
     complete: bool = True  # False: the model stopped too early, and `text` is not complete
     confidence: float | None = None  # probability that the hits contain the answer, 0..1; None without hits
+    unsupported: tuple[UnsupportedSentence, ...] = ()  # the sentences of a model that its passages do not support
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from agentformer.memory.audit import AuditReport, audit, merge_duplicates
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.contradictions import block_contradictions
-from agentformer.text.facts import number_values
 from agentformer.memory.near_duplicates import Text, find_near_duplicates
 from agentformer.testing import make_entry
+from agentformer.text.facts import number_values
 from agentformer.types import MemoryEntry, Scope, Source, Use
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)

@@ -127,10 +127,10 @@ def test_an_answer_that_the_servers_filter_cut_says_so() -> None:
 
 
 def test_a_prompt_that_is_too_long_is_asked_again_with_fewer_passages() -> None:
-    model = Scripted(PromptTooLong("over 8 tokens"), "In the cupboard [1]. Tea at four [3].")
+    model = Scripted(PromptTooLong("over 8 tokens"), "In the cupboard [1]. The office opens at nine [3].")
     answer = Answerer(model, None).answer("Who keeps the keys?", HITS)
     assert [asked[1].content.count("</passage>") for asked in model.asked] == [3, 1]
-    assert (answer.mode, answer.text) == ("llm", "In the cupboard [1]. Tea at four.")
+    assert (answer.mode, answer.text) == ("llm", "In the cupboard [1]. The office opens at nine.")
     assert answer.warnings[0] == "the passages were too long for the model: it received only 1 of 3 passages"
     assert "3" in answer.warnings[1]
 

@@ -9,8 +9,8 @@ import pytest
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.core import CoreMemory
-from agentformer.text.facts import conflict, facts_of, find_numbers, is_year, number_values
 from agentformer.memory.recall import above_noise
+from agentformer.text.facts import conflict, facts_of, find_numbers, is_year, number_values
 from agentformer.types import Hit, Hits, MemoryBackend, MemoryEntry
 
 

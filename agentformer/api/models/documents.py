@@ -211,6 +211,14 @@ class Hit(Scores):
     metadata: dict[str, Any]
 
 
+class UnsupportedSentence(ResponseModel):
+    """A sentence of the language model that states what the passages do not contain."""
+
+    sentence: str
+    claims: list[str] = Field(description='The numbers, dates, names and quotations, for example "number 7".')
+    citations: list[int] = Field(description="The passages that the sentence cites. Empty: compared with all passages.")
+
+
 class Answer(ResponseModel):
     """An answer with its citations, and the passages that the search returned for the question."""
 
@@ -224,3 +232,4 @@ class Answer(ResponseModel):
     warnings: list[str]
     complete: bool = Field(description="False if the model was interrupted, or if the answer was cut off.")
     confidence: float | None = Field(description="The estimated probability, 0 to 1, that the hits contain the answer.")
+    unsupported: list[UnsupportedSentence]

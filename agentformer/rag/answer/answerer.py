@@ -9,7 +9,7 @@ from contextlib import closing
 
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
-from agentformer.rag.answer import citations, output, prompts
+from agentformer.rag.answer import citations, output, prompts, support
 from agentformer.rag.answer.passages import (
     BASELINES,
     Passage,
@@ -21,7 +21,17 @@ from agentformer.rag.answer.passages import (
 )
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.prompt_quoting import MarkerRestorer
-from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, Embedder, Hit, LanguageModel, Reply
+from agentformer.types import (
+    Answer,
+    AnswerEvent,
+    AnswerFault,
+    AnswerPiece,
+    ChatMessage,
+    Embedder,
+    Hit,
+    LanguageModel,
+    Reply,
+)
 
 _MAX_QUOTES = 3
 _CLOSE = 0.75  # share of the best score; a sentence with a lower score is not quoted
@@ -30,6 +40,8 @@ _CLOSE = 0.75  # share of the best score; a sentence with a lower score is not q
 # answer. Of German questions over English passages, quotation declines a third, and a model answers all.
 _FAR = 0.25
 _WITHOUT_MEANING = "hashing"  # the embedder that compares words and their letters
+_NO_CITATIONS = "the model cited no passage; compare the answer with the hits"
+_PLACED = "the model cited no passage, so the citations were placed where the words of the passages agree"
 _DECLINED = "the model wrote NO_ANSWER, but this text also occurs in a passage, so the answer quotes the best sentences"
 
 
@@ -68,7 +80,11 @@ class _Request:
 class Answerer:
     """Answers questions from search hits. If `model` is None, every answer is extractive: the answer quotes sentences
     of the hits. If the confidence of an extractive answer is below `abstain` (0..1), the answer only says that nothing
-    was found. If `abstain` is 0, only a question without hits gets such an answer."""
+    was found. If `abstain` is 0, only a question without hits gets such an answer.
+
+    `check` is for the text of the model. `report` compares each sentence with the passages that it cites, and lists the
+    sentences that state something else in `Answer.unsupported`. `retry` also asks the model once more, except in a
+    stream, whose pieces were shown before. `off` compares nothing."""
 
     model: LanguageModel | None
     embedder: Embedder | None
@@ -76,6 +92,7 @@ class Answerer:
     temperature: float = 0.3
     max_tokens: int = 512
     abstain: float = 0.1
+    check: str = "retry"
 
     def answer(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None, extractive: bool = False
@@ -101,8 +118,25 @@ class Answerer:
                 reason = error
                 break
             else:
-                return self._checked(request, count, output.visible_text(reply.text), cut=_cut(reply, limit))
+                answer = self._checked(request, count, output.visible_text(reply.text), cut=_cut(reply, limit))
+                return self._asked_again(request, count, [*prompt, ChatMessage("assistant", reply.text)], answer, limit)
         return self._after_failure(request, reason)
+
+    def _asked_again(
+        self, request: _Request, count: int, prompt: Sequence[ChatMessage], answer: Answer, limit: int
+    ) -> Answer:
+        """Ask the model once more if its answer states what the passages do not contain. Return the second answer if it
+        states less of this, and the first answer otherwise."""
+        if not answer.unsupported or self.check != "retry" or self.model is None:
+            return answer
+        prompt = [*prompt, ChatMessage("user", support.finding(answer.unsupported))]
+        try:
+            reply = self.model.complete(prompt, temperature=self.temperature, max_tokens=limit)
+        except LanguageModelError:
+            return answer
+        second = self._checked(request, count, output.visible_text(reply.text), cut=_cut(reply, limit))
+        is_better = second.mode != "extractive" and _claims(second) < _claims(answer)
+        return second if is_better and (second.complete or not answer.complete) else answer
 
     def stream(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None
@@ -188,8 +222,26 @@ class Answerer:
                 request, (*warnings, "the language model returned no text, so the answer quotes the best sentences")
             )
         warnings += _citation_warnings(cited)
-        answer = Answer(cited.text, "llm", cited.citations, tuple(request.hits), tuple(warnings), complete=not cut)
-        return dataclasses.replace(answer, confidence=self._confidence(request))
+        passages = request.passages[:count]
+        if not cited.citations:
+            placed = citations.cite(support.with_citations(cited.text, passages), passages)
+            if placed.citations:
+                cited, warnings = placed, [*warnings, _PLACED]
+            else:
+                warnings.append(_NO_CITATIONS)
+        off = self.check == "off"
+        unsupported = () if off else support.unsupported_sentences(cited.text, passages, request.question)
+        warnings += support.warnings(unsupported)
+        return Answer(
+            cited.text,
+            "llm",
+            cited.citations,
+            tuple(request.hits),
+            tuple(warnings),
+            complete=not cut,
+            confidence=self._confidence(request),
+            unsupported=unsupported,
+        )
 
     def _without_model(self, request: _Request) -> Answer:
         if not request.hits or self.model is not None:
@@ -278,8 +330,10 @@ def _citation_warnings(cited: citations.CitedText) -> Iterator[str]:
         yield f"citations of passages that do not exist were removed: {', '.join(map(str, cited.strays))}"
     if cited.copied:
         yield f"references that the model copied from a passage were removed: {', '.join(map(str, cited.copied))}"
-    if not cited.citations:
-        yield "the model cited no passage; compare the answer with the hits"
+
+
+def _claims(answer: Answer) -> int:
+    return sum(len(sentence.claims) for sentence in answer.unsupported)
 
 
 def _cut(reply: Reply | None, limit: int) -> str:

@@ -1,0 +1,177 @@
+"""Compares the text of a model with the passages that it cites. Numbers, dates, names and quotations of a sentence that
+its passages do not contain are reported. Other words are not compared. Also cites the passages for a text without
+citations, where the words of a sentence and of a passage agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+from agentformer.rag.answer.passages import Passage
+from agentformer.rag.answer.prompts import CITING_WORDS
+from agentformer.text import claims
+from agentformer.text.analysis import QueryTerms
+from agentformer.text.languages import ANY_NUMBER_WORD, detect_language
+from agentformer.text.prompt_quoting import strip_hidden
+from agentformer.text.sentences import sentence_spans
+from agentformer.types import UnsupportedSentence
+
+_MARKERS = re.compile(r"(?:[ \t]*\[(\d{1,3})\])+")
+_MARKER = re.compile(r"\[(\d{1,3})\]")
+_LEADING = re.compile(rf"\s*{_MARKERS.pattern}[ \t]*[.!?]?")
+# "passage 2" names a passage, as a marker does.
+_NAMED_PASSAGE = re.compile(rf"\b{CITING_WORDS}\d{{1,3}}\b", re.IGNORECASE)
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_QUOTATION = re.compile(r"“([^“”\n]+)”|„([^„“”\n]+)[“”]|«([^«»\n]+)»|\"([^\"\n]+)\"|「([^「」\n]+)」")
+_MIN_QUOTED = 3  # words, or 8 letters without spaces; a shorter quotation names or stresses a word
+_MIN_QUOTED_LETTERS = 8
+_ELLIPSIS = re.compile(r"\[?(?:…|\.\.\.)\]?")
+_WORD = re.compile(r"[^\W\d_]+")
+_SHOWN = 3  # sentences that a warning quotes
+_SHOWN_LENGTH = 80  # code points of each
+_END = re.compile(r"\s*[.!?。！？…:;]*\s*\Z")
+_AGREED = 0.6  # share of a sentence's terms that a passage must contain to be cited for it
+_MIN_TERMS = 2  # of this sentence
+
+
+def unsupported_sentences(text: str, passages: Sequence[Passage], question: str) -> tuple[UnsupportedSentence, ...]:
+    """Return the sentences of a model's text that state a number, date, name or quotation which the cited passages do
+    not contain. `[n]` in `text` cites `passages[n - 1]`. A sentence without a citation is compared with all passages.
+    What the question states may be repeated. Names are compared only in the language of a passage, because other
+    languages spell them in another way."""
+    reader = _Reader(passages, question, text)
+    found = []
+    for sentence, cited in _cited_sentences(text):
+        numbers = tuple(n for n in dict.fromkeys(cited) if 1 <= n <= len(passages))
+        if missing := reader.missing(sentence, numbers):
+            found.append(UnsupportedSentence(" ".join(_MARKERS.sub("", sentence).split()), tuple(missing), numbers))
+    return tuple(found)
+
+
+def finding(unsupported: Sequence[UnsupportedSentence]) -> str:
+    """Return the message that reports the unsupported sentences to the model and asks for another answer."""
+    lines = "\n".join(f"- {', '.join(each.claims)}: {each.sentence}" for each in unsupported)
+    return (
+        f"These parts of your answer are not in the passages that it cites:\n{lines}\n"
+        "Write the answer again. State only what the passages say, and cite the passage after each statement. "
+        "If the passages do not hold the answer, write NO_ANSWER and nothing else."
+    )
+
+
+def warnings(unsupported: Sequence[UnsupportedSentence]) -> Iterator[str]:
+    """Yield a sentence for the reader for each unsupported sentence, at most three, and the number of the others."""
+    for each in unsupported[:_SHOWN]:
+        text = each.sentence
+        shown = f"{text[: _SHOWN_LENGTH - 1]}…" if len(text) > _SHOWN_LENGTH else text
+        place = "cited passages" if each.citations else "passages"
+        yield f"not in the {place}: {', '.join(each.claims)} (in the sentence “{shown}”)"
+    if len(unsupported) > _SHOWN:
+        yield f"{len(unsupported) - _SHOWN} more sentences state what is not in the passages"
+
+
+def with_citations(text: str, passages: Sequence[Passage]) -> str:
+    """Return the text with a marker `[n]` at the end of each sentence that the passage n supports: the passage contains
+    most terms of the sentence, and all its numbers, dates and names. Other sentences, and code, are unchanged."""
+    reader = _Reader(passages, "", text)
+    code = [match.span() for match in _CODE.finditer(text)]
+    parts, end = [], 0
+    for span in sentence_spans(text):
+        sentence = text[span.start : span.end]
+        is_code = any(start < span.end and span.start < stop for start, stop in code)
+        if not is_code and (number := reader.agreeing(sentence)):
+            at = span.start + _END.search(sentence).start()  # type: ignore[union-attr] # it matches the empty end
+            parts += [text[end:at], f" [{number}]"]
+            end = at
+    return "".join([*parts, text[end:]])
+
+
+class _Reader:
+    """Reads what passages state, once for each group of passages that a sentence cites."""
+
+    def __init__(self, passages: Sequence[Passage], question: str, text: str) -> None:
+        self._passages = passages
+        self._question = question
+        self._letters = cache(self._letters_of)
+        self._stated = cache(self._stated_of)
+        self._languages = {passage.language for passage in passages}
+        common = next((passage.language for passage in passages if passage.language), "")
+        self._language = detect_language(text) or detect_language(question, common)
+
+    def missing(self, sentence: str, cited: tuple[int, ...]) -> list[str]:
+        """Return the claims of a sentence that the cited passages do not contain. If `cited` is empty, return those
+        that no passage contains."""
+        numbers = cited or tuple(range(1, len(self._passages) + 1))
+        plain = _NAMED_PASSAGE.sub(" ", _MARKERS.sub(" ", _CODE.sub(" ", sentence)))
+        language = detect_language(plain, self._language)
+        found = claims.unsupported_claims(" ".join(plain.split()), self._stated(numbers, language), language)
+        if language not in self._languages:
+            found = [claim for claim in found if not claim.startswith("name ")]
+        return [*found, *self._missing_quotations(plain, numbers)]
+
+    def agreeing(self, sentence: str) -> int:
+        """Return the number of the passage that supports a sentence, or 0."""
+        terms = QueryTerms.of(sentence)
+        best, share = 0, 0.0
+        for number, passage in enumerate(self._passages, 1):
+            stems = frozenset(terms.terms([passage.language]).stems)
+            own = len(stems & passage.stems) / len(stems) if len(stems) >= _MIN_TERMS else 0.0
+            if own > share:
+                best, share = number, own
+        return best if share >= _AGREED and not self.missing(sentence, (best,)) else 0
+
+    def _missing_quotations(self, sentence: str, numbers: tuple[int, ...]) -> Iterator[str]:
+        for match in _QUOTATION.finditer(sentence):
+            quotation = next(filter(None, match.groups()))
+            parts = [_letters(part) for part in _ELLIPSIS.split(quotation)]
+            short = len(quotation.split()) < _MIN_QUOTED
+            if short and (" " in quotation or len(parts[0]) < _MIN_QUOTED_LETTERS or parts[0].isascii()):
+                continue
+            if not all(part in self._letters(numbers) for part in parts):
+                yield f"quotation “{quotation}”"
+
+    def _stated_of(self, numbers: tuple[int, ...], language: str) -> claims.Stated:
+        entries = [self._passages[n - 1].hit.entry for n in numbers]
+        sources = [self._question]
+        for entry in entries:
+            name = f"{entry.source.name}\n{entry.source.label}" if entry.source else ""
+            sources += [strip_hidden(entry.content), entry.context, entry.title, entry.speaker, name]
+        sources.append(_spelled_numbers(sources))
+        return claims.Stated.of(sources, language, [entry.occurred_at for entry in entries if entry.occurred_at])
+
+    def _letters_of(self, numbers: tuple[int, ...]) -> str:
+        return _letters("\n".join([*(self._passages[n - 1].content for n in numbers), self._question]))
+
+
+def _cited_sentences(text: str) -> Iterator[tuple[str, list[int]]]:
+    """Yield the sentences of a text, each with the numbers that it cites. Markers after the end of a sentence belong to
+    this sentence."""
+    text = claims.without_list_numbers(text)
+    sentence, cited = "", list[int]()
+    for span in sentence_spans(text):
+        part = text[span.start : span.end]
+        if sentence and (leading := _LEADING.match(part)):
+            cited += _numbers(leading[0])
+            part = part[leading.end() :].strip()
+            if not part:
+                continue
+        if sentence:
+            yield sentence, cited
+        sentence, cited = part, _numbers(part)
+    if sentence:
+        yield sentence, cited
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in _MARKER.findall(text)]
+
+
+def _spelled_numbers(texts: Iterable[str]) -> str:
+    """Return the digits of the numbers that are written as words: "three cats" gives "3"."""
+    words = {word for text in texts for word in _WORD.findall(text.casefold())}
+    return " ; ".join(sorted(ANY_NUMBER_WORD[word] for word in words & ANY_NUMBER_WORD.keys()))
+
+
+def _letters(text: str) -> str:
+    """Return only the letters and digits of a text, in lower case, because a quotation may change the others."""
+    return "".join(character for character in text.casefold() if character.isalnum())
