@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import PurePosixPath
+from pathlib import PureWindowsPath
 from typing import IO, Annotated, Any, BinaryIO, cast
 
 from flask import Response, json, request, url_for
@@ -29,7 +29,7 @@ from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs, Progress
 from agentformer.jobs.store import Job, Task, any_usable
 from agentformer.rag.documents import Document
-from agentformer.rag.uploads import OnConflict, Origin, numbered
+from agentformer.rag.uploads import OnConflict, Origin, safe_name
 from agentformer.records import fields
 from agentformer.settings import Settings
 from agentformer.tools.document_tools import upload_json
@@ -39,7 +39,6 @@ from agentformer.tools.result_json import document_json
 _FILE = "file"  # the name of the parts that are files
 _ASYNC = "respond-async"
 _PREFER = {"Prefer": f"With `{_ASYNC}` (RFC 7240), the response is 202 at once, and a job reads the files."}
-_MAX_NAME = 255  # characters
 _MAX_FIELDS = 20  # parts of the form that are not files; `UploadForm` has fewer
 _MAX_FIELD_BYTES = 500_000  # of each part that is not a file; these parts are held in memory
 _MAX_METADATA = 100_000  # characters; in UTF-8, they have fewer bytes than `_MAX_FIELD_BYTES`
@@ -115,9 +114,9 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     and the reason of each file. If the same bytes are stored already under the same name, the file is `unchanged`.
     If an uploaded document of the same name has other bytes, `on_conflict` decides, and `replaced` is the id of the
     replaced document. With `on_conflict=fail`, the response is 409 if all files conflict; this value needs the right to
-    read. Files of one request with the same name get numbers. A key without the right to read gets no ids and no data
-    of earlier documents. With the header `Prefer: respond-async`, the response is 202 with a job, and the header
-    `Location` is the URL of the job.
+    read. If files of one request have the same name, all of them are kept, and the names of the further files get
+    numbers. A key without the right to read gets no ids and no data of earlier documents. With the header
+    `Prefer: respond-async`, the response is 202 with a job, and the header `Location` is the URL of the job.
     """
     rag, settings = service.af.rag, service.af.settings
     namespace = grant.namespace(form.namespace)
@@ -125,7 +124,7 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     files = _files_of_request(settings)
     if form.on_conflict == "fail":
         grant.require("read")  # because the response says whether the document exists
-    names = _distinct(_file_name(file.filename) for file in files)
+    names = tuple(_file_name(file.filename) for file in files)
     task = Task(namespace, names, metadata, form.on_conflict)
     streams = [cast(BinaryIO, file.stream) for file in files]
     if _prefers_job():
@@ -133,9 +132,9 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
         location = url_for(f".get {JOB}", job_id=job.id)
         return reply(job.as_json(), 202, {"Location": location, "Preference-Applied": _ASYNC})
     documents, conflicts = [], []
-    for name, stream in zip(task.names, streams, strict=True):
+    for number, (name, stream) in enumerate(zip(names, streams, strict=True)):
         try:
-            document = _ingest(rag, task, name, stream, form.password)
+            document = _ingest(rag, task, number, stream, form.password)
         except Conflict as error:
             conflicts.append(error)
             document = _failed(task, name, str(error))
@@ -157,7 +156,8 @@ class _JobIngest:
         """Ingest one file, and return its document as JSON. If the file is invalid, the document has the status
         `failed`. Raises `StoreError` if the document cannot be stored."""
         try:
-            return document_json(_ingest(self._rag, job.task, name, file, password, progress))
+            number = len(job.documents)  # the files before this one have results
+            return document_json(_ingest(self._rag, job.task, number, file, password, progress))
         except StoreError:
             raise
         except AgentFormerError as error:  # an error that an upload without a job would respond with
@@ -168,23 +168,23 @@ class _JobIngest:
 
 
 def _ingest(
-    rag: RAGTool, task: Task, name: str, file: BinaryIO, password: str | None, progress: Progress | None = None
+    rag: RAGTool, task: Task, number: int, file: BinaryIO, password: str | None, progress: Progress | None = None
 ) -> Document:
-    """Ingest one file, and return its document. If the file or its name is invalid, the document has the status
-    `failed`."""
+    """Ingest the file `number` of an upload, and return its document. If an earlier file of the upload has the same
+    name, both files are kept. If the file or its name is invalid, the document has the status `failed`."""
+    name = task.names[number]
     try:
         if not name:  # else the document would get the name of the job's temporary file
             raise InvalidInput("name", "is missing; give the file a name, such as report.pdf")
-        namespace, metadata = task.namespace, task.metadata
         return rag.upload(
             file,
             name=name,
-            namespace=namespace,
-            metadata=metadata,
+            namespace=task.namespace,
+            metadata=task.metadata,
             password=password,
             progress=progress,
             origin=Origin(),
-            on_conflict=task.on_conflict,
+            on_conflict="keep-both" if name in task.names[:number] else task.on_conflict,
         )
     except InvalidInput as error:
         return _failed(task, name, str(error))
@@ -203,22 +203,15 @@ def _prefers_job() -> bool:
 
 
 def _file_name(path: str | None) -> str:
-    """Return the last part of a path, without characters that are not printable."""
-    name = PurePosixPath((path or "").replace("\\", "/")).name
-    return "".join(letter for letter in name if letter.isprintable())[-_MAX_NAME:]
-
-
-def _distinct(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names, with a number in each name that is already among the names before it, so that two files of one
-    request do not replace each other."""
-    result: list[str] = []
-    for name in names:
-        number, distinct = 1, name
-        while name and distinct in result:
-            number += 1
-            distinct = numbered(name, number)
-        result.append(distinct)
-    return tuple(result)
+    """Return the name for a file of the form, or "" if the file has no name. A relative path keeps its folders. Of an
+    absolute path, only the last part is used, because the folders belong to the computer of the client."""
+    name = path or ""
+    if name.startswith(("/", "\\")) or PureWindowsPath(name).drive:
+        name = name.replace("\\", "/").rpartition("/")[2]
+    try:
+        return safe_name(name)
+    except InvalidInput:
+        return ""
 
 
 def _json_object(field: str, text: str | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Sco
 OnConflict = Literal["replace", "keep-both", "fail"]
 _PAGE = 100  # documents read at a time
 _MAX_NAME = 255  # code points of a name; the limit of common file systems
+_MAX_SUFFIX = 20  # code points of a suffix that a shortened name keeps
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,14 +88,16 @@ def place(backend: MemoryBackend, document: Document, on_conflict: OnConflict) -
     own = stored.of_origin() if document.origin else stored.of_name(document.name)
     same = stored.with_same_bytes(own)
     changed = [entry for entry in own if entry.metadata["status"] == "ready"] if same is None else []
+    if on_conflict == "keep-both" and same is None:  # a file that could not be read is kept too
+        changed = [entry for entry in own if entry.metadata["sha256"] != document.sha256]
     if changed and on_conflict == "fail":
         raise Conflict(
             f"the document {changed[0].content[:200]!r} ({changed[0].id}) is stored with other content; "
             "upload with on_conflict=replace or keep-both, or remove the document first"
         )
     if changed and on_conflict == "keep-both":
-        document, same = stored.copy()
-        own = []
+        document, own = stored.copy()
+        same = stored.with_same_bytes(own)
     elif document.origin and same is None:
         name = own[0].metadata["name"] if own else stored.free_name()  # a new version keeps the name
         document = dataclasses.replace(document, name=name)
@@ -140,13 +143,15 @@ class _Stored:
         same = (e for e in entries if e.metadata["sha256"] == digest and e.metadata["status"] == "ready")
         return next(same, None)
 
-    def copy(self) -> tuple[Document, MemoryEntry | None]:
+    def copy(self) -> tuple[Document, list[MemoryEntry]]:
         """Return the document to store beside the former version. The document has no origin and the first free name
-        with a number. If a former copy has the bytes of the upload, return this copy too."""
+        with a number. If a former copy has the bytes of the upload, return this copy and its name instead."""
         for name in _numbered(self._document.name):
-            same = self.with_same_bytes(self.of_name(name))
-            if same or not self._select(name=name):
-                return dataclasses.replace(self._document, name=name, origin="", root=""), same
+            stored = self._select(name=name)
+            copies = [entry for entry in stored if not entry.metadata.get("origin")]
+            equal = [entry for entry in copies if entry.metadata["sha256"] == self._document.sha256]
+            if equal or not stored:
+                return dataclasses.replace(self._document, name=name, origin="", root=""), equal
         raise AssertionError("there is a name for each number")
 
     def free_name(self) -> str:
@@ -213,7 +218,7 @@ def read_upload(file: Any, name: str, origin: Origin | None, limit: int) -> tupl
     data, file_name = _read_file(file, limit)
     origin = origin or _origin_of(file, name)
     return data, Document(
-        name=_safe_name(name or file_name),
+        name=safe_name(name or file_name),
         namespace=DEFAULT_NAMESPACE,
         status="ready",
         sha256=hashlib.sha256(data).hexdigest(),
@@ -281,13 +286,32 @@ def _read_path(path: Path, limit: int) -> bytes:
         raise InvalidInput("file", f"{str(path)[:200]!r} cannot be read: {error}") from None
 
 
-def _safe_name(name: Any) -> str:
-    """Return the name without unprintable characters and without parts such as `..`. The name is never used as a path.
-    Raises `InvalidInput` if no name is left."""
+def safe_name(name: Any) -> str:
+    """Return the name of a document whose upload has the given name. The name is never used as a path.
+
+    The result has at most 255 characters, all of them printable. It has no parts such as `..`, no empty parts, no
+    backslashes, and no spaces at the ends of its parts. If the given name had to be changed, ` ~` and 8 digits of the
+    hash of the given name stand before the suffix, so that different names remain different. Raises `InvalidInput` if
+    no name is left.
+    """
     if not isinstance(name, str):
         raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
-    printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable()).encode("utf-8", "ignore").decode()
+    printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable())
     parts = [part.strip() for part in printable.split("/") if part.strip() not in ("", ".", "..")]
     if not parts:
         raise InvalidInput("name", "is missing; give the document a name, such as report.pdf")
-    return "/".join(parts)[-_MAX_NAME:]
+    safe = "/".join(parts)
+    return safe if safe == name and len(name) <= _MAX_NAME else _marked(safe, name)
+
+
+def _marked(safe: str, name: str) -> str:
+    """Return the last characters of the name `safe`, with a part of the hash of `name` before the suffix."""
+    suffix = PurePosixPath(safe).suffix
+    if len(suffix) > _MAX_SUFFIX:
+        suffix = ""
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    end = f" ~{digest}{suffix}"
+    stem = safe.removesuffix(suffix)
+    if len(stem) > (most := _MAX_NAME - len(end)):
+        stem = stem[-most:].lstrip("/. ")
+    return f"{stem}{end}".strip()

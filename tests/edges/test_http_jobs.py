@@ -122,6 +122,18 @@ def test_files_without_a_name_are_no_documents_called_by_their_number(client: An
     assert [(d["status"], d["name"]) for d in job["documents"]] == [("failed", ""), ("ready", "ok.txt")]
 
 
+def test_the_files_of_a_job_with_the_same_name_are_all_kept(client: Any) -> None:
+    other = send(client, (b"Boats are lifted in October.", "z (2).txt"), prefer="").json["documents"][0]
+    files = ((KEYS, "z.txt"), (KEYS + b" And the doors.", "z.txt"))
+    for unchanged in (False, True):
+        job = until(client, send(client, *files).headers["Location"])
+        assert [(d["name"], d["unchanged"]) for d in job["documents"]] == [
+            ("z.txt", unchanged),
+            ("z (3).txt", unchanged),
+        ]
+    assert client.get(f"/api/rag/documents/{other['id']}").json["name"] == "z (2).txt"
+
+
 @pytest.mark.parametrize(
     ("prefer", "status"),
     [

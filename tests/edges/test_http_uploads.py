@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import threading
@@ -89,22 +90,28 @@ def test_a_file_over_the_limit_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_a_hostile_file_name_is_only_a_name(client: Any, tmp_path: Path) -> None:
+    """A name that must be changed gets a part of the hash of the name that the client sent."""
     names = [
-        ("../../etc/passwd.txt", "passwd.txt"),
-        ("..\\\\..\\\\boot.txt", "boot.txt"),  # escaped, as a quoted string in a header is
-        ("/etc/keys.txt", "keys.txt"),
-        ("a\0b.txt", "ab.txt"),
-        ("\x1b[2Jkeys.txt", "[2Jkeys.txt"),
-        ("n" * 300 + ".txt", "n" * 251 + ".txt"),
-        ("avain 🔑.txt", "avain 🔑.txt"),
-        ("con.txt", "con.txt"),
-        ("' OR 1=1; --.txt", "' OR 1=1; --.txt"),
+        ("../../etc/passwd.txt", "etc/passwd ~{}.txt", "../../etc/passwd.txt"),
+        ("..\\\\..\\\\boot.txt", "boot ~{}.txt", "..\\..\\boot.txt"),  # escaped, as a quoted string in a header is
+        ("/etc/keys.txt", "keys.txt", ""),
+        ("C:\\\\Users\\\\aino\\\\plan.txt", "plan.txt", ""),
+        ("a\0b.txt", "ab ~{}.txt", "a\0b.txt"),
+        ("\x1b[2Jkeys.txt", "[2Jkeys ~{}.txt", "\x1b[2Jkeys.txt"),
+        ("n" * 300 + ".txt", "n" * 241 + " ~{}.txt", "n" * 300 + ".txt"),
+        ("n" * 301 + ".txt", "n" * 241 + " ~{}.txt", "n" * 301 + ".txt"),
+        ("notes/2024/rules.txt", "notes/2024/rules.txt", ""),
+        ("notes/2025/rules.txt", "notes/2025/rules.txt", ""),
+        ("avain 🔑.txt", "avain 🔑.txt", ""),
+        ("con.txt", "con.txt", ""),
+        ("' OR 1=1; --.txt", "' OR 1=1; --.txt", ""),
     ]
     before = {*tmp_path.parent.rglob("*.txt")}
-    for number, (name, stored) in enumerate(names):
+    expected = [stored.format(hashlib.sha256(hashed.encode()).hexdigest()[:8]) for _, stored, hashed in names]
+    for number, ((name, _, _), stored) in enumerate(zip(names, expected, strict=True)):
         made = raw(client, part(name, KEYS + str(number).encode()) + b"--x--\r\n")
         assert (made.status_code, made.json["documents"][0]["name"]) == (201, stored)
-    assert {*listed(client)} == {stored for _, stored in names}
+    assert listed(client) == expected
     assert {*tmp_path.parent.rglob("*.txt")} == before
 
 
@@ -127,9 +134,26 @@ def test_files_of_one_request_with_the_same_name_are_all_stored(client: Any) -> 
     assert [(d["name"], d["status"], d["unchanged"], d["replaced"]) for d in made] == [
         ("a.txt", "ready", False, ""),
         ("a (2).txt", "ready", False, ""),
-        ("a (3).txt", "ready", False, ""),
+        ("a.txt", "ready", True, ""),
     ]
-    assert listed(client) == ["a.txt", "a (2).txt", "a (3).txt"]
+    assert listed(client) == ["a.txt", "a (2).txt"]
+
+
+@pytest.mark.parametrize("on_conflict", ["replace", "keep-both", "fail"])
+def test_a_second_file_of_a_name_replaces_no_stored_document(client: Any, on_conflict: str) -> None:
+    other = upload(client, (b"Boats are lifted in October.", "z (2).txt"), (b"\0" * 9000, "z (3).txt"))
+    assert other.status_code == 201
+    for again in (False, True):
+        files = ((KEYS, "z.txt"), (KEYS + b" And the doors.", "z.txt"), (b"\0" * 9001, "z.txt"))
+        made = upload(client, *files, on_conflict=on_conflict).json["documents"]
+        assert [(d["name"], d["status"], d["unchanged"]) for d in made] == [
+            ("z.txt", "ready", again),
+            ("z (4).txt", "ready", again),
+            ("z (5).txt", "failed", False),
+        ]
+        assert listed(client)[:2] == ["z (2).txt", "z (3).txt"] and len(listed(client)) == 5
+    texts = [client.get(f"/api/rag/documents/{d['id']}/content").data for d in made[:2]]
+    assert texts == [KEYS, KEYS + b" And the doors."]
 
 
 def test_a_replacement_is_reported_and_can_be_refused_or_avoided(client: Any) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from itertools import islice
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentformer.errors import InvalidInput
 from agentformer.rag import ingest
 from agentformer.rag.documents import Document
-from agentformer.rag.uploads import Origin, _origin_of, _read_file, _safe_name, _with_folders, checked_on_conflict
+from agentformer.rag.uploads import Origin, _origin_of, _read_file, _with_folders, checked_on_conflict, safe_name
 from agentformer.types import DocumentText, Page, Source, Span
 
 
@@ -47,17 +50,39 @@ def test_a_path_that_is_no_readable_file_is_refused(tmp_path: Path) -> None:
             _read_file(path, 5)
 
 
-def test_a_name_keeps_its_last_255_printable_characters() -> None:
-    for given, name in (
+def test_a_name_that_must_be_changed_gets_a_part_of_its_hash() -> None:
+    for original, name in (
         ("a.txt", "a.txt"),
-        (" 2024 \\ ./../rules\x00.pdf ", "2024/rules.pdf"),
-        ("/etc//passwd/", "etc/passwd"),
-        ("x" + "y" * 255, "y" * 255),
+        ("2024/rules (2).pdf", "2024/rules (2).pdf"),
+        ("x" * 251 + ".txt", "x" * 251 + ".txt"),
+        (" 2024 \\ ./../rules\x00.pdf ", "2024/rules ~{}.pdf"),
+        ("/etc//passwd/", "etc/passwd ~{}"),
+        ("x" + "y" * 255, "y" * 245 + " ~{}"),
+        ("x" * 252 + ".txt", "x" * 241 + " ~{}.txt"),
+        ("a." + "y" * 300, "y" * 245 + " ~{}"),
+        ("." * 300 + "/a", "a ~{}"),
+        ("." * 300, "~{}"),
+        ("\ud800.env", ".env ~{}"),
     ):
-        assert _safe_name(given) == name
-    for given in ("", "..", " / ", "\x00", 7):
+        digest = hashlib.sha256(original.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        assert safe_name(original) == name.format(digest)
+    for nameless in ("", "..", " / ", "\x00", 7):
         with pytest.raises(InvalidInput, match="name: "):
-            _safe_name(given)
+            safe_name(nameless)
+
+
+@given(st.lists(st.text("a. /\\\t~é\u200b\ud800", min_size=1) | st.sampled_from(["y" * 300, "z/" * 150]), max_size=4))
+def test_different_names_remain_different_and_a_safe_name_is_not_changed(pieces: list[str]) -> None:
+    names = {}
+    for original in {"".join(pieces), "".join(pieces[::-1]), *pieces}:
+        try:
+            names[original] = safe_name(original)
+        except InvalidInput:
+            assert not set(original) - set("./\\ \t\u200b\ud800")
+    assert len(set(names.values())) == len(names)
+    for name in names.values():
+        assert safe_name(name) == name and len(name) <= 255 and name.isprintable()
+        assert not {"", ".", ".."} & {part.strip() for part in name.split("/")}
 
 
 def test_a_name_is_made_unique_with_folders_and_then_with_numbers() -> None:
