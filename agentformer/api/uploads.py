@@ -55,7 +55,7 @@ class UploadForm(ParameterModel):
     namespace: Namespace = None
     metadata: Annotated[str, Field(max_length=_MAX_METADATA, json_schema_extra=_OBJECT)] | None = Field(
         default=None,
-        description="A JSON object. A question can select documents by these values (see `filters`).",
+        description="A JSON object. A question can select documents by these values (see `metadata` of a question).",
         examples=['{"site": "north"}'],
     )
     password: Annotated[str, Field(max_length=_MAX_PASSWORD)] | None = Field(

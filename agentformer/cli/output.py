@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # exit code that shells use after Ctrl-C
 READER_GONE = 141  # exit code that shells use after a closed pipe
 CLOSED = "standard output is closed"
+_NEAREST = 160  # code points of a passage that does not answer a question
 EXCERPT = 300  # at most this many code points of a text are shown
 # Characters that move a cursor, change colors, or reverse the reading direction.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -211,9 +212,11 @@ def excerpt(text: str) -> str:
 
 def print_answer(answer: Answer) -> None:
     """Print an answer, its warnings and its citations. The text of an extractive answer consists of the quotes, so the
-    citations then show only the pages."""
+    citations then show only the pages. If no passage answers the question, the nearest passages are listed."""
     print_warnings(answer.warnings)
     say(answer.text)
+    if answer.mode == "none" and answer.hits:
+        _print_nearest(answer)
     if answer.citations:
         quoted = answer.mode == "extractive" and answer.confidence  # a model states no confidence
         say(f"\n({answer.mode}{f', confidence {answer.confidence:.2f}' if quoted else ''})")
@@ -222,6 +225,24 @@ def print_answer(answer: Answer) -> None:
         label = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
         quote = "" if answer.mode == "extractive" else f": {' '.join(citation.quote.split())}"
         say(f"[{citation.number}] {citation.document}{page}{label}{quote}")
+
+
+def _print_nearest(answer: Answer) -> None:
+    """Print the place and the beginning of each passage that was found, so that the reader can judge the passages."""
+    sure = "" if answer.confidence is None else f" (confidence {answer.confidence:.2f})"
+    say(f"\nThe nearest passages{sure} probably do not answer the question:")
+    for hit in answer.hits:
+        entry = hit.entry
+        start, end = hit.span or (0, len(entry.content))
+        text = " ".join(entry.content[start:end].split())
+        say(f"  {place_of(entry)}: {text if len(text) <= _NEAREST else f'{text[:_NEAREST]}…'}")
+
+
+def place_of(entry: MemoryEntry) -> str:
+    """Return the document and the page of a passage. Return the id of an entry that is not from a document."""
+    if entry.source is None:
+        return entry.id
+    return f"{entry.source.name}, page {entry.source.page}" if entry.source.page else entry.source.name
 
 
 def interval_text(interval: Interval, sign: str = "") -> str:

@@ -47,7 +47,7 @@ _TRIES = 3  # to read the snapshot while another process replaces it
 def verify_words(folder: Path, database: Database, damaged: Collection[int]) -> Findings:
     """Compare the word index in the memory folder with the records. Return the findings. Entries with a number in
     `damaged` are not compared."""
-    findings = Findings("words", "the word index contains the terms of all entries", "the next search rebuilds it")
+    findings = Findings("words", "each searched text is in the word index", "the next search rebuilds it")
     words = _open_words(folder / WORDS_FOLDER, database.store_id, findings)
     if words is not None:
         with database.reading() as connection, findings.reading(sqlite3.DatabaseError):
@@ -60,9 +60,7 @@ def verify_snapshot(
 ) -> Findings:
     """Compare the snapshot of the vector index with the records. Return the findings. Entries with a number in
     `damaged` and vectors with a number in `damaged_vectors` are not compared."""
-    findings = Findings(
-        "snapshot", "the saved vector index contains the vectors of all entries", "the next search rebuilds it"
-    )
+    findings = Findings("snapshot", "each vector is in the saved vector index", "the next search rebuilds it")
     files = _read_snapshot(folder, findings)
     if files is None:
         return findings

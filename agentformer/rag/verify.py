@@ -56,7 +56,7 @@ class _Survey:
     def __init__(self, backend: MemoryBackend, *, sound: bool) -> None:
         """Read and check all documents of the backend. `sound` is True if the checks of the backend itself found no
         damage."""
-        what = "each document has all its pages and chunks, and the text of each chunk is in its page"
+        what = "each document has all its pages and chunks, with their text unchanged"
         self.documents = Findings("documents", what, _INGEST_AGAIN)
         advice = (
             "move these pages and chunks into a file with `agentformer doctor --repair`, then ingest the document again"
@@ -228,7 +228,7 @@ def _absent_digests(backend: MemoryBackend) -> set[str]:
 def _verify_uploads(store: StoreParts, files: Sequence[Path], absent: set[str], survey: _Survey) -> Findings:
     """Report the files in the upload folder that belong to no document and to no upload. These files are kept, because
     a lost document can be ingested again from its file, and because another memory may use the same folder."""
-    findings = Findings("uploads", "uploaded files without a document are reported", "", len(files))
+    findings = Findings("uploads", "each file in the upload folder belongs to a document", "", len(files))
     if survey.documents.incomplete:
         findings.note("uploaded files were not checked, because some documents cannot be read")
         return findings
@@ -264,7 +264,7 @@ def _state(file: Path) -> os.stat_result | None:
 
 
 def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
-    findings = Findings("waiting", "all entries are embedded", "`agentformer reindex` embeds them")
+    findings = Findings("waiting", "each entry is embedded", "`agentformer reindex` embeds them")
     with findings.reading():
         names = backend.namespaces()
         findings.looked_at = sum(backend.count(Scope(name, include_archived=True)) for name in names)
@@ -280,7 +280,7 @@ def _verify_jobs(store: StoreParts) -> Findings:
     """Check that the database of background uploads can be read. If this database does not exist, there is nothing to
     check."""
     advice = "stop the servers, delete this database, and send the waiting uploads again"
-    findings = Findings("jobs", "the database of background uploads can be read", advice)
+    findings = Findings("jobs", "each background upload can be read", advice)
     path = store.index_dir / JOBS_FILE
     if not path.exists():
         return findings

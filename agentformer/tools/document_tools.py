@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from agentformer.access.grant import Grant
 from agentformer.errors import InvalidInput
@@ -21,6 +21,7 @@ from agentformer.tools.rag_tool import ChunkFilters, RAGTool
 from agentformer.tools.result_json import brief_document_json, citation_json, document_json, passage_json
 
 _PASSAGE = 1_500  # characters of a passage that is returned with an answer; few chunks are longer
+_NAMES_OF_METADATA = AliasChoices("metadata", "filters")  # the second name is the former one
 _NO_QUOTE = "No single sentence answers this; read the passages."
 
 
@@ -70,14 +71,17 @@ class DocumentTools:
         caller: Caller,
         question: Annotated[str, Field(min_length=1, description="The question, in plain words.")],
         top_k: Annotated[int, Field(ge=1, le=20, description="Passages to answer from.")] = 3,
-        filters: Annotated[dict[str, Any] | None, Field(description="Only documents with these metadata.")] = None,
+        metadata: Annotated[
+            dict[str, Any] | None,
+            Field(description="Only documents with these metadata.", validation_alias=_NAMES_OF_METADATA),
+        ] = None,
         since: Since = None,
         until: Until = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Answer a question from the uploaded documents, with exact quotes. Cite the document and the page of each
         quote."""
-        scope: ChunkFilters = {"namespace": caller.namespace_for(namespace), "filters": filters}
+        scope: ChunkFilters = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
         scope |= {"since": since, "until": until}
         answer = self._rag.query(question, top_k=top_k, extractive=caller.extractive, **scope)
         no_quote = caller.extractive and answer.mode == "none" and answer.hits

@@ -63,7 +63,8 @@ class ChunkFilters(TypedDict, total=False):
     "default". Any other key that is not given allows every value."""
 
     namespace: str
-    filters: Mapping[str, Any] | None  # the metadata of a document must have these values
+    metadata: Mapping[str, Any] | None  # the metadata of a document must have these values
+    filters: Mapping[str, Any] | None  # the former name of `metadata`
     document_id: str | None
     since: date | str | None  # inclusive; a document has the time when it was stored
     until: date | str | None  # exclusive for a time, inclusive for a whole day
@@ -209,9 +210,10 @@ class RAGTool:
         `max_tokens` (1..4096) limits the answer of a language model. If `extractive` is true, no language model is
         called, and the answer consists of quotes.
 
-        `scope` contains filters: `namespace`, `filters` (the metadata of a document must have equal values under these
-        keys), `document_id` (only this document), `since` and `until` (only documents that were stored in this period;
-        see `MemoryManager.search`). Raises `InvalidInput` for an empty question, and for an invalid filter.
+        `scope` contains filters: `namespace`, `metadata` (the metadata of a document must have equal values under these
+        keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only documents that
+        were stored in this period; see `MemoryManager.search`). Raises `InvalidInput` for an empty question, and for an
+        invalid filter.
         """
         max_tokens = _checked_tokens(max_tokens)
         hits, stopwatch = self._search(question, top_k, scope)
@@ -289,10 +291,13 @@ class RAGTool:
         _check_question(question, self._limits.max_question_chars)
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
         since, until = fields.period(given.get("since"), given.get("until"))
+        metadata = "metadata" if given.get("filters") is None else "filters"
+        if metadata == "filters" and given.get("metadata") is not None:
+            raise InvalidInput("filters", "is another name of `metadata`; give only `metadata`")
         chunks = Scope(
             fields.name("namespace", given.get("namespace", DEFAULT_NAMESPACE)),
             kinds=("chunk",),
-            metadata=fields.metadata(given.get("filters"), "filters"),
+            metadata=fields.metadata(given.get(metadata), metadata),
             document_id=fields.optional_name("document_id", given.get("document_id")),
             since=since,
             until=until,

@@ -105,6 +105,9 @@ def found(told: Any) -> dict[str, Any]:
 def test_a_memory_that_is_whole_is_well(folder: Path, run: Invoke, shown: Shown) -> None:
     done = run("doctor")
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "no problems found")
+    lines = done.stdout.splitlines()[:-1]
+    assert all(line.startswith("OK") and " checked): each " in line for line in lines), lines
+    assert "OK        originals (1 checked): each document has its unchanged original file" in lines
     told = shown("doctor")
     looked_at = {check["name"]: check["looked_at"] for check in told["checks"]}
     assert told["well"] and looked_at.pop("database") > 10 and looked_at.pop("facts") > 0
@@ -152,6 +155,11 @@ def test_what_is_broken_is_found_where_it_is_and_left_as_it_is(folder: Path, run
     assert where in found(told) and any(said in text for text in found(told)[where]["findings"]), found(told)
     shown = run("doctor")
     assert (shown.exit_code, "FOUND" in shown.stdout, said in shown.stdout) == (1, True, True)
+    lines = shown.stdout.splitlines()
+    assert lines[-1].endswith("; each line below FOUND ends with what to do")
+    ((number, line),) = [(n, line) for n, line in enumerate(lines) if line.startswith(f"FOUND     {where} (")]
+    assert " checked, " in line and " wrong): each " in line
+    assert all("`" in told or "again" in told for told in lines[number + 1 : number + 2]), lines
     assert {path: path.read_bytes() for path in (folder / "u").rglob("*.bin")} == before
 
 
@@ -188,6 +196,7 @@ def test_a_file_of_no_document_is_reported_and_never_deleted(folder: Path, run: 
         done = run(*command)
         assert done.exit_code == 0, done.output
         if command[0] == "doctor":
+            assert any(line.startswith("NOTE      uploads (") for line in done.stdout.splitlines())
             assert done.stdout.splitlines()[-1] == "no problems found"
             told = f"2 files (20 bytes) in {folder / 'u'} without a document: ab/{'ab' * 32}.bin, notes.txt"
             assert told in done.stdout

@@ -109,3 +109,19 @@ def test_a_wrong_path_of_questions_is_refused_before_a_memory_is_opened(
     said = "does not exist" if name.startswith("nosuch") else "is not a text file in UTF-8"
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"{tmp_path / name} {said}" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--stream",)])
+def test_an_unanswered_question_shows_the_nearest_passages(
+    tmp_path: Path, run: Invoke, shown: Shown, options: tuple[str, ...]
+) -> None:
+    text = "The boat shed is painted red every spring by volunteers of the club. "
+    (tmp_path / "shed.txt").write_text(text * 6)
+    shown("ingest", str(tmp_path / "shed.txt"))
+    question = "Who invented the quantum boat telescope in Antarctica?"
+    told = shown("ask", question)
+    assert (told["mode"], len(told["hits"]), told["confidence"] < 0.1) == ("none", 1, True)
+    lines = run("ask", question, *options).stdout.splitlines()
+    assert lines[0] == told["answer"]
+    at = lines.index(f"The nearest passages (confidence {told['confidence']:.2f}) probably do not answer the question:")
+    assert [line[:29] for line in lines[at + 1 :]] == ["  shed.txt, page 1: The boat "] and lines[-1].endswith("…")

@@ -60,8 +60,12 @@ def test_namespace_and_metadata_come_from_the_form(client: Any) -> None:
     ask = {"question": "Who keeps the keys?"}
     assert client.post("/api/rag/query", json=ask).json["mode"] == "none"
     assert client.post("/api/rag/query", json={**ask, "namespace": "ours"}).json["mode"] == "extractive"
-    filtered = {**ask, "namespace": "ours", "filters": {"site": "south"}}
+    filtered = {**ask, "namespace": "ours", "metadata": {"site": "south"}}
     assert client.post("/api/rag/query", json=filtered).json["hits"] == []
+    for name in ("metadata", "filters"):  # the present and the former name
+        for site, count in (("north", 1), ("south", 0)):
+            answer = client.post("/api/rag/query", json={**ask, "namespace": "ours", name: {"site": site}})
+            assert len(answer.json["hits"]) == count
     for period, count in (({"since": "2020-01-01"}, 1), ({"until": "2020-01-01"}, 0)):
         answer = client.post("/api/rag/query", json={**ask, "namespace": "ours", **period})
         assert len(answer.json["hits"]) == count
@@ -71,7 +75,7 @@ def test_namespace_and_metadata_come_from_the_form(client: Any) -> None:
 
 def test_invalid_input_is_a_problem_document_that_names_the_field(client: Any) -> None:
     filters = {"a": {"b": int("9" * 400)}}
-    for body in ({"question": " "}, {"question": "x", "filters": filters}):
+    for body in ({"question": " "}, {"question": "x", "metadata": filters}):
         answer = client.post("/api/rag/query", json=body)
         assert (answer.status_code, answer.content_type) == (400, "application/problem+json")
         assert (answer.json["type"], answer.json["title"]) == ("urn:agentformer:problem:invalid-input", "Invalid input")
@@ -80,7 +84,7 @@ def test_invalid_input_is_a_problem_document_that_names_the_field(client: Any) -
 
 
 def test_optional_fields_may_be_null(client: Any) -> None:
-    names = ("top_k", "namespace", "filters", "max_tokens", "stream")
+    names = ("top_k", "namespace", "metadata", "max_tokens", "stream")
     answer = client.post("/api/rag/query", json={"question": "Who?\x00", **dict.fromkeys(names)})
     assert (answer.status_code, answer.json["mode"]) == (200, "none")
 

@@ -201,6 +201,7 @@ CONSTRAINTS: list[tuple[type[BaseModel], dict[str, Any], dict[str, list[Any]]]] 
         {
             "question": [[], "", "  ", None],
             "top_k": ["3", 0, 10_001],
+            "metadata": [[1], {f"k{n}": 1 for n in range(101)}],
             "filters": [[1], {f"k{n}": 1 for n in range(101)}],
             "max_tokens": [0, 4097],
             "stream": ["true"],

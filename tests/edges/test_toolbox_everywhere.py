@@ -168,7 +168,7 @@ def test_a_document_is_uploaded_listed_answered_from_and_replaced(call: Opened) 
     uploaded = call("rag_upload", name="keys.md", text=text, metadata={"site": "north"})["document"]
     assert (uploaded["status"], uploaded["pages"], uploaded["metadata"]) == ("ready", 1, {"site": "north"})
 
-    told = call("rag_query", question="Where does the spare key of the crane hang?", filters={"site": "north"})
+    told = call("rag_query", question="Where does the spare key of the crane hang?", metadata={"site": "north"})
     assert "red cupboard" in told["answer"]
     assert told["mode"] == "extractive"
     citation = told["citations"][0]

@@ -166,9 +166,15 @@ def test_nothing_crosses_a_namespace(af: agentformer.AgentFormer) -> None:
 def test_filters_choose_by_metadata_given_at_upload(af: agentformer.AgentFormer) -> None:
     af.rag.upload(f"{KEYS} North.".encode(), name="north.txt", metadata={"site": "north", "year": 2026})
     af.rag.upload(f"{KEYS} South.".encode(), name="south.txt", metadata={"site": "south", "year": 2026})
-    answer = af.rag.query("Where are the keys?", filters={"site": "south", "year": 2026})
+    answer = af.rag.query("Where are the keys?", metadata={"site": "south", "year": 2026})
     assert {hit.entry.source.name for hit in answer.hits} == {"south.txt"}
-    assert af.rag.query("Where are the keys?", filters={"year": "2026"}).mode == "none"
+    assert af.rag.query("Where are the keys?", metadata={"year": "2026"}).mode == "none"
+    former = af.rag.query("Where are the keys?", filters={"site": "south", "year": 2026})  # the former name
+    assert former.citations == answer.citations
+    for wrong, field in (({"filters": {}, "metadata": {}}, "filters"), ({"metadata": []}, "metadata")):
+        with pytest.raises(InvalidInput) as refused:
+            af.rag.query("Where are the keys?", **wrong)  # type: ignore[arg-type]
+        assert refused.value.field == field
 
 
 def test_a_question_without_any_hit_is_answered_in_its_own_language(af: agentformer.AgentFormer) -> None:

@@ -91,7 +91,8 @@ def test_an_unknown_tool_is_told_which_there_are(af: AgentFormer) -> None:
 def test_metadata_that_cannot_be_kept_is_corrected_and_nothing_is_kept(af: AgentFormer, metadata: Any) -> None:
     for name, more in (("memory_add", {"content": "x"}), ("rag_upload", {"name": "a.txt", "text": "x"})):
         assert run(af, name, {**more, "metadata": metadata}).text.startswith("metadata: ")
-    assert run(af, "rag_query", {"question": "x", "filters": metadata}).text.startswith("filters: ")
+    for name in ("metadata", "filters"):  # the present and the former name
+        assert run(af, "rag_query", {"question": "x", name: metadata}).text.startswith("metadata: ")
     assert af.backend.count(agentformer.Scope()) == 0
 
 

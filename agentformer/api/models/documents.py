@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from agentformer.api.models import Cursor, Day, Limit, Namespace, Next, ResponseModel, Text, Tier
 from agentformer.api.request import ParameterModel, RequestModel
@@ -31,10 +31,12 @@ class Question(RequestModel):
         description="The number of passages to use for the answer. The default is a setting of the server, normally 3.",
     )
     namespace: Namespace = None
-    filters: dict[str, Any] | None = Field(
+    metadata: dict[str, Any] | None = Field(
         default=None,
         max_length=100,
-        description="Answer only from documents with these values in their metadata.",
+        validation_alias=AliasChoices("metadata", "filters"),
+        description="Answer only from documents with these values in their metadata. The former name `filters` is also "
+        "accepted.",
         examples=[{"site": "north"}],
     )
     since: Day | None = Field(

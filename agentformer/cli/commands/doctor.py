@@ -176,14 +176,19 @@ def _summary(checks: Sequence[Check], left: int, lost: int) -> str:
     if lost:
         return f"found: {left}; repaired: {repaired - lost}; lost, unless a backup has it: {lost}"
     if left:
-        return f"found: {left}" + (f"; repaired: {repaired}" if repaired else "")
+        mended = f"; repaired: {repaired}" if repaired else ""
+        return f"found: {left}{mended}; each line below FOUND ends with what to do"
     return f"no problems left; repaired: {repaired}" if repaired else "no problems found"
 
 
 def _print_checks(checks: Sequence[Check]) -> None:
     for check in checks:
-        state = "OK" if not check.found else "repaired" if check.mended >= check.found else "FOUND"
-        say(f"{state:10}{check.name}: {check.asked} ({check.looked_at})")
+        state = "OK" if not check.findings else "NOTE"  # a note is no damage
+        counts = f"{check.looked_at} checked"
+        if check.found:
+            state = "repaired" if check.mended >= check.found else "FOUND"
+            counts += f", {check.found} wrong" + (f", {check.mended} repaired" if check.mended else "")
+        say(f"{state:10}{check.name} ({counts}): {check.asked}")
         for finding in check.findings:
             say(f"{'':10}{finding}")
         if check.found > len(check.findings):

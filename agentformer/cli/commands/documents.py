@@ -128,7 +128,7 @@ def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json:
     """
     place, name = {"top_k": top_k, "namespace": namespace, **filters_of(options)}, options.pop("document")
     with open_existing(**options) as af:
-        place |= {"filters": place.pop("metadata"), "document_id": document_id_of(af, name, namespace)}
+        place["document_id"] = document_id_of(af, name, namespace)
         if stream:
             with closing(af.rag.stream(question, **place)) as events:
                 complete = _print_stream(events, as_json)

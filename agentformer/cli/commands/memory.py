@@ -23,7 +23,16 @@ from agentformer.cli.inputs import (
     source_of,
     text_of,
 )
-from agentformer.cli.output import excerpt, print_entries, print_json, print_result, print_table, print_warnings, say
+from agentformer.cli.output import (
+    excerpt,
+    place_of,
+    print_entries,
+    print_json,
+    print_result,
+    print_table,
+    print_warnings,
+    say,
+)
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.context.plan import Context, ContextReport
@@ -321,9 +330,7 @@ def _print_hits(
         return
     print_warnings(hits.warnings)
     for hit, ranks in zip(hits, explain_ranks(hits), strict=True):
-        source = hit.entry.source
-        origin = f"{source.name}, page {source.page}" if source else hit.entry.id
-        say(f"{hit.score:.3f}  {origin}\n       {excerpt(hit.entry.content)}")
+        say(f"{hit.score:.3f}  {place_of(hit.entry)}\n       {excerpt(hit.entry.content)}")
         if explain:
             say(f"       {ranks}")
     if not hits:

@@ -107,7 +107,7 @@ def verify_windows(
     unavailable. Entries with a number in `damaged` are not verified."""
     findings = Findings(
         "windows",
-        "the windows (embedded parts) of each entry cover its text and have vectors, or the entry waits to be embedded",
+        "each searched text is embedded completely, or waits to be embedded",
     )
     findings.advice = "run `agentformer doctor --repair` to embed the entry again"
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
@@ -132,7 +132,7 @@ def verify_windows(
 def verify_vectors(connection: sqlite3.Connection) -> Findings:
     """Verify that each vector has a correct checksum, the dimension of its embedding space, and the length 1. The key
     of each finding is a `DamagedRow` that contains the number of the vector."""
-    findings = Findings("vectors", "each vector has a correct checksum, the dimension of its space, and the length 1")
+    findings = Findings("vectors", "each vector has the correct checksum, dimension and length")
     findings.advice = "run `agentformer doctor --repair` to delete the vector and embed its text again"
     with findings.reading(sqlite3.DatabaseError):
         dimensions = _dimensions(connection)

@@ -34,9 +34,7 @@ _MAX_NUM = 2**62  # above every number of a row
 REFERRING_TABLES = ("history", "pending", "moving", "vectors")
 
 
-SUPERSEDED = (
-    "each superseded entry leads to an entry that is not superseded, and that is found or replaced by a summary"
-)
+SUPERSEDED = "each superseded entry leads to a newer entry that searches find, or to the summary of this entry"
 
 
 class DamagedRow(NamedTuple):
@@ -57,7 +55,7 @@ def database(connection: sqlite3.Connection) -> Findings:
     """Run SQLite's own check of the database file, and check that rows do not refer to missing rows. The key of a
     finding is "index" for a damaged index, "pages" for other damage of the file, and "unread" if another error stopped
     the check. For a row that refers to a missing row, the key is the name of its table."""
-    findings = Findings("database", "the database file passes SQLite's integrity check")
+    findings = Findings("database", "each page of the database file passes SQLite's integrity check")
     try:
         findings.looked_at = int(connection.execute("PRAGMA page_count").fetchone()[0])
         for problem in _sqlite_problems(connection, findings):
@@ -88,18 +86,25 @@ def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list
 
 def entries(connection: sqlite3.Connection) -> Findings:
     """Check the checksums of all entries. The keys of the findings are `DamagedRow` objects."""
-    return _check_rows(connection, Findings("entries", "entries: checksums match"), damaged_entries, "entries")
+    return _check_rows(
+        connection, Findings("entries", "each entry has the correct checksum"), damaged_entries, "entries"
+    )
 
 
 def history(connection: sqlite3.Connection) -> Findings:
     """Check the checksums of all former versions of entries. The keys of the findings are `DamagedRow` objects."""
-    return _check_rows(connection, Findings("history", "former versions: checksums match"), damaged_history, "history")
+    return _check_rows(
+        connection,
+        Findings("history", "each former version of an entry has the correct checksum"),
+        damaged_history,
+        "history",
+    )
 
 
 def metadata(connection: sqlite3.Connection) -> Findings:
     """Check the checksums of the store's metadata and of the descriptions of its embedding spaces. The keys of the
     findings are `DamagedRow` objects."""
-    findings = Findings("facts", "metadata: checksums match")
+    findings = Findings("facts", "each value that describes the memory itself has the correct checksum")
     return _check_rows(connection, findings, damaged_metadata, "spaces", "meta")
 
 
@@ -118,7 +123,7 @@ def _check_rows(
 def links(connection: sqlite3.Connection) -> Findings:
     """Check that an entry is archived if it was archived for a summary, and that the summary exists and is current. The
     keys of the findings are the row numbers of entries without such a summary."""
-    findings = Findings("links", "the originals of each current summary are archived")
+    findings = Findings("links", "each entry that a summary replaces is archived")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE archived_by IS NOT NULL")
         rows = connection.execute(
@@ -153,7 +158,7 @@ def lost_text(entry: MemoryEntry) -> str:
 def changes(connection: sqlite3.Connection) -> Findings:
     """Check that the change feed, which indexes read, lists every entry. The keys of the findings are the row numbers
     of the missing entries. The key 0 means that the newest change and the newest token do not belong together."""
-    findings = Findings("changes", "each entry is in the change feed, and the newest change has a token")
+    findings = Findings("changes", "each entry is in the list of changes, which the indexes follow")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "changes")
         query = "SELECT num, id FROM entries WHERE NOT EXISTS (SELECT 1 FROM changes WHERE changes.entry = entries.num)"
@@ -173,7 +178,7 @@ def leases(connection: sqlite3.Connection) -> Findings:
     """Check that the remaining time of each lease is not longer than the duration for which the lease was taken. A
     lease that fails this check was taken by a process with a wrong clock. The keys of the findings are the names of
     leases."""
-    findings = Findings("leases", "no lease lasts longer than the time for which it was taken")
+    findings = Findings("leases", "each lease (the lock of a running task) ends in time")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "leases")
         moment = time.time_ns() // 1_000

@@ -291,7 +291,7 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
         """Check the files, the former versions of entries, the links of summaries, the superseded entries, and the
         leases. With `repair`, invalid leases are removed, and entries without a valid successor are made current.
         Nothing else is repaired, because a person must edit the files."""
-        files = Findings("files", "the files can be read", "")
+        files = Findings("files", "each file can be read", "")
         contents = Contents()
         with files.reading():
             contents = self._folder.read()

@@ -224,7 +224,7 @@ def check_free(records: Mapping[str, Record], entry: MemoryEntry, changes: Mappi
 def check_history(records: Mapping[str, Record]) -> Findings:
     """Check that the former versions of each entry have the right id and lower version numbers than the entry."""
     findings = Findings(
-        "history", "former versions belong to their entries and have lower version numbers", _EDIT, len(records)
+        "history", "each former version belongs to an entry and has a lower version number", _EDIT, len(records)
     )
     for record in records.values():
         if problem := history_problem(record.entry.id, record.entry.version, record.former):
@@ -235,7 +235,7 @@ def check_history(records: Mapping[str, Record]) -> Findings:
 def check_links(records: Mapping[str, Record]) -> Findings:
     """Check the links between summaries and their originals (the entries that they replaced): either the summary is
     live or its originals are live, but not both. An archived entry is not live."""
-    findings = Findings("links", "either a summary or its originals are live, and not both", _EDIT)
+    findings = Findings("links", "each entry that a summary replaces is archived", _EDIT)
     for record in records.values():
         entry = record.entry
         if entry.archived_by is None:
@@ -314,7 +314,7 @@ class Leases:
     def check(self, *, repair: bool) -> Findings:
         """Check that the file of the leases can be read, and that no lease has more time left than it was taken for.
         With `repair`, invalid leases are removed."""
-        findings = Findings("leases", "leases can be read, and no lease has more time left than it was taken for")
+        findings = Findings("leases", "each lease (the lock of a running task) can be read and ends in time")
         with findings.reading(), self._folder.locked():
             try:
                 leases = self._read()
