@@ -101,9 +101,7 @@ def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | Non
                 findings.add("the word index belongs to another store")
                 return None
             if state.get("analysis") != ANALYSIS:
-                findings.note(
-                    "the word index was written by another version of agentformer; the next search rebuilds it"
-                )
+                findings.note("the word index was written by another version of agentformer; the next search renews it")
                 return None
             index = tantivy.Index(schema(), path=str(folder))
             index.reload()

@@ -15,8 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
+from agentformer.text.code import CODE_LANGUAGE, code_parts, is_code
 from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, stem
-from agentformer.text.tokenizer import Lexeme, lexemes
+from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes
 from agentformer.text.unicode_forms import normalized
 
 # Languages with compound words or stacked endings: pieces of stems find "kone" in "pesukone".
@@ -63,6 +64,40 @@ def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str
         return detected
     language, sure = analyzers.detector.detect(text)
     return language if sure >= _SURE and language in STEMMERS else ""
+
+
+def stored_terms(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> tuple[str, Terms]:
+    """Return the language of a stored text, and its terms. Source code is analyzed as code, and its language is that of
+    its identifiers and comments. `prior` and `analyzers` are those of `language_of`."""
+    if is_code(text):
+        return CODE_LANGUAGE, code_terms(text)
+    language = language_of(text, prior, analyzers)
+    return language, text_terms(text, language, analyzers)
+
+
+def code_terms(text: str) -> Terms:
+    """Return the terms of source code. Comments are analyzed as prose. Each other word, such as an identifier, counts
+    once with its parts, because a name that is used often says no more about the code than a name that is used once.
+    The names that the code defines count once more, like a title."""
+    parts = code_parts(text)
+    comments = _terms(lexemes(parts.comments), CODE_LANGUAGE)
+    words = _distinct_terms(parts.words)
+    names = _distinct_terms(parts.names)
+    chains = {code: None for chain in parts.chains if len(chain) <= MAX_TERM for code in _chain(chain)}
+    stems = (*comments.stems, *comments.parts, *words.stems, *chains, *names.stems)
+    return Terms(stems, (*comments.surface, *words.surface))
+
+
+def _chain(written: str) -> tuple[str, str]:
+    """Return the terms of a dotted name: as it is written, and as the stem that a query has for it."""
+    folded = written.casefold()
+    return folded, _term(folded.replace(".", ""), CODE_LANGUAGE)
+
+
+def _distinct_terms(words: Iterable[str]) -> Terms:
+    """Return the distinct terms of identifiers. The parts of an identifier are stems."""
+    terms = _terms(lexemes(" ".join(dict.fromkeys(words))), CODE_LANGUAGE)
+    return Terms(tuple(dict.fromkeys((*terms.stems, *terms.parts))), tuple(dict.fromkeys(terms.surface)))
 
 
 def text_terms(text: str, language: str, analyzers: Analyzers = PLAIN) -> Terms:

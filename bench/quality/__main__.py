@@ -20,7 +20,7 @@ from agentformer.evaluation.run import MODES
 from agentformer.settings import Settings, load_settings
 from bench.data import DATA
 from bench.quality.others import OTHERS
-from bench.quality.sets import SETS, measure
+from bench.quality.sets import SETS, measure, present
 from bench.quality.table import TABLES, comparison, others_compared
 
 
@@ -28,7 +28,7 @@ def main() -> int:
     chosen = _arguments()
     settings = settings_of(chosen.embedder, chosen.set)
     names = [name.strip() for name in chosen.sets.split(",") if name.strip()] or [*SETS, *OTHERS]
-    if unknown := [name for name in names if name not in OTHERS and not (DATA / name / "corpus.jsonl").exists()]:
+    if unknown := [name for name in names if name not in OTHERS and not present(name)]:
         print(f"there is no set {unknown[0]} in {DATA}; AGENTFORMER_DATA names their folder", file=sys.stderr)
         return 2
     modes = [mode for mode in MODES if mode in chosen.modes.split(",")]

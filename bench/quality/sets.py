@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agentformer.evaluation.dataset import Dataset, read_dataset, sampled
@@ -19,6 +20,7 @@ from agentformer.evaluation.run import Evaluation, Mode
 from agentformer.factory import build_embedder, trial
 from agentformer.settings import Settings
 from bench.data import DATA
+from bench.quality.filings import QUESTIONS, page_of, read_filings
 
 SETS = (
     "xquad/en",
@@ -32,6 +34,8 @@ SETS = (
     "locomo_dev",
     "madial_en",
     "code_pypdf",
+    "cosqa_dev",
+    "filings",
 )
 
 
@@ -40,10 +44,16 @@ def cache() -> Path:
     return Path(os.environ.get("BENCH_CACHE") or Path(tempfile.gettempdir()) / "agentformer-bench") / "quality"
 
 
+def present(name: str) -> bool:
+    """Return whether the folder of a set exists."""
+    return any((DATA / name / file).exists() for file in ("corpus.jsonl", QUESTIONS))
+
+
 def load(name: str, sample: int = 0) -> Dataset:
     """Return a set by its folder's name, with at most `sample` of its answerable questions, evenly spread."""
-    dataset = read_dataset(DATA / name)
-    return Dataset(name, dataset.passages, sampled(dataset.answerable, sample), dataset.notes)
+    folder = DATA / name
+    dataset = read_filings(folder) if (folder / QUESTIONS).exists() else read_dataset(folder)
+    return replace(dataset, name=name, questions=sampled(dataset.answerable, sample))
 
 
 def measure(name: str, settings: Settings, modes: Sequence[Mode], sample: int = 0) -> Evaluation:
@@ -55,7 +65,8 @@ def measure(name: str, settings: Settings, modes: Sequence[Mode], sample: int = 
         with trial(settings, embedder) as apart:
             apart.load(dataset)
             loaded = time.perf_counter()
-            found = apart.evaluate(dataset, modes=modes)
+            pages = {"passage_of": page_of} if dataset.documents else {}
+            found = apart.evaluate(dataset, modes=modes, **pages)
     finally:
         embedder.close()
     seconds = f"{loaded - started:.0f} s to store, {time.perf_counter() - loaded:.0f} s to ask"

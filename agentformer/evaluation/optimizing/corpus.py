@@ -29,6 +29,7 @@ from agentformer.evaluation.opened import DocumentQuestion, Trial, contains, is_
 from agentformer.evaluation.optimizing.cache import CachingEmbedder, work_folder, writing
 from agentformer.evaluation.optimizing.space import Configuration, present, settings_of, stored_key
 from agentformer.evaluation.synthetic import Built, build, corpus_sources, passage_of, with_questions
+from agentformer.index.words.fields import ANALYSIS
 from agentformer.memory.backends import all_entries
 from agentformer.rag.documents import Document, Originals, document_of, page_of
 from agentformer.readers import ReadLimits, read
@@ -316,8 +317,8 @@ class Stores:
         return [path for path in self._folder.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]
 
     def _place(self, configuration: Configuration) -> Path:
-        stored = stored_key(self.corpus.settings, configuration).encode()
-        return self._folder / hashlib.blake2b(stored, digest_size=8).hexdigest()
+        stored = f"{ANALYSIS} {stored_key(self.corpus.settings, configuration)}"
+        return self._folder / hashlib.blake2b(stored.encode(), digest_size=8).hexdigest()
 
 
 def _whole(place: Path) -> Path:

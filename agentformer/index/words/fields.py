@@ -17,15 +17,17 @@ from typing import Any, NamedTuple
 
 import tantivy
 
-from agentformer.text.analysis import Terms, language_of, text_terms
+from agentformer.text.analysis import Terms, stored_terms, text_terms
 from agentformer.text.analyzers import ANALYZED_LANGUAGES, PLAIN, Analyzers
+from agentformer.text.code import is_code
 from agentformer.text.dates.expressions import date_terms, day_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import MemoryEntry, Scope
 
 log = logging.getLogger("agentformer")
 
-ANALYSIS = 3  # increased whenever the terms change, so that an index with other terms is rebuilt
+ANALYSIS = 4  # increased whenever the terms change; `terms_changed` says for which entries
+RENEWABLE = frozenset({3})  # older versions whose index can be searched while it is renewed; others are rebuilt first
 ANALYZERS_FIELD = "analysers"  # the spelling on disk
 UNKNOWN_LANGUAGE = "und"  # ISO 639's code for an unknown language
 # Weight of a match in each field; chosen on development halves, see docs/BENCHMARKS.md.
@@ -37,6 +39,11 @@ _OWN_WEIGHT = 2  # weight of a message's own words; the words of its neighbors h
 _MAX_NEIGHBOUR = 2_000  # code points of each neighbouring text
 _MAX_TAG = 64  # a longer metadata string is a text and does not become a term
 _MAX_EXACT = 2**53  # integers below it equal their float, as SQLite compares them
+
+
+def terms_changed(content: str, since: int) -> bool:
+    """Return whether an entry with this content has other terms than in the version `since` of the analysis."""
+    return since < 4 and is_code(content)  # version 4 analyzes code as code
 
 
 class WeightedTerm(NamedTuple):
@@ -64,8 +71,7 @@ class AnalyzedEntry:
         """Return the terms of an entry for each field of the word index. `around` contains the texts of neighboring
         messages, whose terms get a lower weight. `num` is the row number of the entry in the store."""
         prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
-        language = language_of(entry.content, prior, analyzers)
-        terms = text_terms(entry.content, language, analyzers)
+        language, terms = stored_terms(entry.content, prior, analyzers)
         context = text_terms(f"{entry.title} {entry.context}", language).stems if entry.title or entry.context else ()
         stems = (*terms.stems, *dict.fromkeys((*context, *entry_date_terms(entry, language))))
         nearby = [term for text in around for term in text_terms(text[:_MAX_NEIGHBOUR], language, analyzers).stems]

@@ -3,7 +3,7 @@ disk and updated with the changes of the records.
 
 A manifest file contains the number of the last change (`seq`) that the index contains. Any process can update the
 index; a lock file lets only one process write at a time. An index is invalid if it cannot be read, does not match its
-manifest, or was made for another store or with other analysis rules. An invalid index is renamed, and a new index is
+manifest, or was made for another store or with unknown analysis rules. An invalid index is renamed, and a new index is
 built from the records.
 
 In a large store, a few changes are kept in memory (`Memtable`) and are written together later. Each process reads these
@@ -25,8 +25,9 @@ import tantivy
 from filelock import FileLock, Timeout
 
 from agentformer.errors import AgentFormerError, StoreFull
-from agentformer.index.words.fields import ANALYSIS, AnalyzedEntry, SharedAnalyzers, schema
+from agentformer.index.words.fields import AnalyzedEntry, SharedAnalyzers, schema
 from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
+from agentformer.index.words.renewal import Analysis, Renewal
 from agentformer.index.words.writer import (
     UncommittedManifest,
     delete_unlisted,
@@ -61,12 +62,14 @@ class WordIndex:
         self._folder = folder
         self._aside = folder.with_name(folder.name + ".damaged")
         self._lock_file = str(folder) + ".lock"
-        self._identity = {"store": store_id, "analysis": ANALYSIS}
+        self._store_id = store_id
         self._analyzers = analyzers
         self._shared_analyzers = SharedAnalyzers(analyzers)
         self._writing = threading.RLock()  # protects the index on disk within this process; held during a commit
         self._lock = threading.RLock()  # protects the state that searches see; never held for long
         self._index: Any = None
+        self._analysis = Analysis()
+        self._renewal = Renewal(self._renew)
         self._applied = -1
         self._point = ""  # the history's token at `_applied`
         self._committed: CommittedIndex  # the index as it was at `_applied`
@@ -110,6 +113,7 @@ class WordIndex:
         with self._lock:
             self._closed = True
             writer = self._writer
+        self._renewal.stop()
         if writer is not None:
             writer.join()
         if self._view is not None and len(self._view.memtable):
@@ -149,11 +153,12 @@ class WordIndex:
         except (AgentFormerError, OSError, ValueError) as error:
             log.warning("The word index could not be written; the next change tries it again: %s", error)
 
-    def _update(self, database: Database, *, wait: bool) -> None:
+    def _update(self, database: Database, *, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None) -> None:
         """Write the newest changes to the index on disk. If another process is writing the index, wait for it if `wait`
-        is True, otherwise do nothing. Raises `StoreError`."""
+        is True, otherwise do nothing. `renewal` contains entries that are analyzed again, and the analysis that the
+        index has afterwards; it has no effect on an index that is current. Raises `StoreError`."""
         try:
-            self._update_locked(database, wait)
+            self._update_locked(database, wait, renewal)
         except AgentFormerError:
             raise
         except BaseException as error:
@@ -163,7 +168,9 @@ class WordIndex:
                 self._index = None  # the next update opens it again and verifies all files
             raise store_error(error, self._folder) from error
 
-    def _update_locked(self, database: Database, wait: bool) -> None:
+    def _update_locked(
+        self, database: Database, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None
+    ) -> None:
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         with self._writing:
             try:
@@ -183,9 +190,18 @@ class WordIndex:
                 outdated: list[int] = []
                 if not database.read_only:
                     outdated = self._shared_analyzers.outdated(self._index.searcher(), self._index.schema)
-                if self._applied < newest or outdated:
-                    self._write_changes(database, outdated)
+                analysis = self._analysis
+                if renewal and not analysis.current:
+                    outdated, analysis = [*outdated, *renewal[0]], renewal[1]
+                if self._applied < newest or outdated or analysis != self._analysis:
+                    self._write_changes(database, analysis, outdated)
                 self._publish()
+            if not self._analysis.current and not database.read_only:
+                self._renewal.start(database, self._analysis)
+
+    def _renew(self, database: Database, nums: Sequence[int], analysis: Analysis) -> Analysis:
+        self._update(database, wait=True, renewal=(nums, analysis))
+        return self._analysis
 
     def _open(self) -> None:
         """Open the index on disk, or read its newest commit. If the index cannot be read or belongs to another store,
@@ -196,7 +212,7 @@ class WordIndex:
             if self._index is None:
                 self._index = tantivy.Index(schema(), path=str(self._folder))
             self._index.reload()
-            self._adopt(state or {**self._identity, "seq": 0, "point": ""})
+            self._adopt(state or self._empty_state())
         except UncommittedManifest:
             delete(self._folder)
             self._create()
@@ -214,13 +230,15 @@ class WordIndex:
             self._folder.rename(self._aside)
         self._folder.mkdir(parents=True)
         self._index = tantivy.Index(schema(), path=str(self._folder))
-        self._adopt({**self._identity, "seq": 0, "point": ""})
+        self._adopt(self._empty_state())
+
+    def _empty_state(self) -> dict[str, Any]:
+        return {"store": self._store_id, **Analysis().as_state(), "seq": 0, "point": ""}
 
     def _adopt(self, state: Mapping[str, Any]) -> None:
-        if {key: state.get(key) for key in self._identity} != self._identity:
-            raise ValueError(
-                "the word index belongs to another store, or it was written by another version of agentformer"
-            )
+        if state.get("store") != self._store_id:
+            raise ValueError("the word index belongs to another store")
+        self._analysis = Analysis.of(state)
         self._applied, self._point = int(state["seq"]), str(state["point"])
         self._committed = CommittedIndex(self._index.searcher(), self._index.schema, self._analyzers)
 
@@ -233,11 +251,12 @@ class WordIndex:
             else:
                 self._view = View(self._committed, self._view.memtable.after(self._applied))
 
-    def _write_changes(self, database: Database, outdated: Sequence[int] = ()) -> None:
+    def _write_changes(self, database: Database, analysis: Analysis, outdated: Sequence[int] = ()) -> None:
         delete_unlisted(self._folder)
         with index_writer(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
             newest = change_feed.last_seq(connection)
-            state = {**self._identity, "seq": newest, "point": change_feed.token_at(connection, newest)}
+            point = change_feed.token_at(connection, newest)
+            state = {"store": self._store_id, **analysis.as_state(), "seq": newest, "point": point}
             changes = [Change(*row) for row in change_feed.since(connection, self._applied)]
             changed = {change.num for change in changes}
             changes += (Change(_UNCHANGED, num) for num in outdated if num not in changed)

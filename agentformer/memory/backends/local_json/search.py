@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from agentformer.index.words.fields import BOOSTS
 from agentformer.memory.backends import is_live
 from agentformer.records.scopes import OWNERS, effective_salience, json_equal
-from agentformer.text.analysis import query_terms, text_terms
-from agentformer.text.languages import detect_language, language_code
+from agentformer.text.analysis import query_terms, stored_terms, text_terms
+from agentformer.text.languages import language_code
 from agentformer.types import Decay, MemoryEntry, Scope
 
 _K1 = 1.2  # how soon further repetitions of a word stop to count
@@ -41,8 +41,7 @@ def analyze(entry: MemoryEntry) -> EntryTerms:
     """Return the search terms that the embedded backend would index for this entry. A term in title and context counts
     once, no matter how often it occurs there."""
     content, title, context, known_language = indexed_text(entry)
-    language = detect_language(content, known_language)
-    terms = text_terms(content, language)
+    language, terms = stored_terms(content, known_language)
     around = text_terms(f"{title} {context}", language)
     counts = {
         "stems": Counter((*terms.stems, *dict.fromkeys(around.stems))),
