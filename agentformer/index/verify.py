@@ -25,7 +25,7 @@ from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray, Mask
 from agentformer.index.vectors.follower import read_stored_vectors
 from agentformer.index.vectors.index import Image
-from agentformer.index.words.fields import ANALYSIS, UNKNOWN_LANGUAGE, AnalyzedEntry, schema
+from agentformer.index.words.fields import ANALYSIS, RENEWABLE, UNKNOWN_LANGUAGE, AnalyzedEntry, schema, terms_changed
 from agentformer.index.words.writer import UncommittedManifest, is_index_failure, read_manifest
 from agentformer.records import change_feed
 from agentformer.records import entries as records
@@ -79,12 +79,14 @@ def verify_snapshot(
 
 class _Words(NamedTuple):
     """The word index as it was at its last commit. `seq` is the number of the last change of the records that the index
-    contains. `point` is the token of this change, which identifies the history of the records."""
+    contains. `point` is the token of this change, which identifies the history of the records. `analysis` is the
+    version of the analysis that made the terms."""
 
     searcher: Any
     schema: Any
     seq: int
     point: str
+    analysis: int
 
 
 def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | None:
@@ -100,12 +102,15 @@ def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | Non
             if state.get("store") != store_id:
                 findings.add("the word index belongs to another store")
                 return None
-            if state.get("analysis") != ANALYSIS:
-                findings.note("the word index was written by another version of agentformer; the next search renews it")
+            analysis = state.get("analysis")
+            if analysis != ANALYSIS and analysis not in RENEWABLE:
+                findings.note(
+                    "the word index was written by another version of agentformer; the next search rebuilds it"
+                )
                 return None
             index = tantivy.Index(schema(), path=str(folder))
             index.reload()
-            return _Words(index.searcher(), index.schema, int(state["seq"]), str(state["point"]))
+            return _Words(index.searcher(), index.schema, int(state["seq"]), str(state["point"]), analysis)
     except Timeout:
         findings.note("the word index was not verified, because another process is writing it; verify it again later")
     except UncommittedManifest:
@@ -185,6 +190,8 @@ def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: 
             entry = records.by_num(connection, [num])[num]
         except (StoreDamaged, sqlite3.DatabaseError):
             continue  # the check of the entries reports this damage
+        if terms_changed(entry.content, words.analysis):
+            continue  # this entry waits for its renewal
         if not _has_terms(words, AnalyzedEntry.of(num, entry, around=neighbor_texts(connection, entry))):
             yield entry.id
 
