@@ -47,6 +47,42 @@ def test_a_title_that_a_program_made_up_is_no_title() -> None:
         assert read_here(make_pdf([PROSE], title=title)).title == ""
 
 
+def test_the_name_in_the_title_of_a_program_or_a_subject_of_several_words_is_the_title() -> None:
+    def described(title: str, subject: str) -> str:
+        return read_here(
+            rewritten(make_pdf([PROSE]), lambda pdf: pdf.add_metadata({"/Title": title, "/Subject": subject}))
+        ).title
+
+    assert described("Microsoft Word - Annual report.docx", "") == "Annual report"
+    assert described("0000764478-23-000006", "Form 10-K filed in 2023") == "Form 10-K filed in 2023"
+    assert described("Annual report", "Form 10-K filed in 2023") == "Annual report"
+    assert described("untitled", "10-K") == ""
+
+
+def test_bold_lines_are_headings_below_the_outline() -> None:
+    buffer = io.BytesIO()
+    canvas = Canvas(buffer)
+    for titles in (("Balance Sheet", "Assets"), (), ("Cash Flows",)):
+        canvas.setFont("Helvetica-Bold", 12)
+        for n, title in enumerate(titles):
+            canvas.drawString(72, 760 - 20 * n, title)
+        canvas.setFont("Helvetica", 12)
+        for n, row in enumerate(PROSE):
+            canvas.drawString(72, 700 - 14 * n, row)
+        canvas.showPage()
+    canvas.save()
+    outlined = rewritten(buffer.getvalue(), lambda pdf: pdf.add_outline_item(title="Statements", page_number=0))
+
+    pages = read_here(outlined).pages
+
+    assert [[(heading.text, heading.level) for heading in page.headings] for page in pages] == [
+        [("Statements", 1), ("Balance Sheet", 8), ("Assets", 8)],
+        [],
+        [("Cash Flows", 8)],
+    ]
+    assert [heading.start for heading in pages[0].headings] == [0, 0, len("Balance Sheet") + 1]
+
+
 def test_a_gap_between_lines_begins_a_paragraph() -> None:
     document = read_here(make_pdf([[*PROSE, "", "Another paragraph begins after a gap, and it", "has two lines."]]))
 

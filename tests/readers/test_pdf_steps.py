@@ -13,6 +13,7 @@ from agentformer.readers.media_type import PDF
 from agentformer.readers.pdf import pdf
 from agentformer.readers.pdf.extractors import Unreadable
 from agentformer.readers.pdf.pdf import _Draft
+from agentformer.readers.pdf.titles import Title
 from agentformer.text.quality import Quality
 from agentformer.types import Page, Span
 
@@ -108,10 +109,10 @@ class Fast:
     def __init__(self, *texts: str | Exception, values: tuple[tuple[str, str], ...] = ()) -> None:
         self.texts, self.values = texts, values
 
-    def text(self, number: int) -> tuple[str, float]:
+    def text(self, number: int) -> tuple[str, float, list[Title]]:
         if isinstance(text := self.texts[number], Exception):
             raise text
-        return text, 0.0
+        return text, 0.0, [Title("Title", 0)]
 
     def has_objects(self, number: int) -> bool:
         return number > 1
@@ -151,6 +152,7 @@ def test_every_page_is_read_up_to_the_limit_of_characters() -> None:
                 (False, False),
                 (True, False),
             ]
+            assert [len(page.titles) for page in pages] == [1, 0, 0, 0]  # text that is not used has no titles
 
 
 def test_text_in_the_area_of_symbol_fonts_is_moved_if_it_is_better() -> None:

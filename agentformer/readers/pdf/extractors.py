@@ -28,6 +28,7 @@ import pypdfium2 as pdfium
 from pypdfium2 import raw
 
 from agentformer.readers.pdf.layout import Line, OutlineEntry, with_paragraphs
+from agentformer.readers.pdf.titles import Title, page_titles
 from agentformer.text.normalize import LINE_HYPHEN
 
 T = TypeVar("T")
@@ -44,6 +45,11 @@ _PAGE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, AttributeEr
                 NotImplementedError, OSError, AssertionError, ImportError, TimeoutError)  # fmt: skip
 logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings concern authors of PDFs
 _UNTITLED = re.compile(r"untitled|unbenannt|nimetön|namnlös|document\d*|microsoft (?:word|powerpoint)|slide \d+", re.I)
+_PROGRAM = re.compile(r"Microsoft (?:Word|PowerPoint) - (.+?)(?:\.(?:docx?|pptx?|rtf))?$", re.I)
+_SUBJECT_WORDS = 3  # a shorter subject is a keyword
+_FONT_NAME = 256  # bytes
+_BOLD_FONT = re.compile(rb"bold|black|heavy|demi(?!c)", re.I)
+_FORCE_BOLD, _ITALIC = 1 << 18, 1 << 6  # flags of a font (ISO 32000-2, table 121)
 _FILE_NAME = re.compile(r"\S+\.(?:\w{2,5})$|.*\.(?:docx?|pptx?|xlsx?|dvi|tex|indd|qxd|pages|odt|rtf|pdf)$", re.I)
 
 
@@ -74,9 +80,9 @@ class PdfiumDocument:
     def __len__(self) -> int:
         return len(self._document)
 
-    def text(self, number: int) -> tuple[str, float]:
-        """Return two values: the text of a page, and the share (0..1) of its characters that the font does not map to
-        Unicode.
+    def text(self, number: int) -> tuple[str, float, list[Title]]:
+        """Return three values: the text of a page, the share (0..1) of its characters that the font does not map to
+        Unicode, and the titles of the sections on the page.
 
         The text is in reading order, with blank lines between paragraphs. Text beyond the edge of the visible page is
         included, so that lines that cross the edge are complete. Raises `Unreadable` if PDFium cannot read the page.
@@ -85,8 +91,10 @@ class PdfiumDocument:
             with self._page(number) as page, closing(page.get_textpage()) as text_page:
                 text = text_page.get_text_range()
                 if len(text) < SHORT and not _letters(text_page.get_text_bounded()) and _letters(text) < STRAY:
-                    return "", 0.0
-                return with_paragraphs(text, _lines(text_page, text)), _unmapped(text_page)
+                    return "", 0.0, []
+                lines = _lines(text_page, text)
+                titles = page_titles(lines, page.get_width()) if lines else []
+                return with_paragraphs(text, lines), _unmapped(text_page), titles
         except (pdfium.PdfiumError, AssertionError, ValueError) as error:
             raise Unreadable(str(error)) from error
 
@@ -118,13 +126,20 @@ class PdfiumDocument:
                     yield OutlineEntry(page, mark.level + 1, " ".join(mark.get_title().replace("\x00", "").split()))
 
     def title(self) -> str:
-        """Return the title from the metadata of the file. Return "" if the title is missing, is the name of a file, or
-        is a placeholder such as "Untitled"."""
+        """Return the title from the metadata of the file, or else the subject if it has several words. Return "" if
+        both are missing, are the name of a file, or are a placeholder such as "Untitled"."""
         with suppress(pdfium.PdfiumError):
-            title = " ".join(self._document.get_metadata_value("Title").replace("\x00", "").split())
-            real = len(title) > 2 and not _UNTITLED.match(title) and not _FILE_NAME.fullmatch(title)
-            return title if real and any(c.isalpha() for c in title) else ""
+            title = self._metadata("Title")
+            if made := _PROGRAM.match(title):  # "Microsoft Word - Annual report.docx"
+                title = made[1] if " " in made[1] else ""
+            if _is_real(title):
+                return title
+            subject = self._metadata("Subject")
+            return subject if _is_real(subject) and len(subject.split()) >= _SUBJECT_WORDS else ""
         return ""
+
+    def _metadata(self, name: str) -> str:
+        return " ".join(self._document.get_metadata_value(name).replace("\x00", "").split())
 
     def size(self, number: int) -> tuple[float, float]:
         """Return the width and the height of a page in points."""
@@ -157,6 +172,11 @@ class PdfiumDocument:
             return closing(self._document[number])
         except (pdfium.PdfiumError, IndexError) as error:
             raise Unreadable(str(error)) from error
+
+
+def _is_real(title: str) -> bool:
+    real = len(title) > 2 and not _UNTITLED.match(title) and not _FILE_NAME.fullmatch(title)
+    return real and any(c.isalpha() for c in title)
 
 
 def _unmapped(text_page: Any) -> float:
@@ -197,7 +217,20 @@ def _line(text_page: Any, content: str, at: int) -> Line:
         return Line(content)
     height = abs(box.top - box.bottom)
     right = box.right if raw.FPDFText_GetLooseCharBox(text_page, last, box) else x.value
-    return Line(content, x.value, y.value, float(height), float(right), last_y.value)
+    (bold, italic), (last_bold, _) = (_font(text_page, index) for index in (first, last))
+    return Line(
+        content, x.value, y.value, float(height), float(right), last_y.value, bold=bold and last_bold, italic=italic
+    )
+
+
+def _font(text_page: Any, index: int) -> tuple[bool, bool]:
+    """Return whether the font of a character is bold, and whether it is italic. The weight that PDFium reports is not
+    used, because PDFium estimates it from the width of the stems."""
+    name, flags = ctypes.create_string_buffer(_FONT_NAME), ctypes.c_int()
+    if not 0 < raw.FPDFText_GetFontInfo(text_page, index, name, _FONT_NAME, flags) <= _FONT_NAME:
+        return False, False
+    italic = flags.value & _ITALIC or b"italic" in name.value.lower() or b"oblique" in name.value.lower()
+    return bool(flags.value & _FORCE_BOLD or _BOLD_FONT.search(name.value)), bool(italic)
 
 
 def _letters(text: str) -> int:

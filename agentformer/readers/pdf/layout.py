@@ -28,6 +28,8 @@ class Line(NamedTuple):
     height: float = 0.0
     right: float = 0.0  # where its last character ends
     last_y: float = 0.0  # of its last row, if a hyphen joined two rows
+    bold: bool = False  # its first and its last letter
+    italic: bool = False
 
 
 def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
@@ -145,17 +147,25 @@ class OutlineEntry:
     page: int  # from 0
     level: int  # from 1
     title: str
+    found: bool = False  # in the text of the page, and not in the outline
 
 
 def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Page]:
     """Return the pages with the entries of the outline as their headings. The headings of a page are in the order of
-    the text."""
+    the text. An entry that was `found` in the text is left out if the body of the page does not contain it, because it
+    is a running header or footer."""
     by_page: dict[int, list[Heading]] = {}
+    titled: set[int] = set()
     for entry in outline:
         if title := " ".join(clean(entry.title).split())[:MAX_TITLE]:
             headings = by_page.setdefault(entry.page, [])
             after = headings[-1].start + 1 if headings and headings[-1].start else 0
-            headings.append(Heading(title, min(entry.level, MAX_LEVEL), _locate(title, pages[entry.page], after)))
+            locate = _locate_found if entry.found else _locate
+            start = locate(title, pages[entry.page], after)
+            if start is not None:
+                level = MAX_LEVEL - 1 if entry.found and entry.page not in titled else min(entry.level, MAX_LEVEL)
+                titled |= {entry.page} if entry.found else set()
+                headings.append(Heading(title, level, start))
     result = list(pages)
     for number, headings in by_page.items():
         result[number] = replace(pages[number], headings=tuple(sorted(headings, key=lambda h: h.start)))
@@ -170,11 +180,23 @@ def _locate(title: str, page: Page, after: int) -> int:
     """Return the offset of a title in the text of a page. If the page does not contain the title, return the offset at
     which the body of the page starts. The text after the offset `after` is searched first. A number before the title,
     such as "2.1", may be missing on the page or in the outline."""
-    words = r"\s+".join(re.escape(word) for word in title.split())
-    bare = r"\s+".join(re.escape(word) for word in re.sub(r"^[\d.]+\s+", "", title).split())
+    words = _words_of(title)
+    bare = _words_of(re.sub(r"^[\d.]+\s+", "", title))
     line = rf"(?m)^[ \t]*{_TITLE_NUMBER}?"
     for pattern in (f"{line}{words}", f"{line}{bare}", words):
         for start in (after, 0):
             if match := re.compile(pattern, re.IGNORECASE).search(page.text, start):
                 return match.start() + len(match.group()) - len(match.group().lstrip())
     return page.body.start if page.body else 0
+
+
+def _locate_found(title: str, page: Page, after: int) -> int | None:
+    """Return the offset of the lines of the body that consist of the title, or None. The text before the offset `after`
+    is not searched."""
+    body = page.body or Span(0, len(page.text))
+    match = re.compile(rf"(?m)^[ \t]*({_words_of(title)})[ \t]*$").search(page.text, max(after, body.start), body.end)
+    return match.start(1) if match else None
+
+
+def _words_of(title: str) -> str:
+    return r"\s+".join(re.escape(word) for word in title.split())

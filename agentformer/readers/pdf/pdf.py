@@ -13,7 +13,7 @@ import re
 import shutil
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -23,6 +23,7 @@ from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument,
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.pdf.extractors import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.layout import bodies, page_headings
+from agentformer.readers.pdf.titles import Title, with_titles
 from agentformer.text.normalize import from_symbol_area, normalize_pages
 from agentformer.text.quality import Quality, assess
 from agentformer.types import DocumentStatus, DocumentText, Page, PageStatus, Span
@@ -68,6 +69,7 @@ class _Draft:
     failed: bool = False
     blank: bool = False
     recognised: bool = False  # tried by OCR
+    titles: Sequence[Title] = ()  # that PDFium found
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
@@ -145,13 +147,14 @@ def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -
     chars = 0
     for number, page in enumerate(pages):
         try:
-            text, unmapped = fast.text(number)
+            text, unmapped, titles = fast.text(number)
             chars += len(text)
             draft = _Draft(text, "pdfium", assess(text, unmapped=unmapped))
             if draft.quality.verdict == "garbled":
                 shifted = from_symbol_area(text)
                 draft = _better(draft, _Draft(shifted, "pdfium", assess(shifted)))
             draft.blank = not text and not fast.has_objects(number)
+            draft.titles = titles if draft.quality.verdict in _USABLE else ()
             pages[number] = draft
         except Unreadable:
             page.failed = True
@@ -220,7 +223,8 @@ def _document(drafts: list[_Draft], fast: PdfiumDocument | None, options: ReadOp
     texts = normalize_pages([d.raw if d.quality.verdict in _USABLE else "" for d in drafts], bodies)
     spans = bodies(texts)
     pages = [_page(number, draft, texts[number], spans[number], fast, options) for number, draft in enumerate(drafts)]
-    pages = page_headings(pages, fast.outline() if fast is not None else ())
+    outline = list(fast.outline()) if fast is not None else []
+    pages = page_headings(pages, with_titles(outline, [draft.titles for draft in drafts]))
     status, reason = _outcome(pages)
     title = fast.title() if fast is not None else ""
     return DocumentText(options.media_type, tuple(pages), title, status, reason)
