@@ -1,5 +1,5 @@
-"""Chunks of a document. Each chunk has its exact position in its page, and a context line with the title and the
-headings."""
+"""Chunks of a document. Each chunk has its exact position in its page, and a context line with the words of the file
+name, the title and the headings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from agentformer.text.chunking import split
+from agentformer.text.file_names import words_of_name
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import DocumentText, Heading, Page, Span
 
 CountTokens = Callable[[str], list[Span]]
 
-SEPARATOR = " › "  # between the title and the headings of a context line
+SEPARATOR = " › "  # between the file name, the title and the headings of a context line
 CARRIED = " … "  # before the beginning of a sentence that starts on the page before
 _MAX_TITLE = 100  # code points of a first line that may be a title
 _MAX_CARRIED = 200  # code points of a sentence on the page before, added to the context of the next chunk
@@ -22,7 +23,7 @@ _ENDS = frozenset('.!?…:;。！？"”»)]')
 
 class PageChunk(NamedTuple):
     """A chunk of a page. `span` is the position of the chunk in the text of the page. `context` is a line with the
-    title and the headings, which is indexed together with the chunk."""
+    words of the file name, the title and the headings, which is indexed together with the chunk."""
 
     page: Page
     span: Span
@@ -39,16 +40,23 @@ def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overl
     contains no running header or footer. `count` returns the tokens of a text, `limit` is the maximum number of tokens
     of a chunk, and `overlap` is the maximum number of tokens that two neighboring chunks share."""
     readable = [page for page in document.pages if page.status == "text"]
-    title = document.title[: 3 * _MAX_TITLE] or _first_line(readable) or PurePath(name).stem
+    names = _names(document.title[: 3 * _MAX_TITLE] or _first_line(readable), name)
     path: list[Heading] = []
     for n, page in enumerate(readable):
         before = _carried(readable[n - 1], page) if n else ""
         for span in _spans(page, count, limit, overlap):
             path = _descend(path, page, span)
-            context = SEPARATOR.join(dict.fromkeys([title, *(heading.text for heading in path)]))
+            context = SEPARATOR.join(dict.fromkeys([*names, *(heading.text for heading in path)]))
             yield PageChunk(page, span, f"{context}{CARRIED}{before}" if before else context)
             before = ""
         path = _descend(path, page, Span(len(page.text), len(page.text)))
+
+
+def _names(title: str, name: str) -> list[str]:
+    """Return the words of the file name, and the title. The file name is left out if the title contains its words."""
+    words = words_of_name(name) or ("" if title else PurePath(name).stem)
+    known = set(title.casefold().split())
+    return [part for part in ("" if known.issuperset(words.casefold().split()) else words, title) if part]
 
 
 def _first_line(pages: Sequence[Page]) -> str:

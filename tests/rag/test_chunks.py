@@ -58,18 +58,29 @@ def test_the_context_of_a_chunk_has_the_title_and_the_headings() -> None:
     headings = (Heading("Head", 1, 4), Heading("Next", 1, 13))
     text = "run Head a b Next c foot"
     assert cut(Page(1, text, body=Span(4, 19), headings=headings), title="T") == [
-        ("Head a b", "T › Head"),
-        ("Next c", "T › Next"),
+        ("Head a b", "name › T › Head"),
+        ("Next c", "name › T › Next"),
     ]
     deeper = (Heading("Head", 1, 4), Heading("Sub", 2, 13))
-    assert cut(Page(1, text, body=Span(4, 19), headings=deeper), title="T")[1] == ("Next c", "T › Head › Sub")
+    assert cut(Page(1, text, body=Span(4, 19), headings=deeper), title="T")[1] == ("Next c", "name › T › Head › Sub")
     assert cut(Page(1, "a title here\nword goes"), Page(2, "on. Then more")) == [
-        ("a title here", "a title here"),
-        ("word goes", "a title here"),
-        ("on. Then more", "a title here … a title here word goes"),
+        ("a title here", "name › a title here"),
+        ("word goes", "name › a title here"),
+        ("on. Then more", "name › a title here … a title here word goes"),
     ]
     assert cut(Page(1, "x", status="no_text"), Page(2, "lower.")) == [("lower", "name")]
-    assert cut(Page(1, "lower."), title="t" * 301) == [("lower", "t" * 300)]
+    assert cut(Page(1, "lower."), title="t" * 301) == [("lower", f"name › {'t' * 300}")]
+
+
+def test_the_context_has_the_words_of_the_file_name_unless_the_title_has_them() -> None:
+    for name, title, names in (
+        ("AMAZON_2017_10K.pdf", "Annual report", ["AMAZON 2017 10K", "Annual report"]),
+        ("annual-report.pdf", "Annual Report 2017", ["Annual Report 2017"]),
+        ("AMAZON_2017_10K.pdf", "", ["AMAZON 2017 10K"]),
+        ("2017.pdf", "Annual report", ["Annual report"]),
+        ("2017.pdf", "", ["2017"]),
+    ):
+        assert chunks._names(title, name) == names
 
 
 def test_a_long_sentence_is_cut_at_600_characters_or_a_word() -> None:
