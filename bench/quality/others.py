@@ -32,7 +32,7 @@ def precise(settings: Settings, sample: int) -> dict[str, Any]:
 
 def found_pages(settings: Settings, sample: int) -> dict[str, Any]:
     """Return the number of gold pages among the first three, and the ranks of all."""
-    ranks = [rank for _, rank, _ in pages.measure(settings, sample)]
+    ranks = [asked.by_page for asked in pages.measure(settings, sample)]
     return {"in the top 3": sum(rank <= 3 for rank in ranks), "questions": len(ranks), "ranks": ranks}
 
 
