@@ -46,7 +46,6 @@ _PAGE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, AttributeEr
 logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings concern authors of PDFs
 _UNTITLED = re.compile(r"untitled|unbenannt|nimetön|namnlös|document\d*|microsoft (?:word|powerpoint)|slide \d+", re.I)
 _PROGRAM = re.compile(r"Microsoft (?:Word|PowerPoint) - (.+?)(?:\.(?:docx?|pptx?|rtf))?$", re.I)
-_SUBJECT_WORDS = 3  # a shorter subject is a keyword
 _FONT_NAME = 256  # bytes
 _BOLD_FONT = re.compile(rb"bold|black|heavy|demi(?!c)", re.I)
 _FORCE_BOLD, _ITALIC = 1 << 18, 1 << 6  # flags of a font (ISO 32000-2, table 121)
@@ -126,20 +125,15 @@ class PdfiumDocument:
                     yield OutlineEntry(page, mark.level + 1, " ".join(mark.get_title().replace("\x00", "").split()))
 
     def title(self) -> str:
-        """Return the title from the metadata of the file, or else the subject if it has several words. Return "" if
-        both are missing, are the name of a file, or are a placeholder such as "Untitled"."""
+        """Return the title from the metadata of the file. Return "" if the title is missing, is the name of a file, or
+        is a placeholder such as "Untitled"."""
         with suppress(pdfium.PdfiumError):
-            title = self._metadata("Title")
+            title = " ".join(self._document.get_metadata_value("Title").replace("\x00", "").split())
             if made := _PROGRAM.match(title):  # "Microsoft Word - Annual report.docx"
                 title = made[1] if " " in made[1] else ""
-            if _is_real(title):
-                return title
-            subject = self._metadata("Subject")
-            return subject if _is_real(subject) and len(subject.split()) >= _SUBJECT_WORDS else ""
+            real = len(title) > 2 and not _UNTITLED.match(title) and not _FILE_NAME.fullmatch(title)
+            return title if real and any(c.isalpha() for c in title) else ""
         return ""
-
-    def _metadata(self, name: str) -> str:
-        return " ".join(self._document.get_metadata_value(name).replace("\x00", "").split())
 
     def size(self, number: int) -> tuple[float, float]:
         """Return the width and the height of a page in points."""
@@ -172,11 +166,6 @@ class PdfiumDocument:
             return closing(self._document[number])
         except (pdfium.PdfiumError, IndexError) as error:
             raise Unreadable(str(error)) from error
-
-
-def _is_real(title: str) -> bool:
-    real = len(title) > 2 and not _UNTITLED.match(title) and not _FILE_NAME.fullmatch(title)
-    return real and any(c.isalpha() for c in title)
 
 
 def _unmapped(text_page: Any) -> float:
