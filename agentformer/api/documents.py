@@ -48,11 +48,10 @@ def _waits(service: Service) -> bool:
 @router.route(
     "POST",
     "/api/rag/query",
-    "read",
+    "rag_query",
     {200: (models.Answer, EVENT_STREAM)},
     errors=(503,),
     uses_model=lambda service, body: _waits(service),
-    tool="rag_query",
 )
 def query(service: Service, grant: Grant, body: models.Question) -> Response:
     """Answer a question from the documents, with citations.
@@ -69,20 +68,20 @@ def query(service: Service, grant: Grant, body: models.Question) -> Response:
     return reply(answer_json(service.af.rag.query(body.question, **arguments)))
 
 
-@router.route("GET", "/api/rag/documents", "read", {200: models.Documents}, tool="rag_list")
+@router.route("GET", "/api/rag/documents", "rag_list", {200: models.Documents})
 def documents(service: Service, grant: Grant, query: models.DocumentsParameters) -> Response:
     """List the documents of a namespace, oldest first."""
     page = service.af.rag.page_of_documents(**arguments_of(query, grant))
     return reply_page("documents", [document_json(document) for document in page], query.limit)
 
 
-@router.route("GET", _DOCUMENT, "read", {200: models.Document})
+@router.route("GET", _DOCUMENT, "document", {200: models.Document})
 def document(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
     """Return the status and the metadata of a document."""
     return reply(document_json(_find(service.af, grant, document_id, query.namespace)))
 
 
-@router.route("DELETE", _DOCUMENT, "change", {204: None}, tool="memory_delete")
+@router.route("DELETE", _DOCUMENT, "memory_delete", {204: None})
 def delete(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
     """Delete a document, its passages and pages, and its original file."""
     document = _find(service.af, grant, document_id, query.namespace)
@@ -93,7 +92,7 @@ def delete(service: Service, grant: Grant, query: models.DocumentParameters, doc
     return Response(status=204)
 
 
-@router.route("GET", f"{_DOCUMENT}/content", "read", {200: _SAFE_TYPES})
+@router.route("GET", f"{_DOCUMENT}/content", "document text", {200: _SAFE_TYPES})
 def content(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
     """Return the original file of a document.
 
@@ -110,14 +109,14 @@ def content(service: Service, grant: Grant, query: models.DocumentParameters, do
     return Response(data, headers=headers, content_type=media_type)
 
 
-@router.route("GET", f"{_DOCUMENT}/chunks", "read", {200: models.Chunks})
+@router.route("GET", f"{_DOCUMENT}/chunks", "document text", {200: models.Chunks})
 def chunks(service: Service, grant: Grant, query: models.PartsParameters, document_id: str) -> Response:
     """List the passages of a document in the order of the text."""
     entries = _parts(service.af, grant, query, document_id, "chunk")
     return reply_page("chunks", [_chunk_json(entry) for entry in entries], query.limit)
 
 
-@router.route("GET", f"{_DOCUMENT}/pages", "read", {200: models.DocumentPages})
+@router.route("GET", f"{_DOCUMENT}/pages", "document text", {200: models.DocumentPages})
 def pages(service: Service, grant: Grant, query: models.PartsParameters, document_id: str) -> Response:
     """List the pages of a document with the text of each page.
 

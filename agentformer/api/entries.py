@@ -11,6 +11,7 @@ from typing import Any
 from flask import Response, abort, request, url_for
 
 from agentformer.access.grant import Grant
+from agentformer.access.permissions import PERMISSIONS
 from agentformer.api.models import memory as models
 from agentformer.api.models import requests
 from agentformer.api.operations import Router, Service
@@ -75,15 +76,17 @@ def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
 def new_entry_arguments(grant: Grant, body: requests.NewMemory | requests.NewMessage) -> dict[str, Any]:
     """Return the arguments with which the entry in the body is stored.
 
-    A grant without the right to read may only add entries. Raises `Forbidden` if the new entry would be a core block,
-    or would replace the entries of a record. The metadata of the new entry name the key, so that the text does not
+    Raises `Forbidden` if the new entry is a core block, or replaces the entries of a record, and the grant does not
+    allow this. Without the right to read, the metadata of the new entry name the key, so that the text does not
     count as said by the user, and the session is one of the key's own.
     """
+    if body.source_id is not None:
+        PERMISSIONS["memory_add a record"].require(grant)
+    if isinstance(body, requests.NewMemory) and body.tier == "core":
+        PERMISSIONS["memory_add a core block"].require(grant)
     arguments = arguments_of(body, grant, exclude_unset=True)
     if grant.may("read"):
         return arguments
-    if body.source_id is not None or (isinstance(body, requests.NewMemory) and body.tier == "core"):
-        grant.require("change")
     metadata = fields.program_metadata(arguments.get("metadata"), grant.stored_metadata)
     session = {} if body.session_id is None else {"session_id": grant.session(body.session_id)}
     return {**arguments, **session, "metadata": metadata}
@@ -92,11 +95,10 @@ def new_entry_arguments(grant: Grant, body: requests.NewMemory | requests.NewMes
 @router.route(
     "POST",
     MEMORY,
-    "write",
+    "memory_add",
     {201: models.Entry, 200: models.Entry, 204: None},
     errors=(409,),
     uses_model=True,
-    tool="memory_add",
 )
 def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
     """Store a memory.
@@ -113,11 +115,10 @@ def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
 @router.route(
     "POST",
     f"{MEMORY}/batch",
-    "write",
+    "memory_add",
     {201: models.Entries, 204: None},
     errors=(409,),
     uses_model=True,
-    tool="memory_add",
 )
 def store_many(service: Service, grant: Grant, body: requests.NewMemories) -> Response:
     """Store several memories in one transaction.
@@ -135,7 +136,7 @@ def store_many(service: Service, grant: Grant, body: requests.NewMemories) -> Re
     return reply({"entries": entries_json(entries)}, 201)
 
 
-@router.route("GET", MEMORY, "read", {200: models.EntryPage})
+@router.route("GET", MEMORY, "memory_search", {200: models.EntryPage})
 def list_entries(service: Service, grant: Grant, query: requests.EntriesQuery) -> Response:
     """List memories in the order in which they were stored.
 
@@ -154,7 +155,7 @@ def list_entries(service: Service, grant: Grant, query: requests.EntriesQuery) -
     return reply({"entries": entries_json(page), "next": next_after})
 
 
-@router.route("GET", _ENTRY, "read", {200: models.Entry}, tool="memory_get")
+@router.route("GET", _ENTRY, "memory_get", {200: models.Entry})
 def get_entry(service: Service, grant: Grant, entry_id: str) -> Response:
     """Return a memory, even if the memory is archived.
 
@@ -164,7 +165,7 @@ def get_entry(service: Service, grant: Grant, entry_id: str) -> Response:
     return entry_response(service.af.memory.get(entry_id))
 
 
-@router.route("GET", f"{_ENTRY}/history", "read", {200: models.Versions})
+@router.route("GET", f"{_ENTRY}/history", "memory_get", {200: models.Versions})
 def history(service: Service, grant: Grant, entry_id: str) -> Response:
     """List the former versions of a memory, oldest first."""
     find_entry(service.af, grant, entry_id)
@@ -174,12 +175,11 @@ def history(service: Service, grant: Grant, entry_id: str) -> Response:
 @router.route(
     "PATCH",
     _ENTRY,
-    "change",
+    "memory_update",
     {200: models.Entry},
     headers=_IF_MATCH,
     errors=(409, 412),
     uses_model=True,
-    tool="memory_update",
 )
 def update(service: Service, grant: Grant, body: requests.MemoryChange, entry_id: str) -> Response:
     """Change a memory. The former version stays in the history of the memory.
@@ -188,12 +188,14 @@ def update(service: Service, grant: Grant, body: requests.MemoryChange, entry_id
     the response is 412. Passages and pages of documents cannot be changed: upload the document again.
     """
     with _if_match(service.af, grant, entry_id) as version:
+        if find_entry(service.af, grant, entry_id).tier == "core":
+            PERMISSIONS["memory_update a core block"].require(grant)
         changes = body.model_dump(exclude_unset=True)
         entry = service.af.memory.update(entry_id, expected_version=version, **changes)
     return entry_response(entry)
 
 
-@router.route("DELETE", _ENTRY, "change", {204: None}, headers=_IF_MATCH, errors=(412,), tool="memory_delete")
+@router.route("DELETE", _ENTRY, "memory_delete", {204: None}, headers=_IF_MATCH, errors=(412,))
 def delete(service: Service, grant: Grant, entry_id: str) -> Response:
     """Delete a memory permanently, with its history and with the summaries that were made from this memory.
 

@@ -69,7 +69,7 @@ class Jobs(ResponseModel):
     next: Next
 
 
-@router.route("GET", "/api/jobs", "read", {200: Jobs})
+@router.route("GET", "/api/jobs", "jobs", {200: Jobs})
 def list_jobs(service: Service, grant: Grant, query: JobsParameters) -> Response:
     """List the jobs, newest first."""
     namespaces = grant.namespaces if query.namespace is None else (grant.namespace(query.namespace),)
@@ -77,7 +77,7 @@ def list_jobs(service: Service, grant: Grant, query: JobsParameters) -> Response
     return reply_page("jobs", [job.as_json() for job in page], query.limit)
 
 
-@router.route("GET", JOB, "read", {200: (Job, EVENT_STREAM)}, headers=_ACCEPT, errors=(429,))
+@router.route("GET", JOB, "jobs", {200: (Job, EVENT_STREAM)}, headers=_ACCEPT, errors=(429,))
 def get_job(service: Service, grant: Grant, job_id: str) -> Response:
     """Return the state of a job, or stream the progress of the job."""
     job = _find(service.jobs, grant, job_id)
@@ -93,7 +93,7 @@ def get_job(service: Service, grant: Grant, job_id: str) -> Response:
         return response
 
 
-@router.route("DELETE", JOB, "write", {200: Job, 204: None}, errors=(409,))
+@router.route("DELETE", JOB, "cancel job", {200: Job, 204: None}, errors=(409,))
 def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
     """Cancel a job.
 

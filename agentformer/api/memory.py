@@ -36,22 +36,20 @@ def _edit_route(verb: str) -> Callable[[View], View]:
     return core_router.route(
         "POST",
         f"{_BLOCK}/{verb}",
-        "change",
+        f"core_memory_{verb}",
         {200: models.Entry},
         errors=(409,),
         uses_model=True,
-        tool=f"core_memory_{verb}",
     )
 
 
 @router.route(
     "POST",
     f"{MEMORY}/search",
-    "read",
+    "memory_search",
     {200: models.MemoryHits},
     errors=(409,),
     uses_model=lambda service, body: body.mode != "lexical",
-    tool="memory_search",
 )
 def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Response:
     """Search memories and passages of documents, and return the best results first.
@@ -64,7 +62,7 @@ def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Respo
     return reply({"hits": [memory_hit_json(hit) for hit in hits], "warnings": list(hits.warnings)})
 
 
-@router.route("POST", f"{MEMORY}/messages", "write", {201: models.Entry, 204: None}, uses_model=True)
+@router.route("POST", f"{MEMORY}/messages", "memory_add", {201: models.Entry, 204: None}, uses_model=True)
 def add_message(service: Service, grant: Grant, body: requests.NewMessage) -> Response:
     """Store a message of a session.
 
@@ -75,13 +73,13 @@ def add_message(service: Service, grant: Grant, body: requests.NewMessage) -> Re
     return stored_response(service.af.memory.add_message(**new_entry_arguments(grant, body)), grant)
 
 
-@router.route("GET", f"{MEMORY}/messages", "read", {200: models.Transcript}, tool="conversation_search")
+@router.route("GET", f"{MEMORY}/messages", "conversation_search", {200: models.Transcript})
 def transcript(service: Service, grant: Grant, query: requests.TranscriptQuery) -> Response:
     """List the original messages of a session in order, including the messages that were summarized."""
     return reply({"messages": entries_json(service.af.memory.transcript(**arguments_of(query, grant)))})
 
 
-@router.route("POST", f"{MEMORY}/context", "read", {200: models.Context}, errors=(409, 413), uses_model=True)
+@router.route("POST", f"{MEMORY}/context", "context", {200: models.Context}, errors=(409, 413), uses_model=True)
 def context(service: Service, grant: Grant, body: requests.ContextRequest) -> Response:
     """Build the messages to send to a language model for a task, within a limit of tokens.
 
@@ -92,9 +90,7 @@ def context(service: Service, grant: Grant, body: requests.ContextRequest) -> Re
     return reply(context_json(service.af.memory.build_context(**arguments_of(body, grant))))
 
 
-@router.route(
-    "POST", f"{MEMORY}/clean", "change", {200: models.CleaningReport}, uses_model=True, tool="memory_consolidate"
-)
+@router.route("POST", f"{MEMORY}/clean", "memory_consolidate", {200: models.CleaningReport}, uses_model=True)
 def clean(service: Service, grant: Grant, body: requests.CleaningRequest) -> Response:
     """Summarize the older messages of one session, or of all sessions in the namespace.
 
@@ -103,7 +99,7 @@ def clean(service: Service, grant: Grant, body: requests.CleaningRequest) -> Res
     return reply(report_json(service.af.memory.clean(**arguments_of(body, grant))))
 
 
-@router.route("POST", f"{MEMORY}/restore", "change", {200: models.Entries}, errors=(404, 409), uses_model=True)
+@router.route("POST", f"{MEMORY}/restore", "restore", {200: models.Entries}, errors=(404, 409), uses_model=True)
 def restore(service: Service, grant: Grant, body: requests.RestoreRequest) -> Response:
     """Restore the original messages of a summary, or restore an entry that was superseded (replaced by a newer entry).
 
@@ -113,7 +109,7 @@ def restore(service: Service, grant: Grant, body: requests.RestoreRequest) -> Re
     return reply({"entries": entries_json(service.af.memory.restore(body.summary_id))})
 
 
-@router.route("POST", f"{MEMORY}/reindex", "admin", {200: models.Reindexed}, uses_model=True)
+@router.route("POST", f"{MEMORY}/reindex", "reindex", {200: models.Reindexed}, uses_model=True)
 def reindex(service: Service, grant: Grant, body: requests.NamespaceBody) -> Response:
     """Compute the missing vectors of entries in all namespaces.
 
@@ -125,20 +121,20 @@ def reindex(service: Service, grant: Grant, body: requests.NamespaceBody) -> Res
     return reply({"pending": backend.pending(scope), "waiting": waiting})
 
 
-@router.route("GET", f"{MEMORY}/audit", "read", {200: models.AuditReport}, tool="memory_audit")
+@router.route("GET", f"{MEMORY}/audit", "memory_audit", {200: models.AuditReport})
 def audit(service: Service, grant: Grant, query: requests.NamespaceQuery) -> Response:
     """Report duplicates, memories that nobody reads, contradictions between core blocks, and core blocks that are too
     large."""
     return reply(report_json(service.af.memory.audit(**arguments_of(query, grant))))
 
 
-@core_router.route("GET", _BLOCKS, "read", {200: models.Blocks})
+@core_router.route("GET", _BLOCKS, "core blocks", {200: models.Blocks})
 def list_blocks(service: Service, grant: Grant, query: requests.BlocksQuery) -> Response:
     """List the core blocks of the given agent and user, and the core blocks without an owner."""
     return reply({"blocks": entries_json(service.af.memory.core.blocks(**arguments_of(query, grant)))})
 
 
-@core_router.route("GET", _BLOCK, "read", {200: models.Entry})
+@core_router.route("GET", _BLOCK, "core block", {200: models.Entry})
 def get_block(service: Service, grant: Grant, query: requests.BlocksQuery, name: str) -> Response:
     """Return a core block of the given agent and user. If no owner is given, return the block without an owner."""
     return entry_response(service.af.memory.core.get(name, **arguments_of(query, grant)))
@@ -159,7 +155,7 @@ def replace(service: Service, grant: Grant, body: requests.BlockReplacement, nam
     return entry_response(service.af.memory.core.replace(name, **arguments_of(body, grant)))
 
 
-@core_router.route("DELETE", _BLOCK, "change", {204: None}, tool="memory_delete")
+@core_router.route("DELETE", _BLOCK, "memory_delete", {204: None})
 def delete_block(service: Service, grant: Grant, query: requests.BlocksQuery, name: str) -> Response:
     """Delete a core block and its history."""
     service.af.memory.core.remove(name, **arguments_of(query, grant))

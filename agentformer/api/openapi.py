@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from agentformer._version import __version__
+from agentformer.access.permissions import Permission
 from agentformer.api.models import Problem
 from agentformer.api.operations import Operation
 from agentformer.http.problems import PROBLEM
@@ -33,7 +34,6 @@ _FILES = {
     "description": "One or more files. Each file is a part of the form with the name `file`.",
 }
 _KEYS = {
-    None: "Requires no key.",
     "any": "Requires a key.",
     "change": "Requires a key with the rights `read` and `write`.",
 }
@@ -96,9 +96,7 @@ def _items(returns: Any) -> Sequence[Any]:
 
 
 def _operation(operation: Operation, schemas: _Schemas) -> Schema:
-    key = _KEYS.get(operation.right, f"Requires a key with the right `{operation.right}`.")
-    if operation.tool:
-        key += f" A key without the tool `{operation.tool}` is refused."
+    key = _key_text(operation.permission)
     summary, _, description = (operation.view.__doc__ or "").strip().partition("\n\n")
     schema: Schema = {
         "operationId": "_".join(re.findall(r"\w+", f"{operation.method.lower()} {operation.path}")),
@@ -107,11 +105,20 @@ def _operation(operation: Operation, schemas: _Schemas) -> Schema:
         "description": " ".join([*description.split(), key]),
         "parameters": [*_parameters(operation, schemas)],
         "responses": _responses(operation, schemas),
-        "security": [{"bearer": []}] if operation.right else [],
+        "security": [{"bearer": []}] if operation.permission else [],
     }
     if body := _body(operation, schemas):
         schema["requestBody"] = body
     return schema
+
+
+def _key_text(permission: Permission | None) -> str:
+    """Return the sentences about the key that an endpoint requires."""
+    if permission is None:
+        return "Requires no key."
+    text = _KEYS.get(permission.right, f"Requires a key with the right `{permission.right}`.")
+    tools = " or ".join(f"`{name}`" for name in permission.tools)
+    return f"{text} A key without the tool {tools} is refused." if tools else text
 
 
 def _parameters(operation: Operation, schemas: _Schemas) -> Iterator[Schema]:
@@ -176,7 +183,7 @@ def _error_statuses(operation: Operation) -> set[int]:
     """Return the HTTP statuses of the errors of an endpoint: the statuses in `errors`, and the statuses that follow
     from other fields, such as 404 from a parameter in the path."""
     statuses = {*operation.errors}
-    statuses |= {400, 401, 403} if operation.right else set()
+    statuses |= {400, 401, 403} if operation.permission else set()
     statuses |= {404} if "{" in operation.path else set()
     statuses |= {413, 415} if operation.body or operation.form else set()
     statuses |= {429} if operation.uses_model else set()

@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from flask import Blueprint, Response, request
 from pydantic import BaseModel
 from werkzeug.exceptions import MethodNotAllowed
 
-from agentformer.access.grant import Grant, Need
+from agentformer.access.grant import Grant
+from agentformer.access.permissions import PERMISSIONS, Permission
 from agentformer.api.request import body_of, check_no_query, form_of, query_of
 from agentformer.errors import Busy
 from agentformer.factory import AgentFormer
@@ -48,12 +49,12 @@ class Service:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """The declaration of one endpoint: its method, path, required right and models, and the view. The view is the
+    """The declaration of one endpoint: its method, path, permission and models, and the view. The view is the
     function that returns the response."""
 
     method: str
     path: str  # with parameters in braces, such as /api/jobs/{job_id}
-    right: Need | Literal["any"] | None  # "any": any key, and the view checks its rights; None: no key is needed
+    needs: str | None  # the operation in the table of `access.permissions`; None: no key is needed
     returns: Mapping[int, Returns]  # by status
     tag: str
     view: View  # its docstring is the text of the endpoint
@@ -63,10 +64,14 @@ class Operation:
     headers: Mapping[str, Header] = field(default_factory=dict)  # optional headers of the request
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # path parameter -> its allowed values
     errors: Collection[int] = ()  # statuses of problems besides those that follow from the other fields
-    tool: str | None = None  # the tool that does the same: a key without it is refused here too
     # True if a request may wait for a model; or a function of the service and the body that returns this.
     uses_model: bool | Callable[[Service, Any], bool] = False
     around: Callable[[Service], AbstractContextManager[Any]] = nullcontext  # entered before the body is read
+
+    @property
+    def permission(self) -> Permission | None:
+        """What the key of a request needs, or None if no key is needed."""
+        return None if self.needs is None else PERMISSIONS[self.needs]
 
 
 class Router:
@@ -77,15 +82,15 @@ class Router:
         self.operations: list[Operation] = []
 
     def route(
-        self, method: str, path: str, right: Need | Literal["any"] | None, returns: Mapping[int, Returns], **more: Any
+        self, method: str, path: str, needs: str | None, returns: Mapping[int, Returns], **more: Any
     ) -> Callable[[View], View]:
         """Return a decorator that declares a view as an endpoint. The docstring of the view becomes the summary and the
         description of the endpoint.
 
         `returns` contains the model or the media types of the response for each status. `more` contains further fields
-        of `Operation`. The view gets the `Service`, and as keyword arguments `grant` (unless `right` is None), the
+        of `Operation`. The view gets the `Service`, and as keyword arguments `grant` (unless `needs` is None), the
         parameters in the path, and `query`, `body` or `form`. The annotations of `query`, `body` and `form` are the
-        models of the request. The checks run in this order: key, right, tool, query, body. If the endpoint needs a key
+        models of the request. The checks run in this order: key, permission, query, body. If the endpoint needs a key
         and the view has no parameter `query`, a query string is refused. An endpoint that uses a model needs a free
         thread. If no thread is free, the response is 429.
         """
@@ -93,7 +98,7 @@ class Router:
         def register(view: View) -> View:
             types = get_type_hints(view)
             query, body, form = (types.get(name) for name in ("query", "body", "form"))
-            operation = Operation(method, path, right, returns, self.tag, view, query, body, form, **more)
+            operation = Operation(method, path, needs, returns, self.tag, view, query, body, form, **more)
             self.operations.append(operation)
             return view
 
@@ -135,15 +140,12 @@ def _add_rule(blueprint: Blueprint, path: str, name: str, view: View, methods: C
 def _handle(operation: Operation, service: Service, authorize: Callable[[], Grant], **parameters: Any) -> Any:
     """Check the current request, call the view and return its response. `parameters` are the values in the path. Raises
     `Unauthenticated`, `Forbidden`, `InvalidInput` or `Busy` if a check fails."""
-    if operation.right is not None:
+    if operation.permission is not None:
         parameters["grant"] = grant = authorize()
-        if operation.right != "any":
-            grant.require(operation.right)
-        if operation.tool is not None:
-            grant.require_tool(operation.tool)
+        operation.permission.require(grant)
     if operation.query is not None:
         parameters["query"] = query_of(operation.query)
-    elif operation.right is not None:
+    elif operation.permission is not None:
         check_no_query()
     with operation.around(service):
         if operation.body is not None:

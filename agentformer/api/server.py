@@ -87,7 +87,7 @@ def readyz(service: Service) -> Response:
     return reply({"status": "ready" if ready else "not ready", "parts": parts}, 200 if ready else 503)
 
 
-@router.route("GET", "/api/status", "admin", {200: State})
+@router.route("GET", "/api/status", "status", {200: State})
 def status(service: Service, grant: Grant) -> Response:
     """Return counts and states of all parts, over all namespaces.
 
@@ -98,7 +98,7 @@ def status(service: Service, grant: Grant) -> Response:
     return reply(service.af.status())
 
 
-@router.route("GET", "/metrics", "admin", {200: ("text/plain",)}, errors=(501,))
+@router.route("GET", "/metrics", "metrics", {200: ("text/plain",)}, errors=(501,))
 def metrics(service: Service, grant: Grant) -> Response:
     """Return metrics for Prometheus: the calls of each embedder and language model, and the number of entries in each
     backend.

@@ -58,7 +58,7 @@ class ToolResult(ResponseModel):
     result: dict[str, Any]
 
 
-@router.route("GET", "/api/tools", "any", {200: Tools})
+@router.route("GET", "/api/tools", "tools", {200: Tools})
 def list_tools(service: Service, grant: Grant) -> Response:
     """List the tools that the key may call.
 
@@ -69,7 +69,7 @@ def list_tools(service: Service, grant: Grant) -> Response:
         {
             "title": tool.title,
             "read_only": tool.read_only,
-            "destructive": tool.hints.destructive,
+            "destructive": tool.hints.permission.destructive,
             "idempotent": tool.hints.idempotent,
         }
         for tool in toolbox.definitions(grant)
@@ -81,7 +81,7 @@ def list_tools(service: Service, grant: Grant) -> Response:
 @router.route(
     "POST",
     "/api/tools/{name}",
-    "any",
+    "tools",
     {200: ToolResult},
     choices={"name": [*HINTS]},
     errors=(409, 422, 503, 507),

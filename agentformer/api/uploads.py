@@ -16,6 +16,7 @@ from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
 from werkzeug.formparser import FormDataParser
 
 from agentformer.access.grant import Grant
+from agentformer.access.permissions import PERMISSIONS
 from agentformer.api.auth import FORM_BYTES
 from agentformer.api.jobs import JOB
 from agentformer.api.jobs import Job as JobModel
@@ -100,12 +101,11 @@ def _upload_slot(service: Service) -> Iterator[None]:
 @router.route(
     "POST",
     "/api/rag/upload",
-    "write",
+    "rag_upload",
     {201: Uploaded, 202: JobModel, 422: Uploaded},
     headers=_PREFER,
     around=_upload_slot,
     errors=(409, 429, 507),
-    tool="rag_upload",
 )
 def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     """Upload files. Each file becomes a document.
@@ -123,7 +123,7 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     metadata = fields.stored_metadata(_json_object("metadata", form.metadata))
     files = _files_of_request(settings)
     if form.on_conflict == "fail":
-        grant.require("read")  # because the response says whether the document exists
+        PERMISSIONS["rag_upload unless stored"].require(grant)
     names = tuple(_file_name(file.filename) for file in files)
     task = Task(namespace, names, metadata, form.on_conflict)
     streams = [cast(BinaryIO, file.stream) for file in files]

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 import mcp_types as types
 
+from agentformer.access.permissions import PERMISSIONS
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
@@ -58,7 +59,7 @@ def list_resources(af: AgentFormer, caller: Caller, cursor: str | None) -> types
     `cursor` is the cursor that the previous page returned, or None for the first page. Raises `InvalidInput` for a
     cursor that this server did not make.
     """
-    if not caller.grant.may("read"):
+    if not PERMISSIONS["rag_list"].allows(caller.grant):
         return types.ListResourcesResult(resources=[])
     namespaces = _namespaces(af, caller)
     first_namespace, after = _decode_cursor(cursor)
@@ -89,7 +90,7 @@ def read_resource(af: AgentFormer, caller: Caller, uri: str) -> types.ReadResour
 def _text(af: AgentFormer, caller: Caller, uri: str) -> str:
     uri = fields.encodable("uri", uri)
     kind, *rest = uri.removeprefix(_SCHEME).split("/") if uri.startswith(_SCHEME) else [""]
-    if not caller.grant.may("read"):
+    if not PERMISSIONS["core block" if kind == "core" else "document text"].allows(caller.grant):
         raise _not_found(uri)
     if kind == "core" and len(rest) == 1:
         place = {"agent_id": caller.agent_id, "user_id": caller.user_id}

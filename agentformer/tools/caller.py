@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from agentformer.access.grant import EVERYTHING, Grant
-from agentformer.errors import InvalidInput, NotFound
+from agentformer.errors import Forbidden, InvalidInput, NotFound
 from agentformer.types import MemoryEntry
 
 _SHOWN = 200  # characters of a path that a message contains
@@ -22,10 +22,11 @@ class Caller:
     """The caller of a tool, with rights and limits.
 
     The entries that the caller stores get the values `user_id`, `agent_id`, `project` and `stored_metadata`. The caller
-    cannot see entries of another user or project. Core blocks belong to a namespace, a user and an agent, not to a
-    project. `rag_upload` may read files in `folder`. If `folder` is None, `rag_upload` accepts only contents and no
-    paths. If `extractive` is true, `rag_query` calls no language model, because the caller is a language model that
-    reads the passages itself.
+    cannot see entries of another user or project, and reads entries that belong to nobody without changing them. Core
+    blocks belong to a namespace, a user and an agent, not to a project. Documents belong to a namespace only.
+    `rag_upload` may read files in `folder`. If `folder` is None, `rag_upload` accepts only contents and no paths. If
+    `extractive` is true, `rag_query` calls no language model, because the caller is a language model that reads the
+    passages itself.
     """
 
     grant: Grant = EVERYTHING
@@ -60,6 +61,22 @@ class Caller:
         if not self.can_see(entry):
             raise NotFound(f"there is no entry {entry.id}")
         return self.grant.require_visible(entry)
+
+    def require_changeable(self, entry: MemoryEntry) -> MemoryEntry:
+        """Return the entry if the caller may change or delete it. A caller with a user or a project changes only
+        entries of this user and project. It reads entries that belong to nobody, but does not change them, because
+        other callers use them too. Core blocks have no project. Raises `NotFound` if the caller cannot see the entry,
+        and `Forbidden` if the entry belongs to nobody."""
+        self.require_visible(entry)
+        shared = self.user_id is not None and entry.user_id is None
+        if entry.tier != "core":
+            shared = shared or (self.project is not None and entry.project is None)
+        if shared:
+            raise Forbidden(
+                f"entry {entry.id} belongs to no single user or project, so this caller may only read it; add a memory "
+                "instead"
+            )
+        return entry
 
     def can_see(self, entry: MemoryEntry) -> bool:
         """Return True if the user and the project of the entry are those of the caller. A user or project that is None

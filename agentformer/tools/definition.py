@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from agentformer.access.grant import Need
+from agentformer.access.permissions import Permission
 from agentformer.errors import InvalidInput
 from agentformer.types import Tool
 
@@ -25,16 +25,13 @@ _MAX_DEPTH = 100  # levels of nested arguments; metadata have the same limit
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The right that a tool requires, and the effects of a call on the stored data. The right `change` means the
-    rights `read` and `write` together.
+    """What a tool requires (see `access.permissions`), and the effects of a call on the stored data.
 
-    `destructive`: the call can delete data permanently. `idempotent`: a second call with the same arguments changes
-    nothing. `additive`: the call adds entries and does not change existing entries. `changes_prompt`: the stored text
-    becomes part of every later prompt.
+    `idempotent`: a second call with the same arguments changes nothing. `additive`: the call adds entries and does not
+    change existing entries. `changes_prompt`: the stored text becomes part of every later prompt.
     """
 
-    right: Need
-    destructive: bool = False
+    permission: Permission
     idempotent: bool = False
     additive: bool = False
     changes_prompt: bool = False
@@ -66,7 +63,7 @@ class ToolDefinition:
 
     @property
     def read_only(self) -> bool:
-        return self.hints.right == "read"
+        return self.hints.permission.right == "read"
 
     @property
     def needs_permission(self) -> bool:

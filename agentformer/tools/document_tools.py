@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, Field
 
 from agentformer.access.grant import Grant
+from agentformer.access.permissions import PERMISSIONS
 from agentformer.errors import InvalidInput
 from agentformer.rag.documents import FORMER_KEPT, Document
 from agentformer.rag.uploads import OnConflict, Origin
@@ -31,7 +32,7 @@ class DocumentTools:
     def __init__(self, rag: RAGTool) -> None:
         self._rag = rag
 
-    @tool("Upload a document", Hints("write", destructive=True, idempotent=True))
+    @tool("Upload a document", Hints(PERMISSIONS["rag_upload"], idempotent=True))
     def rag_upload(
         self,
         caller: Caller,
@@ -54,7 +55,7 @@ class DocumentTools:
             raise InvalidInput("name", "is missing; a document given by its content needs a name, such as notes.txt")
         place = {"namespace": caller.namespace_for(namespace), "metadata": metadata, "on_conflict": on_conflict}
         if on_conflict == "fail":
-            caller.grant.require("read")  # because the result says whether the document exists
+            PERMISSIONS["rag_upload unless stored"].require(caller.grant)
         if path is None:
             document = self._rag.upload(_content(text, content_base64), name=name, **place)  # type: ignore[arg-type]
         else:
@@ -65,7 +66,7 @@ class DocumentTools:
                 document = self._rag.upload(file, name=name or relative, origin=origin, **place)  # type: ignore[arg-type]
         return {"document": upload_json(document, caller.grant, name or document.name, metadata)}
 
-    @tool("Answer from documents", Hints("read", idempotent=True))
+    @tool("Answer from documents", Hints(PERMISSIONS["rag_query"], idempotent=True))
     def rag_query(
         self,
         caller: Caller,
@@ -94,7 +95,7 @@ class DocumentTools:
             "warnings": list(answer.warnings),
         }
 
-    @tool("List documents", Hints("read", idempotent=True))
+    @tool("List documents", Hints(PERMISSIONS["rag_list"], idempotent=True))
     def rag_list(
         self,
         caller: Caller,

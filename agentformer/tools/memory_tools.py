@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from agentformer.access.permissions import PERMISSIONS
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME, program_metadata
@@ -41,7 +42,7 @@ class MemoryTools:
         self._backend = backend
         self._status = status
 
-    @tool("Remember", Hints("write", additive=True))
+    @tool("Remember", Hints(PERMISSIONS["memory_add"], additive=True))
     def memory_add(
         self,
         caller: Caller,
@@ -76,7 +77,7 @@ class MemoryTools:
             return {"memory": {"namespace": entry.namespace}}
         return {"memory": cut_json(entry, _PART), "known_already": bool(entry.repeat_count)}
 
-    @tool("Search memories", Hints("read", idempotent=True))
+    @tool("Search memories", Hints(PERMISSIONS["memory_search"], idempotent=True))
     def memory_search(
         self,
         caller: Caller,
@@ -106,7 +107,7 @@ class MemoryTools:
         memories = [brief_hit_json(hit, _PART, explain=explain) for hit in hits]
         return {"memories": memories, "warnings": list(hits.warnings)}
 
-    @tool("Read a memory", Hints("read", idempotent=True))
+    @tool("Read a memory", Hints(PERMISSIONS["memory_get"], idempotent=True))
     def memory_get(
         self,
         caller: Caller,
@@ -119,7 +120,7 @@ class MemoryTools:
         more = {"next_start": end} if end < len(entry.content) else {}
         return {"memory": {**brief_json(entry, entry.content[start:end]), **metadata_json(entry.metadata)}, **more}
 
-    @tool("Change a memory", Hints("change"))
+    @tool("Change a memory", Hints(PERMISSIONS["memory_update"]))
     def memory_update(
         self,
         caller: Caller,
@@ -135,7 +136,9 @@ class MemoryTools:
         ] = None,
     ) -> dict[str, Any]:
         """Change a memory. Its former text is kept in its history. Give only the fields to change."""
-        former = self._visible(caller, id)
+        former = caller.require_changeable(self._visible(caller, id))
+        if former.tier == "core":
+            PERMISSIONS["memory_update a core block"].require(caller.grant)
         if former.kind == _MESSAGE and (content, kind) != (None, None):
             raise InvalidInput("id", "is the id of a message, and messages cannot be changed; add a memory instead")
         values: dict[str, Any] = {"content": content, "title": title, "kind": kind, "category": category}
@@ -144,13 +147,16 @@ class MemoryTools:
         entry = self._memory.update(id, expected_version=expected_version, **changes)
         return {"memory": cut_json(entry, _PART)}
 
-    @tool("Forget a memory", Hints("change", destructive=True, idempotent=True))
+    @tool("Forget a memory", Hints(PERMISSIONS["memory_delete"], idempotent=True))
     def memory_delete(self, caller: Caller, id: Id) -> dict[str, Any]:
         """Delete a memory permanently, with its history and the summaries made from it. Only if the user asks for
         it."""
-        return {"forgotten": self._memory.remove(self._visible(caller, id).id)}
+        return {"forgotten": self._memory.remove(caller.require_changeable(self._visible(caller, id)).id)}
 
-    @tool("Add to a core block", Hints("change", idempotent=True, additive=True, changes_prompt=True))
+    @tool(
+        "Add to a core block",
+        Hints(PERMISSIONS["core_memory_append"], idempotent=True, additive=True, changes_prompt=True),
+    )
     def core_memory_append(
         self,
         caller: Caller,
@@ -162,7 +168,7 @@ class MemoryTools:
         block = self._memory.core.append(name, text, **self._owner(caller, namespace))
         return {"block": cut_json(block, _PART)}
 
-    @tool("Correct a core block", Hints("change", changes_prompt=True))
+    @tool("Correct a core block", Hints(PERMISSIONS["core_memory_replace"], changes_prompt=True))
     def core_memory_replace(
         self,
         caller: Caller,
@@ -175,7 +181,7 @@ class MemoryTools:
         block = self._memory.core.replace(name, old, new, **self._owner(caller, namespace))
         return {"block": cut_json(block, _PART)}
 
-    @tool("Search conversations", Hints("read", idempotent=True))
+    @tool("Search conversations", Hints(PERMISSIONS["conversation_search"], idempotent=True))
     def conversation_search(
         self,
         caller: Caller,
@@ -195,7 +201,7 @@ class MemoryTools:
         )
         return {"messages": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}
 
-    @tool("Summarise older messages", Hints("change", idempotent=True))
+    @tool("Summarise older messages", Hints(PERMISSIONS["memory_consolidate"], idempotent=True))
     def memory_consolidate(
         self,
         caller: Caller,
@@ -209,14 +215,14 @@ class MemoryTools:
         limits = {"user_id": caller.user_id, "project": caller.project}
         return report_json(self._memory.clean(namespace=own, session_id=session, **limits))
 
-    @tool("Audit memories", Hints("read", idempotent=True))
+    @tool("Audit memories", Hints(PERMISSIONS["memory_audit"], idempotent=True))
     def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """Report duplicates, facts and core blocks that contradict each other, memories that nobody reads, and core
         blocks that are too large."""
         own = caller.namespace_for(namespace)
         return report_json(self._memory.audit(namespace=own, user_id=caller.user_id, project=caller.project))
 
-    @tool("Show what is remembered", Hints("read", idempotent=True))
+    @tool("Show what is remembered", Hints(PERMISSIONS["memory_status"], idempotent=True))
     def memory_status(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """Count the memories, and the memories that have no vectors yet."""
         own = caller.namespace_for(namespace)

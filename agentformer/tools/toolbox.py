@@ -53,7 +53,7 @@ class Toolbox:
 
     def definitions(self, grant: Grant = EVERYTHING) -> list[ToolDefinition]:
         """Return the tools that the grant allows, always in the same order."""
-        return [tool for tool in self._tools.values() if grant.may(tool.hints.right) and tool.name not in grant.without]
+        return [tool for tool in self._tools.values() if tool.hints.permission.allows(grant)]
 
     def tools(self, grant: Grant = EVERYTHING) -> list[Tool]:
         """Return the tools that the grant allows, in the form that language models need."""
@@ -75,8 +75,7 @@ class Toolbox:
         if tool is None:
             names = ", ".join(tool.name for tool in self.definitions(caller.grant))
             raise NotFound(f"there is no tool {name!r:.80}; the tools are: {names}")
-        caller.grant.require(tool.hints.right)
-        caller.grant.require_tool(name)
+        tool.hints.permission.require(caller.grant)
         return tool.run(caller, arguments)
 
     def run(self, call: ToolCall, caller: Caller = OWNER) -> ToolResult:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agentformer import AgentFormer
+from agentformer.access.permissions import Permission
 from agentformer.agent.calls import may_quote
 from agentformer.errors import InvalidInput
 from agentformer.records.fields import ProgramMetadata
@@ -32,11 +33,11 @@ def test_these_tools_need_a_permission_and_looking_up_and_adding_never_do(af: Ag
     assert {tool.name for tool in definitions if tool.needs_permission} == GUARDED
     assert {tool.name for tool in definitions if not tool.needs_permission and not tool.read_only} == {"memory_add"}
     assert all(
-        hints.right in ("write", "change")
+        hints.permission.right in ("write", "change")
         for hints in HINTS.values()
-        if hints.additive or hints.changes_prompt or hints.destructive
+        if hints.additive or hints.changes_prompt or hints.permission.destructive
     )
-    assert not Hints("read").additive
+    assert not Hints(Permission("read")).additive
 
 
 def test_before_anything_was_retrieved_calls_are_the_users(agent: Make, af: AgentFormer) -> None:

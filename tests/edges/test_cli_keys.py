@@ -57,7 +57,7 @@ def test_a_key_gets_what_its_options_say(run: Invoke, store: KeyStore) -> None:
 def test_destructive_tools_are_switched_off_together(run: Invoke, store: KeyStore) -> None:
     assert run("keys add", "office", "--no-destructive", "--without", "memory_add").exit_code == 0
     (key,) = store.all()
-    assert key.without == {"memory_add"} | {name for name, hints in HINTS.items() if hints.destructive}
+    assert key.without == {"memory_add"} | {name for name, hints in HINTS.items() if hints.permission.destructive}
     assert "memory_delete" in key.without
 
 

@@ -140,10 +140,10 @@ def test_the_official_client_sees_the_tools_as_the_toolbox_defines_them(tmp_path
         (each.name, each.title, each.description, each.parameters) for each in definitions
     ]
     assert {tool.name: tool.annotations.destructive_hint for tool in tools} == {
-        name: hints.right != "read" and not hints.additive for name, hints in HINTS.items()
+        name: hints.permission.right != "read" and not hints.additive for name, hints in HINTS.items()
     }
     assert {tool.name for tool in tools if tool.annotations.read_only_hint} == {
-        name for name, hints in HINTS.items() if hints.right == "read"
+        name for name, hints in HINTS.items() if hints.permission.right == "read"
     }
     assert all(tool.annotations.open_world_hint is False for tool in tools)
     assert "memory_search" in instructions

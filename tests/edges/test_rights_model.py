@@ -1,8 +1,8 @@
 """Every operation of every door, asked by callers of all kinds, against a small model of who may see and change what.
 
 The model has three rules. A caller sees an entry if it may read, if it reaches the namespace, and if the entry belongs
-to its user or to nobody. A caller changes an entry if it sees the entry and may write. A caller adds an entry to a
-namespace that it reaches if it may write."""
+to its user or to nobody. A caller changes an entry if it sees the entry and may write, and if the entry belongs to its
+user, if it has one. A caller adds an entry to a namespace that it reaches if it may write."""
 
 from __future__ import annotations
 
@@ -73,6 +73,8 @@ class World:
             self._add(self.af.memory.add_message("talk-eino", "user", f"I said {word}.", **place), word)
             word = f"secret{space}block"
             self._add(self.af.memory.core.append("human", f"Likes {word}.", **place), word)
+            word = f"secret{space}shared"
+            self._add(self.af.memory.core.append("persona", f"Be {word}.", namespace=space), word)
             text = f"The key is secret{space}document."
             document = self.af.rag.upload(text.encode(), name="rules.txt", namespace=space)
             (entry,) = self.af.backend.get([document.id])
@@ -105,7 +107,8 @@ def sees(caller: Caller, thing: Thing) -> bool:
 
 
 def changes(caller: Caller, thing: Thing) -> bool:
-    return sees(caller, thing) and caller.grant.may("write")
+    own = caller.user_id in (None, thing.entry.user_id)
+    return sees(caller, thing) and caller.grant.may("write") and own
 
 
 def told(answer: Any, thing: Thing | None) -> tuple[int, dict[str, str], str]:
@@ -179,8 +182,8 @@ def test_an_id_shows_and_changes_only_what_the_model_allows(world: World, name: 
             after = world.state()
             allowed = changes(caller, thing) if is_change else sees(caller, thing)
             if not allowed:
-                assert answer == missing, what
                 assert after == before, what
+                assert answer == missing or sees(caller, thing), what
             if not sees(caller, thing):
                 assert thing.secret not in str(answer), what
             others = before.keys() - {thing.id}
@@ -211,7 +214,7 @@ TOOL_SEARCHES: dict[str, dict[str, Any]] = {
     "memory_consolidate": {"session_id": "talk-eino"},
     "memory_audit": {},
     "memory_status": {},
-    "core_memory_append": {"name": "human", "text": "Likes tea."},
+    "core_memory_append": {"name": "persona", "text": "Likes tea."},
     "core_memory_replace": {"name": "human", "old": "Likes", "new": "Loves"},
     "rag_query": {"question": "What is the key?"},
     "rag_list": {},

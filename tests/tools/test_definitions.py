@@ -14,6 +14,7 @@ from pydantic import Field
 
 import agentformer
 from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.access.permissions import Permission
 from agentformer.errors import InvalidInput
 from agentformer.tools.definition import Hints, ToolDefinition, tool
 from agentformer.tools.document_tools import DocumentTools
@@ -22,7 +23,7 @@ from agentformer.tools.toolbox import HINTS, Toolbox
 
 
 class Tides:
-    @tool("Tell the tide", Hints("read", idempotent=True))
+    @tool("Tell the tide", Hints(Permission("read"), idempotent=True))
     def tide(
         self,
         caller: Any,
@@ -105,10 +106,10 @@ def test_a_wrong_value_is_quoted_up_to_80_characters() -> None:
 
 def test_a_tool_needs_permission_unless_it_only_reads_or_adds_entries() -> None:
     for hints, needed in (
-        (Hints("read"), False),
-        (Hints("write", additive=True), False),
-        (Hints("write"), True),
-        (Hints("change", additive=True, changes_prompt=True), True),
+        (Hints(Permission("read")), False),
+        (Hints(Permission("write"), additive=True), False),
+        (Hints(Permission("write")), True),
+        (Hints(Permission("change"), additive=True, changes_prompt=True), True),
     ):
         assert ToolDefinition(tool("Tell the tide", hints)(lambda self: {})).needs_permission is needed
 
@@ -172,15 +173,15 @@ def test_a_schema_and_its_tool_accept_the_same_arguments(toolbox: Toolbox) -> No
 
 
 def test_hints_describe_the_effect_of_a_tool(toolbox: Toolbox) -> None:
-    assert {name for name, hints in HINTS.items() if hints.right == "write"} == {"memory_add", "rag_upload"}
-    assert {name for name, hints in HINTS.items() if hints.right == "change"} == {
+    assert {name for name, hints in HINTS.items() if hints.permission.right == "write"} == {"memory_add", "rag_upload"}
+    assert {name for name, hints in HINTS.items() if hints.permission.right == "change"} == {
         "memory_update",
         "memory_delete",
         "core_memory_append",
         "core_memory_replace",
         "memory_consolidate",
     }
-    assert {name for name, hints in HINTS.items() if hints.destructive} == {"memory_delete", "rag_upload"}
+    assert {name for name, hints in HINTS.items() if hints.permission.destructive} == {"memory_delete", "rag_upload"}
     assert [definition.name for definition in toolbox.definitions()] == list(HINTS)
     assert len({definition.title for definition in toolbox.definitions()}) == 14
 

@@ -75,7 +75,7 @@ def add(
     the key, and all other messages are written to standard error.
     """
     check_tools("--without", without, HINTS)
-    disabled = {*without, *(tool for tool, hints in HINTS.items() if hints.destructive and no_destructive)}
+    disabled = {*without, *(tool for tool, hints in HINTS.items() if hints.permission.destructive and no_destructive)}
     if "*" in namespaces:
         raise InvalidInput("--namespace", "'*' is not a namespace; omit --namespace to give access to all namespaces")
     expires = datetime.now(UTC) + timedelta(days=days) if days else None
