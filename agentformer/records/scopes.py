@@ -55,7 +55,8 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
     parts = ["+namespace = ?" if by_id else "namespace = ?"]
     values: list[Any] = [scope.namespace]
 
-    for column, allowed in (("tier", scope.tiers), ("kind", scope.kinds), ("category", scope.categories)):
+    members = ("tier", scope.tiers), ("kind", scope.kinds), ("category", scope.categories), ("page", scope.pages)
+    for column, allowed in members:
         if allowed:
             parts.append(f"{sign.get(column, '')}{column} IN ({','.join('?' * len(allowed))})")
             values += allowed

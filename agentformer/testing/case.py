@@ -181,6 +181,7 @@ def admits(scope: Scope, entry: MemoryEntry) -> bool:
         and scope.source_type in (None, entry.source_type)
         and scope.source_id in (None, entry.source_id)
         and scope.document_id in (None, entry.source.document_id if entry.source else None)
+        and (not scope.pages or (entry.source is not None and entry.source.page in scope.pages))
         and (scope.occurred_from is None or (at is not None and at >= scope.occurred_from))
         and (scope.occurred_to is None or (at is not None and at < scope.occurred_to))
         and (scope.since is None or (known is not None and known >= scope.since))

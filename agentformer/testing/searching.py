@@ -226,7 +226,7 @@ def _population(seed: int, size: int) -> list[MemoryEntry]:
                 created_at=_DAY - timedelta(hours=choose.randrange(480)),
                 last_accessed=choose.choice([None, _DAY - timedelta(hours=choose.randrange(240))]),
                 parent_id=choose.choice(["p1", "p2", None]),
-                source=Source(document, "name") if document else None,
+                source=Source(document, "name", choose.choice([None, 1, 2, 3])) if document else None,
                 occurred_at=choose.choice([None, _DAY + timedelta(hours=choose.randrange(48))]),
                 metadata=choose.choice([{}, {"k": choose.choice(_JSON)}, {"k": 1, "l": choose.choice([1, 2])}]),
                 salience=choose.choice([0.0, 0.25, 0.5, 1.0]),
@@ -250,6 +250,7 @@ def _scopes() -> Iterator[Scope]:
     yield from (Scope(session_id="s1"), Scope(session_id=""))
     yield Scope(parent_id="p2", include_archived=True)
     yield Scope(document_id="d1", include_archived=True)
+    yield Scope(document_id="d1", pages=(1, 3), include_archived=True)
     yield Scope(occurred_from=_DAY + timedelta(hours=20))
     yield Scope(occurred_to=_DAY + timedelta(hours=20))
     yield Scope(occurred_from=_DAY + timedelta(hours=10), occurred_to=_DAY + timedelta(hours=30))

@@ -141,6 +141,7 @@ class Scope:
     session_id: str | None = None
     parent_id: str | None = None
     document_id: str | None = None
+    pages: tuple[int, ...] = ()  # numbers of pages; an entry without a page is excluded
     occurred_from: datetime | None = None  # inclusive
     occurred_to: datetime | None = None  # exclusive
     since: datetime | None = None  # inclusive

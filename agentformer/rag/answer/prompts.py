@@ -81,11 +81,13 @@ def nothing_found(query: QueryTerms) -> str:
 def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
     """Return the chat messages that ask a model to answer the question from `hits`. The prompt numbers the hits from
     1."""
-    passages = "\n\n".join(_passage(n, hit) for n, hit in enumerate(hits, 1))
-    return [
-        ChatMessage("system", SYSTEM),
-        ChatMessage("user", f"<passages>\n{passages}\n</passages>\n\nQuestion: {strip_template_tokens(question)}"),
-    ]
+    read = f"<passages>\n{passages(hits)}\n</passages>\n\nQuestion: {strip_template_tokens(question)}"
+    return [ChatMessage("system", SYSTEM), ChatMessage("user", read)]
+
+
+def passages(hits: Sequence[Hit]) -> str:
+    """Return the passages of a prompt, numbered from 1."""
+    return "\n\n".join(passage(n, hit) for n, hit in enumerate(hits, 1))
 
 
 def contains_no_answer(hits: Sequence[Hit]) -> bool:
@@ -93,7 +95,9 @@ def contains_no_answer(hits: Sequence[Hit]) -> bool:
     return any(_NO_ANSWER.search(strip_hidden(hit.entry.content)) for hit in hits)
 
 
-def _passage(number: int, hit: Hit) -> str:
+def passage(number: int, hit: Hit) -> str:
+    """Return one passage of a prompt, with its number and source. Tags, template tokens and reference numbers of the
+    passage are escaped."""
     source = hit.entry.source
     place = f"{source.name}, page {source.label or source.page}" if source else hit.entry.kind
     name = _without_markers(escape_line(place))  # an uploader chooses the name, line breaks included

@@ -99,6 +99,7 @@ def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
             and (not scope.categories or entry.category in scope.categories)
             and all(getattr(entry, name) in values for name, values in equal.items())
             and (scope.document_id is None or (entry.source and entry.source.document_id) == scope.document_id)
+            and (not scope.pages or (entry.source and entry.source.page) in scope.pages)
             and _in_time(entry.occurred_at, scope.occurred_from, scope.occurred_to)
             and _in_time(entry.occurred_at or entry.created_at, scope.since, scope.until)
             and all(

@@ -1,0 +1,270 @@
+"""The context for a language model: the parts of the search hits that fit a budget of tokens, best first.
+
+The method is "small to big". First, each of the best hits gives its best part, so that evidence on a lower rank is not
+left out. Then, while tokens remain, the parts grow in the order of their ranks: to the whole chunk, to the section, and
+to the page. Parts of a page that touch or overlap are joined, so no text occurs twice. A passage lies in one page, so a
+position in the passage is also known in the page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from agentformer.rag.answer import prompts
+from agentformer.rag.answer.parts import best_part
+from agentformer.text.analysis import QueryTerms, analyze_query
+from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
+
+CANDIDATES = 30  # hits of the search
+# The hits that share the budget: if one hit is much better than the others, it gets more tokens. Chosen with the even
+# questions over filings, where hits are alike, and over encyclopedias, where they are not (docs/BENCHMARKS.md).
+_NEAR = 0.5  # share of the best score
+_MOST = 14
+_FRAME = 30  # tokens of the number and source of a passage, about
+_SMALLEST = 8  # tokens of a part; with less, it says nothing
+_PAGE = 1000  # entries read at a time
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPassage:
+    """A passage of a context. The passage of a document is a part of one page: `text` is equal to
+    `page.text[start:end]`, and `entry_ids` are the chunks with this text, in order. The passage of another entry is a
+    part of its content. `score` is the score of the best hit in the passage."""
+
+    number: int  # the [n] with which an answer cites the passage; starts at 1
+    document: str
+    document_id: str
+    page: int | None
+    label: str
+    start: int
+    end: int
+    text: str
+    tokens: int  # of `text`
+    score: float
+    entry_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PassageContext:
+    """The passages for a question, best first. `text` contains the passages as a prompt shows them, with numbers and
+    sources. Tags and template tokens in the passages are escaped, so that a model reads the passages as data. `text`
+    has `tokens` tokens, and at most `budget`."""
+
+    text: str
+    passages: tuple[ContextPassage, ...]
+    tokens: int
+    budget: int
+    warnings: tuple[str, ...] = ()  # warnings of the search
+    hits: tuple[Hit, ...] = ()  # a hit for each passage, whose content is the text of the passage
+
+
+@dataclass(frozen=True, slots=True)
+class ContextBuilder:
+    """Builds contexts. `backend` contains the pages of the hits. `token_spans` returns the spans of the tokens of a
+    text, as the language model counts them."""
+
+    backend: MemoryBackend
+    token_spans: Callable[[str], list[Span]]
+
+    def build(self, question: str, hits: Hits, budget: int) -> PassageContext:
+        """Return a context for the question with at most `budget` tokens. `hits` are the hits of a search for the
+        question, best first. Equal calls on an unchanged memory give equal contexts."""
+        query, chosen = analyze_query(question), hits[:CANDIDATES]
+        near = sum(hit.score >= _NEAR * chosen[0].score for hit in chosen[:_MOST])
+        draft = _Draft(_Texts(self.backend, chosen), lambda text: len(self.token_spans(text)), budget)
+        limit = max(_SMALLEST, budget // max(near, 1) - _FRAME)
+        for n, hit in enumerate(chosen):
+            if n == near:
+                draft.grow()
+            added = draft.add(hit, best_part(hit, query, self.token_spans, limit))
+            while not (added or draft.parts) and limit > _SMALLEST:
+                limit //= 2
+                added = draft.add(hit, best_part(hit, query, self.token_spans, limit))
+        draft.grow()
+        return draft.context(hits.warnings)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text of which a passage is a part: the text of a page with its chunks, or the content of an entry. `offset` is
+    the position of the text in its page."""
+
+    content: str
+    offset: int
+    chunks: tuple[MemoryEntry, ...]
+
+    def span_of(self, entry: MemoryEntry, part: Span) -> Span:
+        """Return the position in this text of a part of an entry's content."""
+        start = entry.source.start - self.offset if entry.source else 0
+        return Span(start + part.start, start + part.end)
+
+    def around(self, span: Span) -> Iterator[Span]:
+        """Yield the larger parts that contain `span`: the chunks, the section and the page."""
+        spans = [self.span_of(chunk, Span(0, len(chunk.content))) for chunk in self.chunks]
+        held = [n for n, (start, end) in enumerate(spans) if start < span.end and span.start < end]
+        if not held:
+            return
+        first, last = held[0], held[-1]
+        yield Span(spans[first].start, spans[last].end)
+        while first and self.chunks[first - 1].context == self.chunks[first].context:
+            first -= 1
+        while last + 1 < len(spans) and self.chunks[last + 1].context == self.chunks[last].context:
+            last += 1
+        yield Span(spans[first].start, spans[last].end)
+        yield Span(spans[0].start, spans[-1].end)
+
+
+class _Texts:
+    """The texts of which the hits are parts. The pages of a document are read together, when a hit of this document is
+    first needed."""
+
+    def __init__(self, backend: MemoryBackend, hits: Sequence[Hit]) -> None:
+        self._backend = backend
+        self._pages: defaultdict[str, set[int]] = defaultdict(set)
+        for source in (hit.entry.source for hit in hits):
+            if source and source.page is not None:
+                self._pages[source.document_id].add(source.page)
+        self._read: dict[str, dict[int, _Text]] = {}
+
+    def of(self, entry: MemoryEntry) -> _Text:
+        """Return the text of the entry's page. For an entry without a stored page, return the entry's content."""
+        source = entry.source
+        if source and source.page is not None:
+            if source.document_id not in self._read:
+                self._read[source.document_id] = self._document(entry.namespace, source.document_id)
+            page = self._read[source.document_id].get(source.page)
+            if page and page.content[source.start : source.end] == entry.content:
+                return page
+        return _Text(entry.content, source.start if source else 0, (entry,))
+
+    def _document(self, namespace: str, document_id: str) -> dict[int, _Text]:
+        pages, chunks = {}, defaultdict(list)
+        numbers = tuple(sorted(self._pages[document_id]))
+        scope = Scope(namespace, kinds=("page", "chunk"), document_id=document_id, pages=numbers)
+        after = ""
+        while entries := self._backend.list(scope, after=after, limit=_PAGE):
+            for entry in entries:
+                number = entry.source.page if entry.source else None
+                if number is not None and entry.kind == "page":
+                    pages[number] = entry.content
+                elif number is not None:
+                    chunks[number].append(entry)
+            after = entries[-1].id
+        return {number: _Text(content, 0, tuple(chunks[number])) for number, content in pages.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a text. `hit` is the best hit in this part."""
+
+    hit: Hit
+    text: _Text
+    span: Span
+
+    @property
+    def content(self) -> str:
+        return self.text.content[self.span.start : self.span.end]
+
+    def touches(self, other: _Part) -> bool:
+        """Return whether the parts overlap, or whether only white space is between them."""
+        first, last = sorted((self.span, other.span))
+        return self.text is other.text and not self.text.content[first.end : last.start].strip()
+
+    def joined(self, other: _Part) -> _Part:
+        start, end = min(self.span.start, other.span.start), max(self.span.end, other.span.end)
+        return dataclasses.replace(self, span=Span(start, end))
+
+    def as_hit(self) -> Hit:
+        """Return the hit with this part as its content."""
+        entry, offset = self.hit.entry, self.text.offset
+        source = entry.source and dataclasses.replace(
+            entry.source, start=offset + self.span.start, end=offset + self.span.end
+        )
+        return dataclasses.replace(
+            self.hit, entry=dataclasses.replace(entry, content=self.content, source=source), span=None
+        )
+
+
+class _Draft:
+    """Parts that are chosen one after another. `parts` are in the order of their best hits, and have at most `budget`
+    tokens together, with their numbers and sources."""
+
+    def __init__(self, texts: _Texts, count: Callable[[str], int], budget: int) -> None:
+        self._texts = texts
+        self._count = count
+        self._counted: dict[str, int] = {}
+        self.budget = budget
+        self.parts: list[_Part] = []
+
+    def add(self, hit: Hit, part: Span) -> bool:
+        """Add a part of a hit's content. Return whether the part fits."""
+        text = self._texts.of(hit.entry)
+        return self._try(_Part(hit, text, text.span_of(hit.entry, part)))
+
+    def grow(self) -> None:
+        """Replace parts by larger parts while they fit, one step after another. In each step, the best part grows
+        first."""
+        for step in range(3):
+            for part in list(self.parts):
+                if part in self.parts:
+                    larger = [*part.text.around(part.span)][step : step + 1]
+                    self._try(*(dataclasses.replace(part, span=span) for span in larger))
+
+    def context(self, warnings: tuple[str, ...]) -> PassageContext:
+        """Return the context with the parts that fit."""
+        while self.parts and self._count(self._text(self.parts)) > self.budget:
+            self.parts.pop()  # together, texts can have more tokens than alone
+        text = self._text(self.parts)
+        hits = tuple(part.as_hit() for part in self.parts)
+        passages = tuple(self._passage(n, part) for n, part in enumerate(self.parts, 1))
+        return PassageContext(text, passages, self._count(text), self.budget, warnings, hits)
+
+    def _try(self, *added: _Part) -> bool:
+        """Add parts, and join them with the parts that they touch. If the result does not fit, change nothing."""
+        parts = list(self.parts)
+        for new in added:
+            touched = [part for part in parts if part.touches(new)]
+            joined = new
+            for part in touched:
+                joined = part.joined(joined)
+            at = parts.index(touched[0]) if touched else len(parts)
+            joined = dataclasses.replace(joined, hit=touched[0].hit if touched else new.hit)
+            parts = [part for part in parts if part not in touched]
+            parts.insert(at, joined)
+        fits = self._size(parts) <= self.budget
+        if fits:
+            self.parts = parts
+        return fits
+
+    def _text(self, parts: Sequence[_Part]) -> str:
+        return prompts.passages([part.as_hit() for part in parts])
+
+    def _size(self, parts: Sequence[_Part]) -> int:
+        total = 0
+        for n, part in enumerate(parts, 1):
+            text = prompts.passage(n, part.as_hit())
+            if text not in self._counted:
+                self._counted[text] = self._count(text)
+            total += self._counted[text]
+        return total
+
+    def _passage(self, number: int, part: _Part) -> ContextPassage:
+        entry, spans = part.hit.entry, [(part.text.span_of(c, Span(0, len(c.content))), c.id) for c in part.text.chunks]
+        source = part.as_hit().entry.source or Source("", "", start=part.span.start, end=part.span.end)
+        held = tuple(id_ for (start, end), id_ in spans if start < part.span.end and part.span.start < end)
+        return ContextPassage(
+            number=number,
+            document=source.name,
+            document_id=source.document_id,
+            page=source.page,
+            label=source.label,
+            start=source.start,
+            end=source.end,
+            text=part.content,
+            tokens=self._count(part.content),
+            score=part.hit.score,
+            entry_ids=held or (entry.id,),
+        )
