@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentformer.embedders import GuardedEmbedder, token_counter
+from agentformer.embedders import GuardedEmbedder, token_counter, token_spans
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.http.guarded import Usage
 from agentformer.index.embedding.active import ActiveEmbedder
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from agentformer.memory.recall import Recall
     from agentformer.memory.summaries.summarizer import Summarizer
     from agentformer.rag.answer.answerer import Answerer
+    from agentformer.rag.answer.context import PassageBuilder
     from agentformer.rag.ingest import IngestPipeline
     from agentformer.tools.rag_tool import RAGTool
 
@@ -96,9 +97,10 @@ def build_rag(
     model: Callable[[], LanguageModel | None],
     usage: UsageCounter,
 ) -> RAGTool:
-    """Return the tool that ingests documents and answers questions. The ingest pipeline and the answerer are built when
+    """Return the tool that ingests documents and answers questions. The parts that ingest and answer are built when
     they are first used."""
-    from agentformer.tools.rag_tool import RAGLimits, RAGTool
+    from agentformer.tools.questions import QuestionLimits, Questions
+    from agentformer.tools.rag_tool import RAGTool
 
     originals = Originals(settings.upload_dir, backend)
 
@@ -117,8 +119,14 @@ def build_rag(
         check = settings.answer_check
         return Answerer(model(), embedder, temperature=temperature, max_tokens=limit, abstain=abstain, check=check)
 
-    limits = RAGLimits(settings.top_k, settings.max_file_bytes, settings.max_question_chars)
-    return RAGTool(backend, once(ingest), once(answerer), originals, usage, limits)
+    def contexts() -> PassageBuilder:
+        from agentformer.rag.answer.context import PassageBuilder
+
+        return PassageBuilder(backend, token_spans(embedder))
+
+    limits = QuestionLimits(settings.top_k, settings.answer_context_tokens, settings.max_question_chars)
+    questions = Questions(backend, once(answerer), once(contexts), usage, limits)
+    return RAGTool(backend, once(ingest), questions, originals, usage, max_file_bytes=settings.max_file_bytes)
 
 
 def build_cleaner(

@@ -17,7 +17,7 @@ from agentformer.api.response import EVENT_STREAM, answer_stream, prefers_events
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
-from agentformer.tools.result_json import answer_json, document_json
+from agentformer.tools.result_json import answer_json, document_json, passages_json
 from agentformer.types import MemoryEntry, Scope
 
 _DOCUMENT = "/api/rag/documents/{document_id}"
@@ -66,6 +66,25 @@ def query(service: Service, grant: Grant, body: models.Question) -> Response:
     if prefers_events() if body.stream is None else body.stream:
         return answer_stream(service.af.rag.stream(body.question, **arguments))
     return reply(answer_json(service.af.rag.query(body.question, **arguments)))
+
+
+@router.route(
+    "POST",
+    "/api/rag/context",
+    "rag_query",
+    {200: models.PassageContext},
+    errors=(503,),
+    uses_model=lambda service, body: _waits(service),
+)
+def context(service: Service, grant: Grant, body: models.ContextQuestion) -> Response:
+    """Return the passages that a language model needs to answer a question, within a limit of tokens.
+
+    The best passages come first, with the text around them if the limit allows it. No language model is called. The
+    field `text` can be put into a prompt.
+    """
+    check_length("question", body.question, service.af.settings)
+    arguments = arguments_of(body, grant, exclude={"question"})
+    return reply(passages_json(service.af.rag.context(body.question, **arguments)))
 
 
 @router.route("GET", "/api/rag/documents", "rag_list", {200: models.Documents})

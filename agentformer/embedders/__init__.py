@@ -138,14 +138,21 @@ def estimated_spans(text: str) -> list[Span]:
     return [Span(match.start(), match.end()) for match in _TOKEN.finditer(text)]
 
 
+def token_spans(embedder: Embedder) -> Callable[[str], list[Span]]:
+    """Return a function that returns the spans of the tokens of a text, as the model of the embedder splits it. If the
+    embedder cannot be used, the function returns estimated spans."""
+
+    def spans(text: str) -> list[Span]:
+        try:
+            return embedder.token_spans(text)
+        except EmbedderUnavailable:
+            return estimated_spans(text)
+
+    return spans
+
+
 def token_counter(embedder: Embedder) -> Callable[[str], int]:
     """Return a function that counts the tokens of a text with the model of the embedder. If the embedder cannot be
     used, the function returns an estimate."""
-
-    def count(text: str) -> int:
-        try:
-            return len(embedder.token_spans(text))
-        except EmbedderUnavailable:
-            return len(estimated_spans(text))
-
-    return count
+    spans = token_spans(embedder)
+    return lambda text: len(spans(text))

@@ -204,6 +204,7 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
         min_salience=fields.salience(given("min_salience", 0.0), "min_salience"),
         include_archived=fields.flag("include_archived", given("include_archived", False)),
         or_nobody=fields.flag("or_nobody", given("or_nobody", False)),
+        pages=(),
         decay=decay,
         **{name: fields.optional_name(name, given(name)) for name in optional},
     )

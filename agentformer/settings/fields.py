@@ -119,6 +119,7 @@ class Settings:
     llm_stream_seconds: float = 300.0  # seconds for one complete streamed answer
     temperature: float = 0.3
     answer_tokens: int = 512
+    answer_context_tokens: int = 2000  # tokens of the passages that the model receives
 
     # The check of a model's answer against the passages that it cites. report: list the numbers, dates, names and
     # quotations that they do not contain. retry: also ask the model once more. off: no check.
@@ -198,8 +199,16 @@ class Settings:
 
 _POSITIVE = (
     *("batch_tokens", "chunk_tokens", "top_k", "fanout", "rrf_k", "rerank_hits", "max_file_bytes", "max_pages"),
-    *("read_seconds", "llm_timeout", "answer_tokens", "threads", "max_question_chars", "core_block_tokens"),
-    *("working_messages", "context_tokens", "clean_batch", "summary_tokens", "lease_seconds", "embed_timeout"),
+    *("read_seconds", "llm_timeout", "answer_tokens", "answer_context_tokens", "threads", "max_question_chars"),
+    *(
+        "core_block_tokens",
+        "working_messages",
+        "context_tokens",
+        "clean_batch",
+        "summary_tokens",
+        "lease_seconds",
+        "embed_timeout",
+    ),
     *("embed_batch", "breaker_seconds", "llm_stream_seconds", "workers", "max_upload_files", "max_uploads"),
     *("max_jobs", "agent_steps", "agent_seconds", "agent_tokens"),
 )

@@ -18,8 +18,15 @@ from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
 from agentformer.tools.memory_tools import Metadata, Namespace, Since, Until
-from agentformer.tools.rag_tool import ChunkFilters, RAGTool
-from agentformer.tools.result_json import brief_document_json, citation_json, document_json, passage_json
+from agentformer.tools.questions import ChunkFilters
+from agentformer.tools.rag_tool import RAGTool
+from agentformer.tools.result_json import (
+    brief_document_json,
+    citation_json,
+    context_passage_json,
+    document_json,
+    passage_json,
+)
 
 _PASSAGE = 1_500  # characters of a passage that is returned with an answer; few chunks are longer
 _NAMES_OF_METADATA = AliasChoices("metadata", "filters")  # the second name is the former one
@@ -71,7 +78,10 @@ class DocumentTools:
         self,
         caller: Caller,
         question: Annotated[str, Field(min_length=1, description="The question, in plain words.")],
-        top_k: Annotated[int, Field(ge=1, le=20, description="Passages to answer from.")] = 3,
+        top_k: Annotated[int | None, Field(ge=1, le=20, description="Passages to answer from.")] = None,
+        context_tokens: Annotated[
+            int | None, Field(ge=1, le=20_000, description="Return passages with at most this many tokens in total.")
+        ] = None,
         metadata: Annotated[
             dict[str, Any] | None,
             Field(description="Only documents with these metadata.", validation_alias=_NAMES_OF_METADATA),
@@ -81,17 +91,23 @@ class DocumentTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Answer a question from the uploaded documents, with exact quotes. Cite the document and the page of each
-        quote."""
+        quote. If the quotes are not enough, ask for more passages with `context_tokens`, such as 2000."""
         scope: ChunkFilters = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
         scope |= {"since": since, "until": until}
         answer = self._rag.query(question, top_k=top_k, extractive=caller.extractive, **scope)
         no_quote = caller.extractive and answer.mode == "none" and answer.hits
+        passages = [passage_json(hit, _PASSAGE) for hit in answer.hits]
+        if context_tokens is not None:
+            passages = [
+                context_passage_json(passage)
+                for passage in self._rag.context(question, max_tokens=context_tokens, **scope).passages
+            ]
         return {
             "answer": _NO_QUOTE if no_quote else answer.text,
             "mode": answer.mode,
             "confidence": None if answer.confidence is None else round(answer.confidence, 2),
             "citations": [citation_json(citation) for citation in answer.citations],
-            "passages": [passage_json(hit, _PASSAGE) for hit in answer.hits],
+            "passages": passages,
             "warnings": list(answer.warnings),
         }
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
-from datetime import date
-from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
-from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.memory import validation
+from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Document, KeyedLock, Originals, document_of, page_of
@@ -26,92 +22,42 @@ from agentformer.rag.uploads import (
     with_origin,
 )
 from agentformer.records import fields
-from agentformer.types import (
-    DEFAULT_NAMESPACE,
-    Answer,
-    AnswerEvent,
-    Hits,
-    MemoryBackend,
-    MemoryEntry,
-    Page,
-    Query,
-    Scope,
-)
+from agentformer.tools.questions import ChunkFilters, Questions
+from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, MemoryBackend, MemoryEntry, Page, Scope
 
 if TYPE_CHECKING:
-    from agentformer.rag.answer.answerer import Answerer
+    from agentformer.rag.answer.context import PassageContext
     from agentformer.rag.ingest import IngestPipeline, Progress
 
 _PENDING = (
     "the embedder was unavailable; searches find the document only by its words until you run `agentformer reindex`"
 )
-_MAX_TOKENS = 4096  # of an answer
 _ATTEMPTS = 20  # at an upload; each failed attempt means that another process has changed the same document
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RAGLimits:
-    """The limits of uploads and questions. `top_k` is the default number of chunks that are used for an answer."""
-
-    top_k: int = 3
-    max_file_bytes: int = 256 * 1024 * 1024
-    max_question_chars: int = 8_000
-
-
-class ChunkFilters(TypedDict, total=False):
-    """Keyword arguments that select the chunks from which a question is answered. The default of `namespace` is
-    "default". Any other key that is not given allows every value."""
-
-    namespace: str
-    metadata: Mapping[str, Any] | None  # the metadata of a document must have these values
-    filters: Mapping[str, Any] | None  # the former name of `metadata`
-    document_id: str | None
-    since: date | str | None  # inclusive; a document has the time when it was stored
-    until: date | str | None  # exclusive for a time, inclusive for a whole day
-
-
-class _Stopwatch:
-    """Measures the times of one question: the start, the end of the search, and the first piece of a streamed
-    answer."""
-
-    def __init__(self) -> None:
-        self.started = self.searched = time.perf_counter()
-        self.first_token = 0.0  # without a stream
-
-    def timings(self) -> dict[str, float]:
-        """Return the duration of each step until now, in milliseconds."""
-        now = time.perf_counter()
-        spans = {
-            "search_ms": self.searched - self.started,
-            "answer_ms": now - self.searched,
-            "total_ms": now - self.started,
-            **({"first_token_ms": self.first_token - self.started} if self.first_token else {}),
-        }
-        return {name: round(seconds * 1000, 2) for name, seconds in spans.items()}
 
 
 class RAGTool:
     """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe.
 
-    `ingest` returns the pipeline that stores documents, and `answerer` returns the object that answers questions. Each
-    function builds its object at the first call, because the listing of documents needs none of these objects.
+    `ingest` returns the pipeline that stores documents, and builds it at the first call, because the listing of
+    documents does not need it. `questions` answers the questions.
     """
 
     def __init__(
         self,
         backend: MemoryBackend,
         ingest: Callable[[], IngestPipeline],
-        answerer: Callable[[], Answerer],
+        questions: Questions,
         originals: Originals,
         usage: UsageCounter,
-        limits: RAGLimits,
+        *,
+        max_file_bytes: int,
     ) -> None:
         self._backend = backend
         self._ingest = ingest
-        self._answerer = answerer
+        self._questions = questions
         self._originals = originals
         self._usage = usage
-        self._limits = limits
+        self._max_file_bytes = max_file_bytes
         self._uploads = KeyedLock()
 
     def reingest(self, document: MemoryEntry) -> Document:
@@ -129,7 +75,7 @@ class RAGTool:
     def ready(self) -> None:
         """Build the objects that uploads and questions need. Raises an error if an object cannot be built."""
         self._ingest()
-        self._answerer()
+        self._questions.ready()
 
     def upload(
         self,
@@ -163,7 +109,7 @@ class RAGTool:
         """
         namespace, metadata = fields.name("namespace", namespace), fields.stored_metadata(metadata)
         on_conflict = checked_on_conflict(on_conflict)
-        data, document = read_upload(file, name, origin, self._limits.max_file_bytes)
+        data, document = read_upload(file, name, origin, self._max_file_bytes)
         document = dataclasses.replace(document, namespace=namespace, metadata=metadata)
         with self._uploads.hold((namespace, document.sha256)):  # uploads of the same bytes at once are `unchanged`
             return self._with_state(self._upload(data, document, on_conflict, password, progress))
@@ -205,20 +151,19 @@ class RAGTool:
         extractive: bool = False,
         **scope: Unpack[ChunkFilters],
     ) -> Answer:
-        """Answer a question from the best `top_k` chunks. The answer has citations, hits, warnings and timings.
+        """Answer a question from the best chunks. The answer has citations, hits, warnings and timings.
 
-        `max_tokens` (1..4096) limits the answer of a language model. If `extractive` is true, no language model is
-        called, and the answer consists of quotes.
+        An answer without a language model quotes sentences of the best `top_k` chunks, which are the hits of the
+        answer. A language model receives as many passages as `context` returns. `max_tokens` (1..4096) limits the
+        answer of a language model. If `extractive` is true, no language model is called, and the answer consists of
+        quotes.
 
         `scope` contains filters: `namespace`, `metadata` (the metadata of a document must have equal values under these
         keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only documents that
         were stored in this period; see `MemoryManager.search`). Raises `InvalidInput` for an empty question, and for an
         invalid filter.
         """
-        max_tokens = _checked_tokens(max_tokens)
-        hits, stopwatch = self._search(question, top_k, scope)
-        answer = self._answerer().answer(question, hits, max_tokens=max_tokens, extractive=extractive)
-        return self._completed(answer, hits, stopwatch)
+        return self._questions.answer(question, scope, top_k=top_k, max_tokens=max_tokens, extractive=extractive)
 
     def stream(
         self,
@@ -235,9 +180,16 @@ class RAGTool:
         The parameters and errors are those of `query`. An error is raised by this call, and not by the first event.
         Closing the generator stops the language model.
         """
-        max_tokens = _checked_tokens(max_tokens)
-        hits, stopwatch = self._search(question, top_k, scope)
-        return self._events(question, hits, max_tokens, stopwatch)
+        return self._questions.stream(question, scope, top_k=top_k, max_tokens=max_tokens)
+
+    def context(self, question: str, *, max_tokens: int | None = None, **scope: Unpack[ChunkFilters]) -> PassageContext:
+        """Return the passages that a language model needs to answer a question, best first, with at most `max_tokens`
+        tokens together (default: `Settings.answer_context_tokens`). No language model is called.
+
+        `text` of the result can be put into a prompt: it contains the passages with their numbers and sources. The
+        tokens are those of the embedding model. `scope` and the errors are those of `query`.
+        """
+        return self._questions.context(question, scope, max_tokens=max_tokens)
 
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
         """Return every document of the namespace, the oldest first. A document with the status `pending` has no vectors
@@ -285,44 +237,6 @@ class RAGTool:
         self._backend.remove([document_id])
         self._originals.sweep()
 
-    def _search(self, question: str, top_k: int | None, given: ChunkFilters) -> tuple[Hits, _Stopwatch]:
-        stopwatch = _Stopwatch()
-        validation.check_known(given, ChunkFilters.__annotations__)
-        _check_question(question, self._limits.max_question_chars)
-        limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
-        since, until = fields.period(given.get("since"), given.get("until"))
-        metadata = "metadata" if given.get("filters") is None else "filters"
-        if metadata == "filters" and given.get("metadata") is not None:
-            raise InvalidInput("filters", "is another name of `metadata`; give only `metadata`")
-        chunks = Scope(
-            fields.name("namespace", given.get("namespace", DEFAULT_NAMESPACE)),
-            kinds=("chunk",),
-            metadata=fields.metadata(given.get(metadata), metadata),
-            document_id=fields.optional_name("document_id", given.get("document_id")),
-            since=since,
-            until=until,
-        )
-        hits = self._backend.search(Query(question, chunks, limit))
-        self._usage.count((hit.entry.id for hit in hits), matches=1)
-        stopwatch.searched = time.perf_counter()
-        return hits, stopwatch
-
-    def _events(
-        self, question: str, hits: Hits, max_tokens: int | None, stopwatch: _Stopwatch
-    ) -> Generator[AnswerEvent, None, None]:
-        with closing(self._answerer().stream(question, hits, max_tokens=max_tokens)) as events:
-            for event in events:
-                stopwatch.first_token = stopwatch.first_token or time.perf_counter()
-                yield self._completed(event, hits, stopwatch) if isinstance(event, Answer) else event
-
-    def _completed(self, answer: Answer, hits: Hits, stopwatch: _Stopwatch) -> Answer:
-        """Return the answer with hits, warnings and timings. If a language model wrote the answer, the hits are counted
-        as read."""
-        if answer.mode == "llm":
-            self._usage.count((hit.entry.id for hit in hits), reads=1)
-        warnings = (*hits.warnings, *answer.warnings)
-        return dataclasses.replace(answer, hits=tuple(hits), warnings=warnings, timings=stopwatch.timings())
-
     def _document(self, document_id: str, namespace: str | None) -> MemoryEntry:
         entries = self._backend.get([document_id])
         if not entries or entries[0].kind != "document" or namespace not in (None, entries[0].namespace):
@@ -340,21 +254,3 @@ class RAGTool:
     def _page(self, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
         after = fields.text("after", after, fields.MAX_NAME)
         return [*self._backend.list(scope, after=after, limit=fields.limit("limit", limit))]
-
-
-def _checked_tokens(value: Any) -> int | None:
-    """Return the token limit that the caller gave, or None if the caller gave no limit. Raises `InvalidInput` for an
-    invalid limit."""
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_TOKENS):
-        return value
-    raise InvalidInput("max_tokens", f"must be a whole number in 1..{_MAX_TOKENS}, got {value!r:.80}")
-
-
-def _check_question(question: Any, max_chars: int) -> None:
-    if not isinstance(question, str):
-        raise InvalidInput("question", f"must be text, got {type(question).__name__}")
-    if not question.strip():
-        raise InvalidInput("question", "is empty; enter a question")
-    if len(question) > max_chars:
-        raise InvalidInput("question", f"has {len(question)} characters; shorten it to at most {max_chars}")
-    fields.encodable("question", question)

@@ -25,6 +25,7 @@ from agentformer.types import (
 
 if TYPE_CHECKING:
     from agentformer.memory.context.plan import Context
+    from agentformer.rag.answer.context import ContextPassage, PassageContext
     from agentformer.rag.documents import Document
 
 _BROKE_OFF = "urn:agentformer:problem:language-model-unavailable"
@@ -160,6 +161,27 @@ def _around(hit: Hit, most: int) -> str:
     content = hit.entry.content
     start = min(hit.span.start, max(len(content) - most, 0)) if hit.span and hit.span.end > most else 0
     return content[start : start + most]
+
+
+def passages_json(context: PassageContext) -> dict[str, Any]:
+    """Return a context of passages as JSON: the text for a prompt, and the passages."""
+    return {
+        "text": context.text,
+        "tokens": context.tokens,
+        "budget": context.budget,
+        "passages": [report_json(passage) for passage in context.passages],
+        "warnings": list(context.warnings),
+    }
+
+
+def context_passage_json(passage: ContextPassage) -> dict[str, Any]:
+    """Return a passage of a context as JSON for a language model, with its text in `content`."""
+    return {
+        "id": passage.entry_ids[0],
+        "document": passage.document or None,
+        "page": passage.page,
+        "content": passage.text,
+    }
 
 
 def reference_json(reference: Reference) -> dict[str, Any]:

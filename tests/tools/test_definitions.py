@@ -207,7 +207,7 @@ BOUNDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "core_memory_append": {"name": (1, 200), "text": (1, 1_000_000)},
     "core_memory_replace": {"name": (1, 200), "old": (1,)},
     "conversation_search": {"query": (1, 8_000), "limit": (1, 50, 10)},
-    "rag_query": {"question": (1,), "top_k": (1, 20, 3)},
+    "rag_query": {"question": (1,), "top_k": (1, 20), "context_tokens": (1, 20_000)},
     "rag_list": {"limit": (1, 200, 50)},
 }
 

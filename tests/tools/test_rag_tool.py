@@ -13,8 +13,8 @@ import agentformer
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.ingest import IngestPipeline
-from agentformer.tools import rag_tool
-from agentformer.tools.rag_tool import RAGLimits, _check_question, _checked_tokens, _Stopwatch
+from agentformer.tools import questions
+from agentformer.tools.questions import QuestionLimits, _check_question, _checked_tokens, _Stopwatch
 
 
 @pytest.fixture
@@ -24,14 +24,14 @@ def af(tmp_path: Path) -> Iterator[AgentFormer]:
 
 
 def test_the_limits_have_defaults() -> None:
-    assert RAGLimits() == RAGLimits(top_k=3, max_file_bytes=256 * 2**20, max_question_chars=8_000)
+    assert QuestionLimits() == QuestionLimits(top_k=3, context_tokens=2_000, max_chars=8_000)
 
 
 def test_questions_and_answers_have_limits() -> None:
-    assert [_checked_tokens(value) for value in (None, 1, 4096)] == [None, 1, 4096]
+    assert [_checked_tokens("max_tokens", value, 4096) for value in (None, 1, 4096)] == [None, 1, 4096]
     for wrong in (0, 4097, True, 1.0, "1"):
         with pytest.raises(InvalidInput, match=r"must be a whole number in 1\.\.4096"):
-            _checked_tokens(wrong)
+            _checked_tokens("max_tokens", wrong, 4096)
     _check_question("four", 4)
     for question, message in (("fives", "has 5 characters"), (" ", "is empty"), (None, "must be text")):
         with pytest.raises(InvalidInput, match=message):
@@ -40,7 +40,7 @@ def test_questions_and_answers_have_limits() -> None:
 
 def test_times_are_milliseconds_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([5.0, 8.0, 8.0])
-    monkeypatch.setattr(rag_tool, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    monkeypatch.setattr(questions, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     stopwatch = _Stopwatch()
     stopwatch.searched = 6.0001234
     assert stopwatch.timings() == {"search_ms": 1000.12, "answer_ms": 1999.88, "total_ms": 3000.0}

@@ -9,6 +9,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from agentformer.api.models import Cursor, Day, Limit, Namespace, Next, ResponseModel, Text, Tier
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_LIMIT
+from agentformer.tools.questions import MAX_CONTEXT_TOKENS
 from agentformer.types import DocumentStatus, PageStatus
 
 _MAX_TOKENS = 4096
@@ -19,16 +20,10 @@ def _empty(value: Any) -> Any:
     return "" if value is None else value
 
 
-class Question(RequestModel):
-    """A question about the documents of a namespace."""
-
+class _Asked(RequestModel):
     question: Annotated[Text, BeforeValidator(_empty)] = Field(
         description="The question. The setting `max_question_chars` limits its length.",
         examples=["Who keeps the keys?"],
-    )
-    top_k: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = Field(
-        default=None,
-        description="The number of passages to use for the answer. The default is a setting of the server, normally 3.",
     )
     namespace: Namespace = None
     metadata: dict[str, Any] | None = Field(
@@ -47,12 +42,32 @@ class Question(RequestModel):
         default=None,
         description="Answer only from documents that were stored before this time. A whole day (UTC) is included.",
     )
+
+
+class Question(_Asked):
+    """A question about the documents of a namespace."""
+
+    top_k: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = Field(
+        default=None,
+        description="The number of passages to use for the answer. By default, a setting of the server (normally 3) "
+        "limits the passages that are quoted, and another one (2,000 tokens) those that a language model receives.",
+    )
     max_tokens: Annotated[int, Field(ge=1, le=_MAX_TOKENS)] | None = Field(
         default=None, description="The maximum number of tokens in an answer of a language model."
     )
     stream: bool | None = Field(
         default=None,
         description="If true, the answer is streamed as server-sent events. By default, the header `Accept` decides.",
+    )
+
+
+class ContextQuestion(_Asked):
+    """A question for which passages are returned."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_CONTEXT_TOKENS)] | None = Field(
+        default=None,
+        description="The maximum number of tokens of the passages together. The default is the server's setting "
+        "`answer_context_tokens`, normally 2,000.",
     )
 
 
@@ -235,3 +250,30 @@ class Answer(ResponseModel):
     complete: bool = Field(description="False if the model was interrupted, or if the answer was cut off.")
     confidence: float | None = Field(description="The estimated probability, 0 to 1, that the hits contain the answer.")
     unsupported: list[UnsupportedSentence]
+
+
+class ContextPassage(ResponseModel):
+    """A passage of a context. `text` is the part of the page's text from `start` to `end`. These positions count
+    Unicode code points."""
+
+    number: int = Field(description="The number with which an answer cites the passage, such as 1 for `[1]`.")
+    document: str
+    document_id: str
+    page: int | None
+    label: str
+    start: int
+    end: int
+    text: str
+    tokens: int = Field(description="The number of tokens of `text`, as the embedding model counts them.")
+    score: float
+    entry_ids: list[str] = Field(description="The ids of the chunks with this text.")
+
+
+class PassageContext(ResponseModel):
+    """The passages for a question, best first. A text is in one passage only."""
+
+    text: str = Field(description="The passages with their numbers and sources, as a part of a prompt.")
+    tokens: int = Field(description="The number of tokens of `text`, at most `budget`.")
+    budget: int
+    passages: list[ContextPassage]
+    warnings: list[str]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -32,8 +32,11 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.rag.documents import Document
 from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.records import fields
-from agentformer.tools.result_json import answer_json, document_json, event_json
+from agentformer.tools.result_json import answer_json, document_json, event_json, passages_json
 from agentformer.types import Answer, AnswerEvent, AnswerPiece, Scope
+
+if TYPE_CHECKING:
+    from agentformer.rag.answer.context import PassageContext
 
 _USABLE = ("ready", "pending")
 
@@ -107,6 +110,7 @@ def ingest(
         'agentformer ask "Who holds the keys?" --stream',
         'agentformer ask "Who holds the keys?" --document handbook.pdf --where site=north',
         'agentformer ask "What is the fee?" --since 2026-01-01',
+        'agentformer ask "What is the fee?" --context',
         "agentformer ask \"What did the board decide?\" --namespace board --json | jq '.citations[].page'",
     )
 )
@@ -119,17 +123,25 @@ def ingest(
     is_flag=True,
     help="Print the answer while the model writes it. With --json, print one event of the answer per line.",
 )
+@click.option("--context", is_flag=True, help="Print the passages that a language model would receive, and no answer.")
 @filters
 @common
-def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json: bool, **options: Any) -> None:
+def ask(
+    question: str, top_k: int | None, stream: bool, context: bool, namespace: str, as_json: bool, **options: Any
+) -> None:
     """Answer a question from the documents, with citations.
 
     The exit code is 1 if the language model did not complete the answer.
     """
+    if context and (stream or top_k is not None):
+        raise InvalidInput("--context", "prints no answer; use it without --stream and --top-k")
     place, name = {"top_k": top_k, "namespace": namespace, **filters_of(options)}, options.pop("document")
     with open_existing(**options) as af:
         place["document_id"] = document_id_of(af, name, namespace)
-        if stream:
+        if context:
+            del place["top_k"]
+            complete = _print_context(af.rag.context(question, **place), as_json)
+        elif stream:
             with closing(af.rag.stream(question, **place)) as events:
                 complete = _print_stream(events, as_json)
         else:
@@ -209,6 +221,15 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
         say("note: interrupted; the answer is not complete", err=True)
         sys.exit(INTERRUPTED)
     return complete
+
+
+def _print_context(context: PassageContext, as_json: bool) -> bool:
+    if as_json:
+        print_json(passages_json(context))
+    else:
+        print_warnings(context.warnings)
+        say(context.text)
+    return True
 
 
 def _print_end(answer: Answer) -> None:

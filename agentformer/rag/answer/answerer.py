@@ -47,23 +47,27 @@ _DECLINED = "the model wrote NO_ANSWER, but this text also occurs in a passage, 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """A question and the search hits for the question. The text of the question and of each hit is analyzed only
-    once."""
+    """A question and the search hits for the question. `given` are the hits that a model receives, and
+    `given_passages` are their passages. The text of the question and of each hit is analyzed only once."""
 
     question: str
     terms: QueryTerms
     hits: Sequence[Hit]
     passages: Sequence[Passage]
+    given: Sequence[Hit]
+    given_passages: Sequence[Passage]
 
     @classmethod
-    def of(cls, question: str, hits: Sequence[Hit]) -> _Request:
-        return cls(question, analyze_query(question), hits, read_passages(hits))
+    def of(cls, question: str, hits: Sequence[Hit], given: Sequence[Hit] = ()) -> _Request:
+        passages = read_passages(hits)
+        given_passages = read_passages(given) if given else passages
+        return cls(question, analyze_query(question), hits, passages, given or hits, given_passages)
 
     def given_texts(self, count: int) -> list[str]:
         """Return the texts that the model received, without the escapes of the prompt: the question, and the document
-        name and the content of the first `count` hits. A web address in the answer of the model is kept only if one of
-        these texts contains the address."""
-        entries = [hit.entry for hit in self.hits[:count]]
+        name and the content of the first `count` given hits. A web address in the answer of the model is kept only if
+        one of these texts contains the address."""
+        entries = [hit.entry for hit in self.given[:count]]
         return [self.question, *(f"{e.source.name if e.source else ''}\n{e.content}" for e in entries)]
 
     def shares_terms(self) -> bool:
@@ -95,12 +99,19 @@ class Answerer:
     check: str = "retry"
 
     def answer(
-        self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None, extractive: bool = False
+        self,
+        question: str,
+        hits: Sequence[Hit],
+        *,
+        given: Sequence[Hit] = (),
+        max_tokens: int | None = None,
+        extractive: bool = False,
     ) -> Answer:
         """Return an answer with citations. If the hits contain no answer, the `mode` of the answer is `none`. If the
         model fails, the answer quotes the best sentences and has a warning with the reason. If `extractive` is true,
-        the model is not called."""
-        request = _Request.of(question, hits)
+        the model is not called. `given` are the passages that the model receives, with the numbers 1, 2 and so on; if
+        it is empty, the model receives the hits."""
+        request = _Request.of(question, hits, given)
         if extractive:
             return self._extractive(request)
         model = self._usable_model(request)
@@ -108,8 +119,8 @@ class Answerer:
             return self._without_model(request)
         limit = max_tokens or self.max_tokens
         reason: LanguageModelError | None = None
-        for count in _passage_counts(len(hits)):
-            prompt = prompts.messages(question, hits[:count])
+        for count in _passage_counts(len(request.given)):
+            prompt = prompts.messages(question, request.given[:count])
             try:
                 reply = model.complete(prompt, temperature=self.temperature, max_tokens=limit)
             except PromptTooLong as error:
@@ -139,24 +150,24 @@ class Answerer:
         return second if is_better and (second.complete or not answer.complete) else answer
 
     def stream(
-        self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None
+        self, question: str, hits: Sequence[Hit], *, given: Sequence[Hit] = (), max_tokens: int | None = None
     ) -> Generator[AnswerEvent, None, None]:
         """Yield the pieces of the answer while the model writes the answer, and at the end the complete `Answer`. If
         the model fails after the first piece, yield an `AnswerFault`, and then an `Answer` whose `complete` is false.
         If the model returns no text, the answer quotes sentences of the hits. Closing this generator also closes the
-        stream of the model."""
-        request = _Request.of(question, hits)
+        stream of the model. `given` are the passages that the model receives, as in `answer`."""
+        request = _Request.of(question, hits, given)
         model = self._usable_model(request)
         if model is None:
             yield from _at_once(self._without_model(request))
             return
         limit = max_tokens or self.max_tokens
-        count, arrived, reason = len(hits), output.AnswerStream(), None
-        for count in _passage_counts(len(hits)):
+        count, arrived, reason = len(request.given), output.AnswerStream(), None
+        for count in _passage_counts(len(request.given)):
             arrived, reason = output.AnswerStream(), None
             try:
                 pieces = model.stream(
-                    prompts.messages(question, hits[:count]), temperature=self.temperature, max_tokens=limit
+                    prompts.messages(question, request.given[:count]), temperature=self.temperature, max_tokens=limit
                 )
                 with closing(_shown(arrived, pieces, request.given_texts(count))) as shown:
                     yield from shown
@@ -199,21 +210,21 @@ class Answerer:
         return (max(cosines) if normalized is None else normalized) < _FAR
 
     def _checked(self, request: _Request, count: int, text: str, *, cut: str) -> Answer:
-        """Check the text that the model wrote, and return the answer. The model received the first `count` hits. `cut`
-        is the reason why the text is incomplete, or "" if the text is complete."""
+        """Check the text that the model wrote, and return the answer. The model received the first `count` given hits.
+        `cut` is the reason why the text is incomplete, or "" if the text is complete."""
         warnings = [cut] if cut else []
-        if count < len(request.hits):
+        if count < len(request.given):
             warnings.append(
-                f"the passages were too long for the model: it received only {count} of {len(request.hits)} passages"
+                f"the passages were too long for the model: it received only {count} of {len(request.given)} passages"
             )
         given = request.given_texts(count)
         checked = output.remove_unknown_links(MarkerRestorer(given).restore(text), given)
         warnings += output.link_warnings(checked.unknown_hosts)
         text = output.without_refusal(checked.text)
-        cited = citations.cite(citations.without_unfinished(text) if cut else text, request.passages[:count])
+        cited = citations.cite(citations.without_unfinished(text) if cut else text, request.given_passages[:count])
         if not cited.citations and (output.refuses(checked.text) or prompts.NO_ANSWER in checked.text):
             if prompts.contains_no_answer(
-                request.hits[:count]
+                request.given[:count]
             ):  # in this case, the token may be a quotation from the passage
                 return self._extractive(request, (*warnings, _DECLINED))
             return self._nothing(request, warnings)
@@ -222,7 +233,7 @@ class Answerer:
                 request, (*warnings, "the language model returned no text, so the answer quotes the best sentences")
             )
         warnings += _citation_warnings(cited)
-        passages = request.passages[:count]
+        passages = request.given_passages[:count]
         if not cited.citations:
             placed = citations.cite(support.with_citations(cited.text, passages), passages)
             if placed.citations:

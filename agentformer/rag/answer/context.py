@@ -12,13 +12,13 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from agentformer.rag.answer import prompts
 from agentformer.rag.answer.parts import best_part
-from agentformer.text.analysis import QueryTerms, analyze_query
+from agentformer.text.analysis import analyze_query
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
 
-CANDIDATES = 30  # hits of the search
 # The hits that share the budget: if one hit is much better than the others, it gets more tokens. Chosen with the even
 # questions over filings, where hits are alike, and over encyclopedias, where they are not (docs/BENCHMARKS.md).
 _NEAR = 0.5  # share of the best score
@@ -59,20 +59,28 @@ class PassageContext:
     budget: int
     warnings: tuple[str, ...] = ()  # warnings of the search
     hits: tuple[Hit, ...] = ()  # a hit for each passage, whose content is the text of the passage
+    chunks: tuple[tuple[tuple[str, Span], ...], ...] = ()  # for each passage: ids of chunks, with spans in the page
+
+    def located(self, citation: Citation) -> Citation:
+        """Return a citation of one of the passages with the id of the chunk that contains the quote."""
+        chunks = self.chunks[citation.number - 1]
+        inside = (id_ for id_, (start, end) in chunks if start <= citation.start and citation.end <= end)
+        return dataclasses.replace(citation, entry_id=next(inside, citation.entry_id))
 
 
 @dataclass(frozen=True, slots=True)
-class ContextBuilder:
+class PassageBuilder:
     """Builds contexts. `backend` contains the pages of the hits. `token_spans` returns the spans of the tokens of a
     text, as the language model counts them."""
 
     backend: MemoryBackend
     token_spans: Callable[[str], list[Span]]
+    candidates: ClassVar[int] = 30  # hits of a search that may be in a context
 
     def build(self, question: str, hits: Hits, budget: int) -> PassageContext:
         """Return a context for the question with at most `budget` tokens. `hits` are the hits of a search for the
         question, best first. Equal calls on an unchanged memory give equal contexts."""
-        query, chosen = analyze_query(question), hits[:CANDIDATES]
+        query, chosen = analyze_query(question), hits[: self.candidates]
         near = sum(hit.score >= _NEAR * chosen[0].score for hit in chosen[:_MOST])
         draft = _Draft(_Texts(self.backend, chosen), lambda text: len(self.token_spans(text)), budget)
         limit = max(_SMALLEST, budget // max(near, 1) - _FRAME)
@@ -81,7 +89,7 @@ class ContextBuilder:
                 draft.grow()
             added = draft.add(hit, best_part(hit, query, self.token_spans, limit))
             while not (added or draft.parts) and limit > _SMALLEST:
-                limit //= 2
+                limit = limit * 3 // 4
                 added = draft.add(hit, best_part(hit, query, self.token_spans, limit))
         draft.grow()
         return draft.context(hits.warnings)
@@ -177,6 +185,16 @@ class _Part:
         start, end = min(self.span.start, other.span.start), max(self.span.end, other.span.end)
         return dataclasses.replace(self, span=Span(start, end))
 
+    def chunks(self) -> tuple[tuple[str, Span], ...]:
+        """Return the ids of the chunks that the part overlaps, with their positions in the page."""
+        spans = [(chunk.id, self.text.span_of(chunk, Span(0, len(chunk.content)))) for chunk in self.text.chunks]
+        offset = self.text.offset
+        return tuple(
+            (id_, Span(offset + start, offset + end))
+            for id_, (start, end) in spans
+            if start < self.span.end and self.span.start < end
+        )
+
     def as_hit(self) -> Hit:
         """Return the hit with this part as its content."""
         entry, offset = self.hit.entry, self.text.offset
@@ -218,9 +236,15 @@ class _Draft:
         while self.parts and self._count(self._text(self.parts)) > self.budget:
             self.parts.pop()  # together, texts can have more tokens than alone
         text = self._text(self.parts)
-        hits = tuple(part.as_hit() for part in self.parts)
-        passages = tuple(self._passage(n, part) for n, part in enumerate(self.parts, 1))
-        return PassageContext(text, passages, self._count(text), self.budget, warnings, hits)
+        return PassageContext(
+            text,
+            tuple(self._passage(n, part) for n, part in enumerate(self.parts, 1)),
+            self._count(text),
+            self.budget,
+            warnings,
+            tuple(part.as_hit() for part in self.parts),
+            tuple(part.chunks() for part in self.parts),
+        )
 
     def _try(self, *added: _Part) -> bool:
         """Add parts, and join them with the parts that they touch. If the result does not fit, change nothing."""
@@ -252,9 +276,7 @@ class _Draft:
         return total
 
     def _passage(self, number: int, part: _Part) -> ContextPassage:
-        entry, spans = part.hit.entry, [(part.text.span_of(c, Span(0, len(c.content))), c.id) for c in part.text.chunks]
         source = part.as_hit().entry.source or Source("", "", start=part.span.start, end=part.span.end)
-        held = tuple(id_ for (start, end), id_ in spans if start < part.span.end and part.span.start < end)
         return ContextPassage(
             number=number,
             document=source.name,
@@ -266,5 +288,5 @@ class _Draft:
             text=part.content,
             tokens=self._count(part.content),
             score=part.hit.score,
-            entry_ids=held or (entry.id,),
+            entry_ids=tuple(id_ for id_, _ in part.chunks()),
         )

@@ -1,0 +1,199 @@
+"""`Questions`: searches the chunks for a question, and returns an answer, or the passages that a language model needs
+to answer it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from datetime import date
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from agentformer.errors import InvalidInput
+from agentformer.memory import validation
+from agentformer.memory.usage import UsageCounter
+from agentformer.records import fields
+from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hits, MemoryBackend, Query, Scope
+
+if TYPE_CHECKING:
+    from agentformer.rag.answer.answerer import Answerer
+    from agentformer.rag.answer.context import PassageBuilder, PassageContext
+
+_MAX_TOKENS = 4096  # of an answer
+MAX_CONTEXT_TOKENS = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuestionLimits:
+    """The limits of questions. `top_k` is the default number of chunks that are quoted, and `context_tokens` the
+    default number of tokens that a language model receives."""
+
+    top_k: int = 3
+    context_tokens: int = 2_000
+    max_chars: int = 8_000
+
+
+class ChunkFilters(TypedDict, total=False):
+    """Keyword arguments that select the chunks from which a question is answered. The default of `namespace` is
+    "default". Any other key that is not given allows every value."""
+
+    namespace: str
+    metadata: Mapping[str, Any] | None  # the metadata of a document must have these values
+    filters: Mapping[str, Any] | None  # the former name of `metadata`
+    document_id: str | None
+    since: date | str | None  # inclusive; a document has the time when it was stored
+    until: date | str | None  # exclusive for a time, inclusive for a whole day
+
+
+class _Stopwatch:
+    """Measures the times of one question: the start, the end of the search, and the first piece of a streamed
+    answer."""
+
+    def __init__(self) -> None:
+        self.started = self.searched = time.perf_counter()
+        self.first_token = 0.0  # without a stream
+
+    def timings(self) -> dict[str, float]:
+        """Return the duration of each step until now, in milliseconds."""
+        now = time.perf_counter()
+        spans = {
+            "search_ms": self.searched - self.started,
+            "answer_ms": now - self.searched,
+            "total_ms": now - self.started,
+            **({"first_token_ms": self.first_token - self.started} if self.first_token else {}),
+        }
+        return {name: round(seconds * 1000, 2) for name, seconds in spans.items()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """The result of the search for a question. `hits` are the best chunks, and `context` contains the passages that the
+    language model receives (None without a language model)."""
+
+    hits: Hits
+    context: PassageContext | None
+    stopwatch: _Stopwatch
+
+
+class Questions:
+    """Answers questions. Thread-safe if the backend is thread-safe. `answerer` and `contexts` return the objects that
+    write answers and build contexts. Each function builds its object at the first call."""
+
+    def __init__(
+        self,
+        backend: MemoryBackend,
+        answerer: Callable[[], Answerer],
+        contexts: Callable[[], PassageBuilder],
+        usage: UsageCounter,
+        limits: QuestionLimits,
+    ) -> None:
+        self._backend = backend
+        self._answerer = answerer
+        self._contexts = contexts
+        self._usage = usage
+        self._limits = limits
+
+    def ready(self) -> None:
+        """Build the objects that answer questions. Raises an error if an object cannot be built."""
+        self._answerer()
+        self._contexts()
+
+    def answer(
+        self, question: str, filters: ChunkFilters, *, top_k: int | None, max_tokens: int | None, extractive: bool
+    ) -> Answer:
+        """Return an answer. `RAGTool.query` describes the parameters and errors."""
+        max_tokens = _checked_tokens("max_tokens", max_tokens, _MAX_TOKENS)
+        found = self._find(question, filters, top_k, extractive=extractive)
+        given = found.context.hits if found.context else ()
+        answer = self._answerer().answer(
+            question, found.hits, given=given, max_tokens=max_tokens, extractive=extractive
+        )
+        return self._completed(answer, found)
+
+    def stream(
+        self, question: str, filters: ChunkFilters, *, top_k: int | None, max_tokens: int | None
+    ) -> Generator[AnswerEvent, None, None]:
+        """Return a generator of the pieces of an answer. `RAGTool.stream` describes the parameters and errors."""
+        max_tokens = _checked_tokens("max_tokens", max_tokens, _MAX_TOKENS)
+        return self._events(question, self._find(question, filters, top_k, extractive=False), max_tokens)
+
+    def context(self, question: str, filters: ChunkFilters, *, max_tokens: int | None) -> PassageContext:
+        """Return the passages for a question. `RAGTool.context` describes the parameters and errors."""
+        budget = _checked_tokens("max_tokens", max_tokens, MAX_CONTEXT_TOKENS) or self._limits.context_tokens
+        hits = self._search(question, filters, self._contexts().candidates)
+        context = self._contexts().build(question, hits, budget)
+        self._usage.count(dict.fromkeys(id_ for passage in context.passages for id_ in passage.entry_ids), reads=1)
+        return context
+
+    def _find(self, question: str, filters: ChunkFilters, top_k: int | None, *, extractive: bool) -> _Found:
+        """Search for a question. If `top_k` is given, a language model receives passages of these hits only."""
+        stopwatch = _Stopwatch()
+        limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
+        reads = not extractive and self._answerer().model is not None
+        more = self._contexts().candidates if reads and top_k is None else 0
+        found = self._search(question, filters, max(limit, more))
+        hits = found.with_hits(found[:limit])
+        self._usage.count((hit.entry.id for hit in hits), matches=1)
+        context = self._contexts().build(question, found, self._limits.context_tokens) if reads else None
+        stopwatch.searched = time.perf_counter()
+        return _Found(hits, context, stopwatch)
+
+    def _search(self, question: str, given: ChunkFilters, limit: int) -> Hits:
+        validation.check_known(given, ChunkFilters.__annotations__)
+        _check_question(question, self._limits.max_chars)
+        since, until = fields.period(given.get("since"), given.get("until"))
+        metadata = "metadata" if given.get("filters") is None else "filters"
+        if metadata == "filters" and given.get("metadata") is not None:
+            raise InvalidInput("filters", "is another name of `metadata`; give only `metadata`")
+        chunks = Scope(
+            fields.name("namespace", given.get("namespace", DEFAULT_NAMESPACE)),
+            kinds=("chunk",),
+            metadata=fields.metadata(given.get(metadata), metadata),
+            document_id=fields.optional_name("document_id", given.get("document_id")),
+            since=since,
+            until=until,
+        )
+        return self._backend.search(Query(question, chunks, limit))
+
+    def _events(self, question: str, found: _Found, max_tokens: int | None) -> Generator[AnswerEvent, None, None]:
+        stopwatch, given = found.stopwatch, found.context.hits if found.context else ()
+        stream = self._answerer().stream(question, found.hits, given=given, max_tokens=max_tokens)
+        with closing(stream) as events:
+            for event in events:
+                stopwatch.first_token = stopwatch.first_token or time.perf_counter()
+                yield self._completed(event, found) if isinstance(event, Answer) else event
+
+    def _completed(self, answer: Answer, found: _Found) -> Answer:
+        """Return the answer with hits, warnings and timings. If a language model wrote the answer, the passages that it
+        received are counted as read, and a citation names the chunk that contains the quote."""
+        citations = answer.citations
+        if answer.mode == "llm" and found.context:
+            read = (id_ for passage in found.context.passages for id_ in passage.entry_ids)
+            self._usage.count(dict.fromkeys(read), reads=1)
+            citations = tuple(map(found.context.located, citations))
+        return dataclasses.replace(
+            answer,
+            citations=citations,
+            hits=tuple(found.hits),
+            warnings=(*found.hits.warnings, *answer.warnings),
+            timings=found.stopwatch.timings(),
+        )
+
+
+def _checked_tokens(name: str, value: Any, most: int) -> int | None:
+    """Return the token limit that the caller gave, or None if the caller gave no limit. Raises `InvalidInput` for an
+    invalid limit."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most):
+        return value
+    raise InvalidInput(name, f"must be a whole number in 1..{most}, got {value!r:.80}")
+
+
+def _check_question(question: Any, max_chars: int) -> None:
+    if not isinstance(question, str):
+        raise InvalidInput("question", f"must be text, got {type(question).__name__}")
+    if not question.strip():
+        raise InvalidInput("question", "is empty; enter a question")
+    if len(question) > max_chars:
+        raise InvalidInput("question", f"has {len(question)} characters; shorten it to at most {max_chars}")
+    fields.encodable("question", question)
