@@ -71,9 +71,10 @@ class Jobs(ResponseModel):
 
 @router.route("GET", "/api/jobs", "jobs", {200: Jobs})
 def list_jobs(service: Service, grant: Grant, query: JobsParameters) -> Response:
-    """List the jobs, newest first."""
+    """List the jobs of the key, newest first. A key with the right `admin` gets the jobs of all keys."""
     namespaces = grant.namespaces if query.namespace is None else (grant.namespace(query.namespace),)
-    page = service.jobs.page(namespaces, after=query.after, limit=query.limit)
+    key_id = None if grant.may("admin") else grant.key_id
+    page = service.jobs.page(namespaces, after=query.after, limit=query.limit, key_id=key_id)
     return reply_page("jobs", [job.as_json() for job in page], query.limit)
 
 
@@ -106,11 +107,12 @@ def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
 
 
 def _find(jobs: JobQueue, grant: Grant, job_id: str) -> UploadJob:
-    """Return the job with this id. Raises `NotFound` if there is no such job, or if the grant does not allow the
-    namespace of the job. The two cases have the same message, so that a client cannot find out which ids exist."""
+    """Return the job with this id. Raises `NotFound` if there is no such job, if the grant does not allow the namespace
+    of the job, or if another key has made the job and the grant has no right `admin`. All cases have the same message,
+    so that a client cannot find out which ids exist."""
     with suppress(NotFound):
         job = jobs.get(job_id)
-        if grant.reaches(job.task.namespace):
+        if grant.reaches(job.task.namespace) and (job.task.key_id == grant.key_id or grant.may("admin")):
             return job
     raise NotFound(f"there is no job {job_id:.80}")
 

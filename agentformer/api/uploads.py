@@ -125,7 +125,7 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     if form.on_conflict == "fail":
         PERMISSIONS["rag_upload unless stored"].require(grant)
     names = tuple(_file_name(file.filename) for file in files)
-    task = Task(namespace, names, metadata, form.on_conflict)
+    task = Task(namespace, names, metadata, form.on_conflict, grant.key_id)
     streams = [cast(BinaryIO, file.stream) for file in files]
     if _prefers_job():
         job = service.jobs.submit(task, streams, form.password)

@@ -86,12 +86,12 @@ class Jobs:
             log.error("the upload jobs of earlier processes cannot be read: %s", error)
 
     def submit(self, task: Task, files: Sequence[BinaryIO], password: str | None = None) -> Job:
-        """Add a new job with the uploaded files to the queue. Raises `Busy` if too many jobs are queued or running,
-        `StoreFull` if the files cannot be written, and `StoreError` after `close`. After an error, nothing is
-        stored."""
+        """Add a new job with the uploaded files to the queue. Raises `Busy` if too many jobs are queued or running, or
+        too many of the same key (see `JobStore.check_limit`), `StoreFull` if the files cannot be written, and
+        `StoreError` after `close`. After an error, nothing is stored."""
         if self._closed:
             raise StoreError("the job queue is closed; open the memory again")
-        self._store.check_limit(self._limit)
+        self._store.check_limit(task.key_id, self._limit)
         self._store.delete_older(self._retention)
         job_id = new_id()
         lock = self._files.put(job_id, files, password)
@@ -109,10 +109,13 @@ class Jobs:
         """Return the job with this id. Raises `NotFound` if there is no such job."""
         return self._store.get(job_id)
 
-    def page(self, namespaces: Sequence[str], *, after: str = "", limit: int = 100) -> list[Job]:
+    def page(
+        self, namespaces: Sequence[str], *, after: str = "", limit: int = 100, key_id: str | None = None
+    ) -> list[Job]:
         """Return at most `limit` jobs that are older than the job with the id `after`, newest first. If `after` is
-        empty, start with the newest job. If `namespaces` is empty, include the jobs of all namespaces."""
-        return self._store.page(namespaces, after, limit)
+        empty, start with the newest job. If `namespaces` is empty, include the jobs of all namespaces. If `key_id` is
+        given, include only the jobs of this key."""
+        return self._store.page(namespaces, after, limit, key_id)
 
     def cancel(self, job_id: str) -> Job:
         """Cancel a job. If a process is working on the job, the job ends after the current file or batch of texts;

@@ -20,9 +20,10 @@ State = Literal["queued", "running", "done", "failed", "cancelled"]
 ACTIVE_STATES: tuple[State, ...] = ("queued", "running")  # a job in another state never changes again
 _USABLE = ("ready", "pending")  # statuses of documents that searches can find
 _IS_ACTIVE = f"state IN ({', '.join(repr(state) for state in ACTIVE_STATES)})"
+_ACTIVE_KEYS = f"SELECT key_id FROM jobs WHERE {_IS_ACTIVE}"
 _RETRY_SECONDS = 5  # about the time for one document
 _BUSY_SECONDS = 30.0  # a transaction writes a few rows; a longer wait means that another process hangs
-_VERSION = 2
+_VERSION = 3
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS jobs (
         id TEXT PRIMARY KEY,
@@ -40,18 +41,23 @@ _SCHEMA = """
         reason TEXT NOT NULL
     ) WITHOUT ROWID
 """
-_ADD_ON_CONFLICT = "ALTER TABLE jobs ADD COLUMN on_conflict TEXT NOT NULL DEFAULT 'replace'"  # since version 2
+_ADDED_COLUMNS = {  # name -> definition
+    "on_conflict": "TEXT NOT NULL DEFAULT 'replace'",  # since version 2
+    "key_id": "TEXT NOT NULL DEFAULT ''",  # since version 3
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """An upload request: the namespace, the file names, and the metadata that the client sent. `on_conflict` says what
-    to do if a document of the same name has other content: `replace`, `keep-both` or `fail`."""
+    to do if a document of the same name has other content: `replace`, `keep-both` or `fail`. `key_id` is the id of the
+    key of the request, or "" without a key."""
 
     namespace: str
     names: tuple[str, ...]
     metadata: Mapping[str, Any]
     on_conflict: Literal["replace", "keep-both", "fail"] = "replace"
+    key_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +176,8 @@ class JobStore:
         return connection
 
     def add(self, job_id: str, task: Task, limit: int) -> Job:
-        """Add a new job to the queue, and return the job. Raises `Busy` if `limit` jobs are already queued or
-        running."""
+        """Add a new job to the queue, and return the job. Raises `Busy` if the queue has no place for it; see
+        `check_limit`."""
         moment = to_micros(now())
         values = (
             job_id,
@@ -183,17 +189,18 @@ class JobStore:
             moment,
             "[]",
             task.on_conflict,
+            task.key_id,
         )
         with self.writing() as connection:
-            active = connection.execute(f"SELECT count(*) FROM jobs WHERE {_IS_ACTIVE}").fetchone()[0]
-            _check_limit(active, limit)
-            connection.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '', ?)", values)
+            _check_limit(connection.execute(_ACTIVE_KEYS).fetchall(), task.key_id, limit)
+            connection.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '', ?, ?)", values)
             return _get(connection, job_id)
 
-    def check_limit(self, limit: int) -> None:
-        """Raise `Busy` if `limit` jobs are already queued or running. A caller uses this check before it writes the
-        files of a new job."""
-        _check_limit(len(self.active()), limit)
+    def check_limit(self, key_id: str, limit: int) -> None:
+        """Raise `Busy` if `limit` jobs are already queued or running, or if a key has as many of them as places are
+        free. Thus one key fills half of the queue, and always leaves places for others. A caller without a key may use
+        all places. A caller uses this check before it writes the files of a new job."""
+        _check_limit(self._rows(_ACTIVE_KEYS), key_id, limit)
 
     def get(self, job_id: str) -> Job:
         """Return the job with this id. Raises `NotFound` if there is no such job."""
@@ -202,12 +209,16 @@ class JobStore:
             raise _not_found(job_id)
         return _job(rows[0])
 
-    def page(self, namespaces: Sequence[str], after: str, limit: int) -> list[Job]:
+    def page(self, namespaces: Sequence[str], after: str, limit: int, key_id: str | None = None) -> list[Job]:
         """Return at most `limit` jobs that are older than the job with the id `after`, newest first. If `after` is
-        empty, start with the newest job. If `namespaces` is empty, include the jobs of all namespaces."""
+        empty, start with the newest job. If `namespaces` is empty, include the jobs of all namespaces. If `key_id` is
+        given, include only the jobs of this key."""
         conditions, values = ["1"], [*namespaces]
         if namespaces:
             conditions.append(f"namespace IN ({', '.join('?' * len(namespaces))})")
+        if key_id is not None:
+            conditions.append("key_id = ?")
+            values.append(key_id)
         if after:
             conditions.append("id < ?")
             values.append(after)
@@ -288,12 +299,13 @@ class JobStore:
 
 
 def _migrate(connection: GuardedConnection) -> None:
-    """Create the table, or add the column that version 1 does not have. Several processes may do this at once."""
+    """Create the table, or add the columns that former versions do not have. Several processes may do this at once."""
     with transaction(connection, "BEGIN IMMEDIATE"):
         connection.execute(_SCHEMA)
         columns = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}
-        if "on_conflict" not in columns:
-            connection.execute(_ADD_ON_CONFLICT)
+        for name, definition in _ADDED_COLUMNS.items():
+            if name not in columns:
+                connection.execute(f"ALTER TABLE jobs ADD COLUMN {name} {definition}")
         connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
@@ -305,13 +317,16 @@ def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
     )
 
 
-def _check_limit(active: int, limit: int) -> None:
-    if active >= limit:
-        raise Busy(
-            "max_jobs",
-            f"{limit} upload jobs are already queued or running; send this request again later",
-            _RETRY_SECONDS,
-        )
+def _check_limit(active: Sequence[sqlite3.Row], key_id: str, limit: int) -> None:
+    """Raise `Busy` if there is no place for a job of this key. `active` has a row for each job in the queue."""
+    own = sum(row["key_id"] == key_id for row in active) if key_id else 0
+    if len(active) >= limit:
+        reason = f"{limit} upload jobs are already queued or running"
+    elif own >= limit - len(active):
+        reason = f"{own} upload jobs of this key are already queued or running, and the other places are for other keys"
+    else:
+        return
+    raise Busy("max_jobs", f"{reason}; send this request again later", _RETRY_SECONDS)
 
 
 def _get(connection: sqlite3.Connection, job_id: str) -> Job:
@@ -324,7 +339,13 @@ def _get(connection: sqlite3.Connection, job_id: str) -> Job:
 def _job(row: sqlite3.Row) -> Job:
     created, updated = from_micros(row["created_at"]), from_micros(row["updated_at"])
     assert created is not None and updated is not None
-    task = Task(row["namespace"], tuple(json.loads(row["names"])), json.loads(row["metadata"]), row["on_conflict"])
+    task = Task(
+        row["namespace"],
+        tuple(json.loads(row["names"])),
+        json.loads(row["metadata"]),
+        row["on_conflict"],
+        row["key_id"],
+    )
     return Job(
         **{name: row[name] for name in ("id", "state", "windows_done", "windows", "reason")},
         task=task,

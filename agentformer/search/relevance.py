@@ -40,6 +40,7 @@ _COMMON_NAME = 4  # a name is ignored if more than a quarter of the hits have it
 _FEW_NAMED = 2  # but a name that at most so many hits have is never ignored
 
 _MAX_TEXT = 20_000  # code points of the content that are read, in addition to the best-matching part
+_MAX_TEXTS = 200_000  # the same for all hits of a search together; each hit has an equal share
 _MAX_NAMES = 50  # number of names of an entry
 _MAX_TYPOS = 10  # maximum number of query words that are treated as typing errors
 
@@ -114,7 +115,7 @@ def _matches(query: QueryTerms, hits: Sequence[Hit], languages: EntryLanguages) 
         language = languages.of(hit.entry)
         if language not in queries:
             queries[language] = _in_language(query, language)
-        matches.append(_read(hit, queries[language]))
+        matches.append(_read(hit, queries[language], min(_MAX_TEXT, _MAX_TEXTS // len(hits))))
     for one in queries.values():
         one.corrections = _corrections(one, [match for match in matches if match.query is one])
     for match in matches:
@@ -139,10 +140,11 @@ def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
     return tuple(term for term in dict.fromkeys(query.terms([language]).stems) if term in whole)
 
 
-def _read(hit: Hit, query: _LanguageQuery) -> _Match:
+def _read(hit: Hit, query: _LanguageQuery, most: int) -> _Match:
+    """Analyse the first `most` code points of the content of a hit, its best-matching part and its names."""
     entry, language = hit.entry, query.language
-    beyond = entry.content[max(hit.span.start, _MAX_TEXT) : hit.span.end] if hit.span else ""
-    text = "\n".join((entry.title, entry.context, entry.content[:_MAX_TEXT], beyond))
+    beyond = entry.content[max(hit.span.start, most) : hit.span.end] if hit.span else ""
+    text = "\n".join((entry.title, entry.context, entry.content[:most], beyond))
     terms = text_terms(text.replace("_", " "), language)  # "error_handling" as two words
     names = []
     for name in _names(entry):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import threading
 import time
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
+
+from flask import Flask
 
 from agentformer.access.grant import Grant
 from agentformer.api import create_app, init_app
@@ -248,17 +251,20 @@ def test_jobs_are_listed_in_pages_newest_first(client: Any) -> None:
         assert client.get(f"/api/jobs?{wrong}").status_code == 400
 
 
-def test_a_key_sees_and_cancels_the_jobs_of_its_namespaces_only(tmp_path: Path) -> None:
+def test_a_key_sees_and_cancels_its_own_jobs_in_its_namespaces_only(tmp_path: Path) -> None:
     flask = pytest.importorskip("flask")
     ours = make_app(tmp_path)
     go = threading.Event()
     hold(ours, go)
     hosts = {}
     for name, grant in {
-        "north": Grant(frozenset({"read", "write"}), ("north",)),
-        "south": Grant(frozenset({"read", "write"}), ("south",)),
-        "reader": Grant(frozenset({"read"}), ("north",)),
-        "writer": Grant(frozenset({"write"}), ("north",)),
+        "north": Grant(frozenset({"read", "write"}), ("north",), key_id="n"),
+        "south": Grant(frozenset({"read", "write"}), ("south",), key_id="s"),
+        "moved": Grant(frozenset({"read", "write"}), ("south",), key_id="n"),
+        "other": Grant(frozenset({"read", "write"}), key_id="o"),
+        "reader": Grant(frozenset({"read"}), ("north",), key_id="n"),
+        "writer": Grant(frozenset({"write"}), ("north",), key_id="n"),
+        "admin": Grant(frozenset({"admin"}), ("north",), key_id="a"),
     }.items():
         host = flask.Flask(name)
         init_app(host, ours.extensions["agentformer"], authorize=lambda grant=grant: grant)
@@ -277,13 +283,16 @@ def test_a_key_sees_and_cancels_the_jobs_of_its_namespaces_only(tmp_path: Path) 
     assert client["north"].get(waiting).json["state"] == "cancelled"
 
     unknown = "/api/jobs/019a0000-0000-7000-8000-000000000000"
-    for method in ("get", "delete"):
+    for name, method in itertools.product(("south", "moved", "other"), ("get", "delete")):
         told = []
         for each in (place, unknown):
-            answer = getattr(client["south"], method)(each, headers={"X-Request-ID": "one"})
+            answer = getattr(client[name], method)(each, headers={"X-Request-ID": "one"})
             told.append((answer.status_code, answer.text.replace(each.rpartition("/")[2], ""), len(answer.headers)))
-        assert told[0] == told[1]
+        assert told[0] == told[1], name
         assert told[0][0] == 404
+    assert client["admin"].get(place).status_code == 200
+    assert len(client["admin"].get("/api/jobs").json["jobs"]) == 2
+    assert client["other"].get("/api/jobs").json["jobs"] == client["moved"].get("/api/jobs").json["jobs"] == []
     assert client["south"].get("/api/jobs").json["jobs"] == []
     assert client["south"].get("/api/jobs?namespace=north").status_code == 403
     assert len(client["north"].get("/api/jobs").json["jobs"]) == 2
@@ -291,6 +300,32 @@ def test_a_key_sees_and_cancels_the_jobs_of_its_namespaces_only(tmp_path: Path) 
     assert until(client["north"], place)["state"] == "done"
     for host in hosts.values():
         close_app(host)
+    close_app(ours)
+
+
+def test_one_key_leaves_places_in_the_queue_to_others(tmp_path: Path) -> None:
+    """A key with as many jobs as places are free gets 429, and its jobs do not hinder other keys."""
+    ours = make_app(tmp_path, max_jobs=8)
+    go = threading.Event()
+    hold(ours, go)
+    host, memory = Flask("host"), ours.extensions["agentformer"]
+    asking = ["a"]
+    init_app(host, memory, authorize=lambda: Grant(frozenset({"read", "write"}), key_id=asking[0]))
+    client, accepted = host.test_client(), []
+    for key in "abcde":
+        asking[0] = key
+        statuses = [send(client, (KEYS, f"{key}{number}.txt")).status_code for number in range(8)]
+        accepted.append(statuses.count(202))
+        assert statuses == [202] * accepted[-1] + [429] * (8 - accepted[-1])
+    assert accepted == [4, 2, 1, 1, 0]
+    refused = send(client, (KEYS, "x.txt"))
+    assert (refused.json["limit"], int(refused.headers["Retry-After"]) > 0) == ("max_jobs", True)
+    go.set()
+    asking[0] = "a"
+    for job in client.get("/api/jobs").json["jobs"]:
+        until(client, f"/api/jobs/{job['id']}")
+    assert send(client, (KEYS, "again.txt")).status_code == 202
+    close_app(host)
     close_app(ours)
 
 

@@ -89,6 +89,24 @@ def test_a_job_over_the_limit_is_refused_and_stores_nothing(tmp_path: Path, inge
         jobs.close()
 
 
+def test_a_key_gets_no_more_places_than_it_leaves_free(tmp_path: Path) -> None:
+    store = JobStore(tmp_path / "jobs.sqlite")
+
+    def added(key: str) -> int:
+        """How many jobs of a key the queue takes."""
+        for count in range(40):
+            try:
+                store.check_limit(key, 32)
+                store.add(f"{key}-{count}", Task("default", ("a.txt",), {}, key_id=key), 32)
+            except Busy:
+                return count
+        return 40
+
+    assert [added(key) for key in ("a", "b", "c", "")] == [16, 8, 4, 4]
+    assert [job.id for job in store.page((), "", 3, "b")] == ["b-7", "b-6", "b-5"]
+    store.close()
+
+
 def test_jobs_are_listed_newest_first_by_namespace_and_page(jobs: Jobs) -> None:
     ids = [jobs.submit(task("a", namespace=space), files(b"1")).id for space in ("x", "y", "x", "z")]
     assert [job.id for job in jobs.page(())] == ids[::-1]
@@ -270,14 +288,16 @@ def test_the_files_of_a_job_are_private(tmp_path: Path, ingestor: RecordingInges
     jobs.close()
 
 
-def test_a_file_of_version_1_is_migrated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_a_former_version_is_migrated(tmp_path: Path, version: int) -> None:
     store = JobStore(tmp_path / "jobs.sqlite")
     old = store.add("1", Task("default", ("a.txt",), {}), 10)
     store.close()
     with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as connection:
-        connection.execute("ALTER TABLE jobs DROP COLUMN on_conflict")
-        connection.execute("PRAGMA user_version = 1")
-    task = Task("default", ("b.txt",), {}, "keep-both")
+        for column in ("on_conflict", "key_id")[version - 1 :]:
+            connection.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
+        connection.execute(f"PRAGMA user_version = {version}")
+    task = Task("default", ("b.txt",), {}, "keep-both", "k1")
     assert store.add("2", task, 10).task == task
     assert store.get("1") == old
     store.close()
@@ -287,8 +307,8 @@ def test_jobs_of_a_newer_version_are_refused(tmp_path: Path, ingestor: Recording
     jobs = open_jobs(tmp_path, ingestor)
     with closing(sqlite3.connect(tmp_path / "i" / "jobs.sqlite")) as connection:
         connection.execute("CREATE TABLE jobs (id TEXT)")
-        connection.execute("PRAGMA user_version = 3")
-    with pytest.raises(StoreError, match="version 3 of the file; this release knows only 2"):
+        connection.execute("PRAGMA user_version = 4")
+    with pytest.raises(StoreError, match="version 4 of the file; this release knows only 3"):
         jobs.get("x")
     jobs.close()
 

@@ -18,6 +18,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.context.builder import ContextBuilder
 from agentformer.memory.context.plan import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, Context, recalled_block
 from agentformer.memory.validation import without_recalled
+from agentformer.search import relevance
 from agentformer.types import ChatMessage, Embedder, Hit, Hits, Link, MemoryEntry, Query, Scope, Source
 from tests.faults.long_form import LONG
 
@@ -302,8 +303,38 @@ def test_the_newest_messages_stay_and_none_is_cut() -> None:
     built = builder().build("task", said, 16)
     assert [m.content for m in built.messages] == [said[0].content, said[2].content, said[3].content, "task"]
     assert [(each.id, each.reason) for each in built.report.left_out] == [
-        ("conversation[1]", "does not fit: it has 31 tokens")
+        ("conversation[1]", "does not fit: it has more than 16 tokens")
     ]
+    short = builder().build("task", [ChatMessage("user", "word " * 8), ChatMessage("user", "word " * 9)], 16)
+    assert [each.reason for each in short.report.left_out] == ["does not fit: it has 8 tokens"]
+
+
+@pytest.mark.parametrize("scale", [1, 4])
+def test_the_work_for_long_entries_and_messages_is_bounded_by_the_budget(
+    scale: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of characters that are counted and analysed does not grow with the texts that cannot be used."""
+    budget, work = 400, {"counted": 0, "analysed": 0}
+    analyse = relevance.text_terms
+
+    def count(text: str) -> int:
+        work["counted"] += len(text)
+        return words(text)
+
+    def counted_terms(text: str, language: str) -> Any:
+        work["analysed"] += len(text)
+        return analyse(text, language)
+
+    monkeypatch.setattr(relevance, "text_terms", counted_terms)
+    for filler in ("snow ", "雪", "x"):
+        for kept in (20, 40_000):  # entries that fit and entries that do not
+            facts = [MemoryEntry(f"f{n:02}", f"winter tyres {n} " + filler * kept * scale) for n in range(30)]
+            work.update(counted=0, analysed=0)
+            said = [ChatMessage("user", f"{n} " + filler * 40_000 * scale) for n in range(30)]
+            built = ContextBuilder(Shelf(facts), count).build("winter tyres", said, budget)  # type: ignore[arg-type]
+            assert built.report.total <= budget
+            assert bool(built.report.included["semantic"]) == (kept == 20)
+            assert work["counted"] <= 40 * budget * 16 and work["analysed"] <= 300_000, (filler, kept, work)
 
 
 def test_shares_bound_what_is_recalled_and_what_they_leave_flows_on() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Unpack
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.context.plan import Context, ContextPlan, Turn
+from agentformer.memory.context.plan import NO_ROOM, Context, ContextPlan, Turn
 from agentformer.memory.core import CoreMemory
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
@@ -98,6 +98,9 @@ class ContextBuilder:
             return []
         hits = self._backend.search(Query(query, scope, limit=_CANDIDATES))
         hits = hits.with_hits(hit for hit in hits if hit.entry.superseded_by is None)
+        too_long = [hit.entry.id for hit in hits if not plan.may_fit(hit.entry.content)]
+        plan.leave_out(too_long, NO_ROOM)
+        hits = hits.with_hits(hit for hit in hits if hit.entry.id not in too_long)
         relevant = {hit.entry.id: hit.entry for hit in relevant_hits(query, hits)}
         plan.leave_out((hit.entry.id for hit in hits if hit.entry.id not in relevant), _NOT_RELEVANT)
         plan.warn(hits.warnings)

@@ -18,8 +18,10 @@ CORE_OPEN, CORE_CLOSE = "<core-memory>", "</core-memory>"
 _MAX_ATTRIBUTE = 200  # code points
 # Fractions of the tokens that core blocks and the task leave. The conversation gets at least the rest.
 _EPISODIC_SHARE, _SEMANTIC_SHARE = 0.2, 0.2
+_CHARS_PER_TOKEN = 16  # more than the mean of any text that is written for people
+_COUNTED_BUDGETS = 4  # recalled entries are counted until their text is so many times as long as the budget allows
 _MAX_MISSES = 20  # older messages are not tried after this many consecutive messages that do not fit
-_NO_ROOM = "no tokens are left for this item"
+NO_ROOM = "no tokens are left for this item"
 _COVERED = "the originals of this summary are included"
 
 
@@ -88,6 +90,7 @@ class ContextPlan:
         self._budget = budget
         self._counter = count
         self._counted: dict[str, int] = {}
+        self._sized: set[str] = set()  # ids of the entries whose tokens were counted
         self._core = list(core)
         self._reasons: dict[str, str] = {}
         self._warnings: dict[str, None] = {}
@@ -101,6 +104,12 @@ class ContextPlan:
         self._taken: dict[str, list[MemoryEntry]] = {"episodic": [], "semantic": []}
         self._spare: list[MemoryEntry] = []  # recent entries that are added last if tokens remain
         self._task_fits = False
+        self._countable = _COUNTED_BUDGETS * budget * _CHARS_PER_TOKEN  # code points of entries that are still counted
+
+    def may_fit(self, text: str) -> bool:
+        """Return False if the text has more tokens than the budget. The check is much faster than counting the
+        tokens, and returns True in doubt."""
+        return _may_have(text, self._budget)
 
     def query(self) -> str:
         """Return the text with which memory is searched: the task, or the last message of the user if there is no
@@ -183,7 +192,8 @@ class ContextPlan:
         """Add messages of the conversation, newest first. A message that does not fit completely is skipped."""
         left, misses = self._left(), 0
         for turn in reversed(self._turns):
-            cost = self._cost(turn.message.content) if misses < _MAX_MISSES and left > 0 else left + 1
+            countable = misses < _MAX_MISSES and left > 0 and self.may_fit(turn.message.content)
+            cost = self._cost(turn.message.content) if countable else left + 1
             if cost <= left:
                 self._taken_turns.insert(0, turn)
                 left -= cost
@@ -197,8 +207,13 @@ class ContextPlan:
         taken = {entry.id for entry in self._taken[name]}
         frame = 0 if any(self._taken.values()) else self._cost(recalled_block(()))
         for entry in self._offered[name]:
-            if entry.id in taken or self._is_covered(entry):
+            if entry.id in taken or not _may_have(entry.content, room) or self._is_covered(entry):
                 continue
+            if entry.id not in self._sized:
+                if len(entry.content) > self._countable:
+                    continue
+                self._sized.add(entry.id)
+                self._countable -= len(entry.content)
             cost = self._entries_cost([entry]) + frame
             if cost <= room:
                 self._taken[name].append(entry)
@@ -245,12 +260,14 @@ class ContextPlan:
         for entries in self._offered.values():
             for entry in entries:
                 if entry.id not in taken:
-                    self.leave_out([entry.id], _COVERED if self._is_covered(entry) else _NO_ROOM)
+                    self.leave_out([entry.id], _COVERED if self._is_covered(entry) else NO_ROOM)
         return tuple(LeftOut(label, reason) for label, reason in self._reasons.items() if label not in taken)
 
     def _too_long(self, content: str) -> str:
+        if not self.may_fit(content):
+            return f"does not fit: it has more than {self._budget} tokens"
         tokens = self._counted.get(content)
-        return _NO_ROOM if tokens is None else f"does not fit: it has {tokens} tokens"
+        return NO_ROOM if tokens is None else f"does not fit: it has {tokens} tokens"
 
     def _left(self) -> int:
         return self._budget - self._size(self._messages())
@@ -277,6 +294,13 @@ class ContextPlan:
         if text not in self._counted:
             self._counted[text] = self._counter(text)
         return self._counted[text]
+
+
+def _may_have(text: str, tokens: int) -> bool:
+    """Return whether the text may have at most `tokens` tokens. A token contains no two words, and at most
+    `_CHARS_PER_TOKEN` code points on average."""
+    limit = tokens * _CHARS_PER_TOKEN
+    return len(text) <= tokens or (len(text) <= limit and len(text.split(None, tokens)) <= tokens)
 
 
 def _comparable(text: str) -> str:
