@@ -8,8 +8,9 @@ counts as a change of its neighbors.
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from agentformer.records.codec import happened_at, to_micros
 from agentformer.records.integrity.checksums import damage_error
@@ -30,6 +31,20 @@ _NEIGHBORS = (
     + f" AND {_AT} {{side}}= :at AND ({_AT}, id) {{side}} (:at, :id) "
     f"ORDER BY {_AT} {{order}}, id {{order}} LIMIT :reach"
 )
+_ADJACENT = f"""
+    SELECT one.num, other.num FROM json_each(?) AS pair
+    JOIN entries AS one ON one.num = pair.value ->> 0 JOIN entries AS other ON other.num = pair.value ->> 1
+    WHERE NOT EXISTS (
+        SELECT 1 FROM entries AS e
+        WHERE e.namespace = one.namespace AND e.session_id = one.session_id
+            AND coalesce(e.occurred_at, e.created_at) BETWEEN coalesce(one.occurred_at, one.created_at)
+            AND coalesce(other.occurred_at, other.created_at)
+            AND (coalesce(e.occurred_at, e.created_at), e.id) > (coalesce(one.occurred_at, one.created_at), one.id)
+            AND (coalesce(e.occurred_at, e.created_at), e.id) < (coalesce(other.occurred_at, other.created_at), other.id)
+            AND e.kind = 'message' AND e.superseded_by IS NULL
+            AND e.user_id IS one.user_id AND e.agent_id IS one.agent_id AND e.project IS one.project
+    )
+"""
 _SIDES = (("<", "DESC"), (">", "ASC"))
 
 
@@ -88,6 +103,12 @@ def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEnt
     returned once."""
     nums = (row[0] for entry in entries for row in _neighbors(connection, entry, "num"))
     return list(dict.fromkeys(nums))
+
+
+def adjacent(connection: sqlite3.Connection, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the pairs of messages between which their session has no other message. A pair contains the row numbers of
+    an earlier and a later message of one session."""
+    return [(one, other) for one, other in connection.execute(_ADJACENT, [json.dumps(pairs)])]
 
 
 def _neighbors(connection: sqlite3.Connection, entry: MemoryEntry, columns: str) -> list[sqlite3.Row]:

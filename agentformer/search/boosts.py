@@ -112,7 +112,7 @@ def _titles(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, _T
     """Return the title of each entry, or its first line if the entry has no title. The title is "" if there is neither,
     or if many entries share it."""
     rows = connection.execute(_TITLE_COLUMNS, [json.dumps(list(nums))]).fetchall()
-    titles = {num: _QUALIFIER.sub("", (title or _first_line(content)).strip()) for num, _, title, content in rows}
+    titles = {num: _unqualified((title or _first_line(content)).strip()) for num, _, title, content in rows}
     owners = Counter(titles.values())
     return {
         num: _Title(titles[num] if owners[titles[num]] <= _TITLE_OWNERS else "", document)
@@ -120,8 +120,14 @@ def _titles(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, _T
     }
 
 
+def _unqualified(title: str) -> str:
+    return _QUALIFIER.sub("", title) if title.endswith(")") else title
+
+
 def _first_line(content: str) -> str:
     """Return the first line of a text if the line looks like a title, otherwise ""."""
+    if "\n" not in content:
+        return ""
     line, line_end, rest = content.partition("\n")
     line = line.strip().lstrip("# ")
     titled = line and not line[0].islower() and len(line.split()) <= _TITLE_WORDS and _TITLE_END.search(line)

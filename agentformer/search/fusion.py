@@ -28,6 +28,8 @@ class FusionOptions(NamedTuple):
     kind: str = "adaptive"  # or "rrf": reciprocal ranks with fixed weights, without boosts
     dense_weight: float = 1.0  # of the vectors; "adaptive" multiplies it
     rrf_k: int = 60  # of "rrf"
+    statements: float = 1.0  # strength of the preference for messages that state something; 0 switches it off
+    dated: float = 0.2  # gain of messages with a time expression, if the query asks for a time
 
 
 class RankedList(NamedTuple):
@@ -52,6 +54,13 @@ class Ranking:
         )
         self._lists = lists
         self._ranks = [{item: rank for rank, item in enumerate(ranked.items, 1)} for ranked in lists]
+
+    def reordered(self, order: list[tuple[int, float]], by: RankedList) -> None:
+        """Replace the order. `by` is the list that caused the change; it gives votes and is not fused."""
+        self.order = order
+        if by.items:
+            self._lists = [*self._lists, by]
+            self._ranks.append({item: rank for rank, item in enumerate(by.items, 1)})
 
     def has(self, name: str) -> bool:
         """Return whether a list with this name is part of the fusion."""

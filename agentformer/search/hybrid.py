@@ -29,6 +29,7 @@ from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count, window_spans
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
 from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
+from agentformer.search.statements import favor_statements
 from agentformer.search.vector_search import HelperThread, RankedEntries, VectorSearch, exact_scores, rescore
 from agentformer.search.weights import LanguageCoverage, vectors_weight
 from agentformer.text.analysis import QueryTerms, analyze_query
@@ -230,7 +231,10 @@ class HybridSearch:
         lists = [ranked for ranked in (by_vectors, by_words) if ranked.items and ranked.weight]
         if options.kind == "adaptive":
             lists += all_boosts(connection, fuse(lists), request.dates)
-        return Ranking(lists, options)
+        ranking = Ranking(lists, options)
+        if options.kind == "adaptive" and (options.statements or options.dated):
+            ranking.reordered(*favor_statements(connection, ranking.order, request.terms, options))
+        return ranking
 
     def _language_coverage(
         self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits

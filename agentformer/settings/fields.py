@@ -96,6 +96,8 @@ class Settings:
     rrf_k: int = 60  # Cormack et al. 2009; large enough that one first rank alone does not decide
     fusion: str = "adaptive"  # adaptive: the weight of the vectors depends on language and query; rrf: constant
     dense_weight: float = 1.0  # weight of the vectors, before `fusion` adapts it; the words have 1.0; 0: words only
+    statements: float = 1.0  # strength with which a message that states something precedes questions; 0: none
+    dated: float = 0.2  # gain of messages with a time expression, if the query asks for a time, as a share; 0: none
     reranker: str = ""  # `sbert:NAME_OR_FOLDER`, a cross-encoder that reorders the best hits; "": none
     rerank_hits: int = 30  # hits per search that the reranker reads; each hit needs one run of the model
     target_recall: float = 0.99  # share of the ten nearest that a search in a large store finds; 0.5..1
@@ -219,9 +221,11 @@ _NOT_NEGATIVE = (
 _SMALLEST_WINDOW = 16  # tokens; a vector of a few words means little, but costs as much as a vector of a passage
 _RANGES = {
     "abstain": (0, 1),
+    "dated": (0, 10),
     "dense_weight": (0, 100),
     "noise_floor": (-1, 1),
     "port": (0, 65535),
+    "statements": (0, 2),
     "target_recall": (0.5, 1),
     "temperature": (0, 2),
 }

@@ -190,7 +190,9 @@ class Vote(ResponseModel):
     """The influence of one list of results on the rank of a hit. A search combines several lists, such as the results
     by words and the results by vectors."""
 
-    name: str = Field(description="The list: `words`, `vectors`, `document`, `mentions`, `period` or `reranker`.")
+    name: str = Field(
+        description="The list: `words`, `vectors`, `document`, `mentions`, `period`, `statements` or `reranker`."
+    )
     rank: int = Field(ge=1, description="The rank of the hit in this list.")
     weight: float = Field(ge=0, description="The weight of the list. A list `reranker` decides alone.")
 

@@ -49,6 +49,7 @@ _RANKED_BY = {
     "document": "its document",
     "mentions": "names in the best hits",
     "period": "time",
+    "statements": "what it states",
     "reranker": "reranker",
 }
 _SIDES = ("words", "vectors")  # these lists rank all entries; a hit that is not in a list was not found by it

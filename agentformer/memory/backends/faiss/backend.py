@@ -166,7 +166,9 @@ class FaissMemoryBackend(FolderRecords):
         reranker = named_reranker(settings)
         options = FaissOptions(
             fanout=settings.fanout,
-            fusion=FusionOptions(settings.fusion, settings.dense_weight, settings.rrf_k),
+            fusion=FusionOptions(
+                settings.fusion, settings.dense_weight, settings.rrf_k, settings.statements, settings.dated
+            ),
             index=IndexOptions(target_recall=settings.target_recall),
             window_tokens=settings.window_tokens,
             reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,

@@ -1,0 +1,178 @@
+"""Statements: among the messages that a search finds, the messages that state something are ranked before questions and
+short reactions.
+
+A message is indexed with the words of the messages around it. Therefore the question "How long have you danced?" and
+the reaction "Wow!" are found as easily as the answer between them, and the question often has more words of the query.
+This module changes the scores of messages:
+
+- A question loses a part of its score, and a short message loses a part, because both state little.
+- A message after a question gains a part of the score of the question. Every message gains a smaller part of the score
+  of the message after it, because reactions repeat what was stated.
+- If the query names one of the speakers, the messages of the other speakers lose a part.
+- If the query asks for a time, a message with a time expression gains a part.
+
+Entries that are not messages of a session keep their scores. The weights were chosen by leaving out one conversation at
+a time (docs/BENCHMARKS.md).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from agentformer.index.words.fields import day_of
+from agentformer.records.change_feed import adjacent
+from agentformer.records.codec import from_micros
+from agentformer.search.fusion import FusionOptions, RankedList
+from agentformer.text.analysis import QueryTerms
+from agentformer.text.dates.expressions import find_date_ranges
+from agentformer.text.languages import detect_language, stem
+
+NAME = "statements"  # of the list
+_HEAD = 80  # number of hits that are read
+_READ = 1_000  # code points of a message that are read
+_QUESTION_LOSS = 0.15  # of the score of a question
+_SHORT_LOSS = 0.45  # of the score of a message that states nothing
+_SHORT_COST = 0.1  # is subtracted from the score of a message that states nothing
+_ANSWER_GAIN = 0.4  # of the score of the question before the message
+_REACTION_GAIN = 0.12  # of the score of the message after the message
+_SPEAKER_COST = 0.1  # is subtracted from the score if the query names another speaker
+_LEAST = 0.1  # share of its score that a message always keeps
+_FULL = 100  # code points of a message that states enough: about twenty words
+_FULL_UNSPACED = 40  # the same in a script without spaces
+_DATED_HEAD = 20  # number of messages that are searched for time expressions
+
+_MARKS = "?？؟"
+_TAIL = 12  # code points at the end of a text in which a question mark is searched; emojis may follow it
+_SENTENCE = re.compile(r"[^.!?…。！？؟\n]+[.!?…。！？؟]*")
+_ENDS_WITH_QUESTION = re.compile(r"[?？؟][^\w?？؟]*\Z")
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+_WORD = re.compile(r"[^\W_]+")
+# Questions for a time, by language.
+_WHEN: Mapping[str, re.Pattern[str]] = {
+    "en": re.compile(r"\b(when|how long ago|(what|which) (time|date|day|week|month|year|season))\b", re.IGNORECASE),
+    "fi": re.compile(r"\b(milloin|koska|mihin aikaan|minä (päivänä|vuonna)|missä kuussa)\b", re.IGNORECASE),
+    "sv": re.compile(r"\b(när|vilk(en|et) (tid|dag|datum|vecka|månad|år))\b", re.IGNORECASE),
+    "no": re.compile(r"\b(når|hvilke[nt]? (tid|dag|dato|uke|måned|år))\b", re.IGNORECASE),
+    "da": re.compile(r"\b(hvornår|hvilke[nt]? (tid|dag|dato|uge|måned|år))\b", re.IGNORECASE),
+    "de": re.compile(r"\b(wann|welche[nmrs]? (tag|datum|woche|monat|jahr))\b", re.IGNORECASE),
+    "ja": re.compile(r"いつ|何(時|日|曜日|月|年)"),
+}
+_MESSAGES = """
+    SELECT num, id, coalesce(occurred_at, created_at), occurred_at, speaker, substr(content, 1, ?2),
+        namespace, session_id, user_id, agent_id, project
+    FROM entries WHERE num IN (SELECT value FROM json_each(?1)) AND kind = 'message' AND session_id IS NOT NULL
+"""
+
+class Message(NamedTuple):
+    """A message among the hits. `following` is the number of the next message of its session, or 0 if the next message
+    is not among the hits. `stated` is 0..1: how much the message states beside questions."""
+
+    speaker: str
+    content: str
+    occurred_at: int | None  # microseconds, UTC
+    following: int
+    question: bool
+    stated: float
+
+
+def favor_statements(
+    connection: sqlite3.Connection, hits: Sequence[tuple[int, float]], query: QueryTerms, options: FusionOptions
+) -> tuple[list[tuple[int, float]], RankedList]:
+    """Return the hits with new scores, best first, and the list of the messages whose score has grown. `hits` contains
+    entry numbers with scores in 0..1, best first. Scores stay in 0..1, and hits with equal scores keep their order."""
+    messages = _messages(connection, [num for num, _ in hits[:_HEAD]]) if options.statements or options.dated else {}
+    scores = dict(hits)
+    changed = _stated(scores, messages, query, options.statements) if options.statements else {}
+    if options.dated and _asks_for_time(query):
+        head = sorted(messages, key=lambda num: -changed.get(num, scores[num]))[:_DATED_HEAD]
+        for num in head:
+            if _names_time(messages[num], query):
+                changed[num] = changed.get(num, scores[num]) * (1 + options.dated)
+    gains = {num: score - scores[num] for num, score in changed.items()}
+    scores |= changed
+    most = max(1.0, *scores.values()) if scores else 1.0
+    ranked = sorted(((num, score / most) for num, score in scores.items()), key=lambda hit: -hit[1])
+    gained = sorted((num for num, gain in gains.items() if gain > 0), key=lambda num: -gains[num])
+    return ranked, RankedList(NAME, gained, options.statements or options.dated)
+
+
+def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Message]:
+    rows = connection.execute(_MESSAGES, [json.dumps(nums), _READ]).fetchall()
+    following = _following(connection, rows)
+    return {
+        num: Message(speaker, content, at, following.get(num, 0), is_question(content), stated(content))
+        for num, _, _, at, speaker, content, *_ in rows
+    }
+
+
+def _following(connection: sqlite3.Connection, rows: Iterable[sqlite3.Row]) -> dict[int, int]:
+    """Return message -> next message of its session, for messages whose next message is also in `rows`."""
+    sessions: defaultdict[tuple[object, ...], list[tuple[int, str, int]]] = defaultdict(list)
+    for num, entry_id, moment, _, _, _, *session in rows:
+        sessions[*session].append((moment, entry_id, num))
+    ordered = (pair for session in sessions.values() for pair in pairwise(sorted(session)))
+    return dict(adjacent(connection, [(one[-1], other[-1]) for one, other in ordered]))
+
+
+def is_question(text: str) -> bool:
+    """Return whether a text ends with a question."""
+    tail = text[-_TAIL:]
+    return any(mark in tail for mark in _MARKS) and _ENDS_WITH_QUESTION.search(tail) is not None
+
+
+def stated(text: str) -> float:
+    """Return how much a text states, 0..1, by the length of its sentences that are no questions."""
+    length, asked = len(text), 0
+    if any(mark in text for mark in _MARKS):
+        asked = sum(len(sentence) for sentence in _SENTENCE.findall(text) if sentence[-1] in _MARKS)
+    unspaced = not text.isascii() and _UNSPACED.search(text) is not None
+    return min(1.0, (length - asked) / (_FULL_UNSPACED if unspaced else _FULL))
+
+
+def _stated(
+    scores: Mapping[int, float], messages: Mapping[int, Message], query: QueryTerms, strength: float
+) -> dict[int, float]:
+    """Return the new score of each message. `strength` multiplies all gains and losses."""
+    asked = {message.following: num for num, message in messages.items() if message.question}
+    named = _named_speakers(query, {message.speaker for message in messages.values()})
+    changed = {}
+    for num, message in messages.items():
+        score, missing = scores[num], 1 - message.stated
+        kept = (1 - strength * _QUESTION_LOSS * message.question) * (1 - strength * _SHORT_LOSS * missing)
+        gain = _ANSWER_GAIN * scores[asked[num]] if num in asked else 0.0
+        gain += _REACTION_GAIN * scores.get(message.following, 0.0)
+        cost = _SHORT_COST * missing + _SPEAKER_COST * bool(named and message.speaker not in named)
+        changed[num] = max(_LEAST * score, score * kept + strength * (gain - cost))
+    return changed
+
+
+def _named_speakers(query: QueryTerms, speakers: Iterable[str]) -> set[str]:
+    """Return the speakers that the query names. The result is empty if the query names all or none of them."""
+    speakers = {*speakers}
+    if len(speakers) < 2:
+        return set()
+    words = _stems(query.text, query.language)
+    named = {speaker for speaker in speakers if words & _stems(speaker, query.language)}
+    return named if len(named) < len(speakers) else set()
+
+
+def _stems(text: str, language: str) -> set[str]:
+    words = _WORD.findall(text.casefold())
+    return {form for word in words if len(word) > 1 for form in (word, stem(word, language))}
+
+
+def _asks_for_time(query: QueryTerms) -> bool:
+    patterns = [_WHEN[query.language]] if query.language in _WHEN else _WHEN.values()
+    return any(pattern.search(query.text) for pattern in patterns)
+
+
+def _names_time(message: Message, query: QueryTerms) -> bool:
+    """Return whether a message names a day or a period, such as "last week"."""
+    day = day_of(from_micros(message.occurred_at))
+    return bool(find_date_ranges(message.content, day, detect_language(message.content, query.language)))
