@@ -31,18 +31,18 @@ _NEIGHBORS = (
     + f" AND {_AT} {{side}}= :at AND ({_AT}, id) {{side}} (:at, :id) "
     f"ORDER BY {_AT} {{order}}, id {{order}} LIMIT :reach"
 )
-_ADJACENT = f"""
-    SELECT one.num, other.num FROM json_each(?) AS pair
-    JOIN entries AS one ON one.num = pair.value ->> 0 JOIN entries AS other ON other.num = pair.value ->> 1
+_ADJACENT = """
+    SELECT a.num, b.num FROM json_each(?) AS pair
+    JOIN entries AS a ON a.num = json_extract(pair.value, '$[0]')
+    JOIN entries AS b ON b.num = json_extract(pair.value, '$[1]')
     WHERE NOT EXISTS (
-        SELECT 1 FROM entries AS e
-        WHERE e.namespace = one.namespace AND e.session_id = one.session_id
-            AND coalesce(e.occurred_at, e.created_at) BETWEEN coalesce(one.occurred_at, one.created_at)
-            AND coalesce(other.occurred_at, other.created_at)
-            AND (coalesce(e.occurred_at, e.created_at), e.id) > (coalesce(one.occurred_at, one.created_at), one.id)
-            AND (coalesce(e.occurred_at, e.created_at), e.id) < (coalesce(other.occurred_at, other.created_at), other.id)
+        SELECT 1 FROM entries AS e WHERE e.namespace = a.namespace AND e.session_id = a.session_id
+            AND coalesce(e.occurred_at, e.created_at)
+                BETWEEN coalesce(a.occurred_at, a.created_at) AND coalesce(b.occurred_at, b.created_at)
+            AND (coalesce(e.occurred_at, e.created_at), e.id) > (coalesce(a.occurred_at, a.created_at), a.id)
+            AND (coalesce(e.occurred_at, e.created_at), e.id) < (coalesce(b.occurred_at, b.created_at), b.id)
             AND e.kind = 'message' AND e.superseded_by IS NULL
-            AND e.user_id IS one.user_id AND e.agent_id IS one.agent_id AND e.project IS one.project
+            AND e.user_id IS a.user_id AND e.agent_id IS a.agent_id AND e.project IS a.project
     )
 """
 _SIDES = (("<", "DESC"), (">", "ASC"))

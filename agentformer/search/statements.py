@@ -69,6 +69,7 @@ _MESSAGES = """
     FROM entries WHERE num IN (SELECT value FROM json_each(?1)) AND kind = 'message' AND session_id IS NOT NULL
 """
 
+
 class Message(NamedTuple):
     """A message among the hits. `following` is the number of the next message of its session, or 0 if the next message
     is not among the hits. `stated` is 0..1: how much the message states beside questions."""
