@@ -64,7 +64,8 @@ _QUERIES = (
     "zebra quantum",
 )
 _KINDS = ("fact", "event", "decision", "message", "chunk")  # summaries fade with time, and their scores with them
-_OPTIONS: dict[str, Any] = {"embedder": "hashing:64", "llm_model": "", "cleanup_interval": 0}
+_RANKING = {"statements": 0, "dated": 0}  # the ranking of the version that wrote the store
+_OPTIONS: dict[str, Any] = {"embedder": "hashing:64", "llm_model": "", "cleanup_interval": 0, **_RANKING}
 
 
 def connect(folder: Path) -> agentformer.AgentFormer:
