@@ -254,7 +254,9 @@ def without_namespace(command: Command) -> Command:
     def run(**options: Any) -> None:
         try:
             command(**options)
-        except (InvalidInput, NotFound, Conflict, MissingExtra, LimitExceeded) as error:
+        except InvalidInput as error:
+            fail(_undecoded(options) or str(error), 2)
+        except (NotFound, Conflict, MissingExtra, LimitExceeded) as error:
             fail(str(error), 2)
         except AgentFormerError as error:
             fail(str(error), 3)
@@ -268,6 +270,28 @@ def without_namespace(command: Command) -> Command:
             "--upload-dir", type=_FOLDER, help="Folder of the original files of documents [default: uploads]."
         ),
     )
+
+
+def _undecoded(options: Mapping[str, Any]) -> str:
+    """Return an error message if an argument has bytes that the encoding of the terminal cannot represent. Otherwise,
+    return an empty text."""
+    for name, value in options.items():
+        if isinstance(value, str) and not value.isascii() and not _is_text(value):
+            encoding = sys.getfilesystemencoding()
+            return (
+                f"{name.upper()}: is not a text in the encoding {encoding} of this terminal; set LC_ALL=C.UTF-8 if the "
+                "text is UTF-8, or give it on standard input"
+            )
+    return ""
+
+
+def _is_text(value: str) -> bool:
+    """Return whether the text can be written as UTF-8. Python puts a surrogate in place of each byte of an argument
+    that it cannot decode."""
+    try:
+        return bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def in_place(command: Command) -> Command:

@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,16 @@ from agentformer.errors import InvalidInput, NotFound
 from agentformer.records import fields
 from agentformer.records.fields import MAX_CONTENT
 from agentformer.settings import Settings, load_settings
-from agentformer.types import Hits, MemoryEntry, Query, Scope
+from agentformer.types import DOCUMENT_KINDS, Hits, MemoryEntry, Query, Scope
 
 if TYPE_CHECKING:
     from agentformer.factory import AgentFormer
 
 _MAX_BYTES = 4 * MAX_CONTENT  # limit for standard input: the size of the longest content in UTF-8
+_BACKUP_INDEXES = "indexes"  # the folder inside a backup that contains the memory
 _NAMED = 20  # at most this many namespaces are named in a hint
+_CANDIDATES = 10  # at most this many matching entries are listed
+_PAGE = 200  # entries that are listed in one step
 _CANDIDATE = 50  # characters of a text that a list of matching entries shows
 _MIN_PREFIX = 4  # characters of an id; a shorter text is probably a mistake
 _SEARCHED = 30  # hits of the search that decides about a hint
@@ -92,8 +95,9 @@ def id_of(af: AgentFormer, argument: str, scope: Scope) -> str:
     named = dataclasses.replace(scope, metadata={"name": argument}) if documents else scope
     matches = {entry.id: entry for entry in all_entries(af.backend, named) if argument == _name(entry)}
     if len(argument) >= _MIN_PREFIX:
-        page = af.backend.list(scope, after=argument.lower(), limit=_NAMED)  # in the order of ids
-        matches |= {entry.id: entry for entry in page if entry.id.startswith(argument.lower())}
+        matches |= {entry.id: entry for entry in _beginning_with(af, argument.lower(), scope)}
+    # A memory is meant, except if only documents match: the caller then says what to do with a document.
+    matches = {key: entry for key, entry in matches.items() if entry.kind not in DOCUMENT_KINDS} or matches
     if not matches:
         raise NotFound(
             f"there is no {'document' if documents else 'entry'} {argument:.200} in namespace {scope.namespace}; "
@@ -101,8 +105,9 @@ def id_of(af: AgentFormer, argument: str, scope: Scope) -> str:
             f"{'name' if documents else 'title'}, or use --namespace to select another namespace"
         )
     if len(matches) > 1:
-        found = "; ".join(f"{entry.id} ({_shown(entry)})" for _, entry in sorted(matches.items())[:_NAMED])
-        raise InvalidInput("ID", f"{argument:.200} matches several entries; give one of these ids: {found}")
+        found = "; ".join(f"{entry.id} ({_shown(entry)})" for _, entry in sorted(matches.items())[:_CANDIDATES])
+        more = f"; and {len(matches) - _CANDIDATES} more" if len(matches) > _CANDIDATES else ""
+        raise InvalidInput("ID", f"{argument:.200} matches {len(matches)} entries; give one id: {found}{more}")
     return next(iter(matches))
 
 
@@ -110,6 +115,17 @@ def entry_of(af: AgentFormer, argument: str, namespace: str) -> MemoryEntry:
     """Return the entry of the namespace that the argument names: by its id, the beginning of its id, or its title. The
     entry may be archived. Raises the errors of `id_of`."""
     return af.memory.get(id_of(af, argument, Scope(namespace, include_archived=True)))
+
+
+def _beginning_with(af: AgentFormer, prefix: str, scope: Scope) -> Iterator[MemoryEntry]:
+    """Yield the entries of the scope whose ids begin with `prefix`."""
+    after = prefix
+    while page := af.backend.list(scope, after=after, limit=_PAGE):  # in the order of ids
+        found = [entry for entry in page if entry.id.startswith(prefix)]
+        yield from found
+        if len(found) < len(page):
+            return
+        after = page[-1].id
 
 
 def _shown(entry: MemoryEntry) -> str:
@@ -197,12 +213,23 @@ def require_memory(settings: Settings) -> None:
     not create a new memory there."""
     from agentformer.factory import present
 
-    if not present(settings) and not any(any(settings.index_dir.glob(pattern)) for pattern in _MEMORY_FILES):
-        raise InvalidInput(
-            "--index-dir",
-            f"there is no memory in {settings.index_dir}; give the folder of an existing memory, or create a memory "
-            "with: agentformer ingest PATH, or agentformer remember TEXT",
-        )
+    if present(settings) or any(any(settings.index_dir.glob(pattern)) for pattern in _MEMORY_FILES):
+        return
+    inside = settings.index_dir / _BACKUP_INDEXES
+    advice = (
+        "give the folder of an existing memory, or create a memory with: agentformer ingest PATH, or agentformer "
+        "remember TEXT"
+    )
+    if present(dataclasses.replace(settings, index_dir=inside)):
+        advice = f"this folder is a backup: give --index-dir {inside} --upload-dir {inside.with_name('uploads')}"
+    raise InvalidInput("--index-dir", f"there is no memory in {settings.index_dir}; {advice}")
+
+
+def query_of(text: str) -> str:
+    """Return the text of a search. Raises `InvalidInput` if the text is blank."""
+    if not text.strip():
+        raise InvalidInput("QUERY", "is empty; give words or a question")
+    return text
 
 
 def hint_namespaces(af: AgentFormer, namespace: str) -> None:

@@ -231,6 +231,8 @@ def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
             except ValueError as error:  # InvalidInput is a ValueError
                 more += len(bad) >= _TOLD
                 bad += [f"{path.name}:{number}: {error}"] if len(bad) < _TOLD else []
+    except FileNotFoundError:
+        raise InvalidInput("DIR", f"{path} does not exist; a folder of questions has {CORPUS} and {QUERIES}") from None
     except OSError as error:
         raise InvalidInput(
             "DIR", f"{path} cannot be read ({error.strerror or type(error).__name__}); check the path"

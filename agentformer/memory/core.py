@@ -116,7 +116,7 @@ class CoreMemory:
         for entry in self._backend.list(Scope(tiers=("core",), **owner), limit=_PAGE):
             if (entry.title, entry.agent_id, entry.user_id) == (name, owner["agent_id"], owner["user_id"]):
                 return entry
-        raise NotFound(f"there is no core block {name!r} in namespace {owner['namespace']}; create it with core.append")
+        raise NotFound(f"there is no core block {name!r} in namespace {owner['namespace']}; append a text to create it")
 
     def _update(self, former: MemoryEntry, content: str) -> MemoryEntry:
         self.check(former.title, content)

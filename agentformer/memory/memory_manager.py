@@ -305,7 +305,7 @@ def _store_unique(backend: MemoryBackend, entries: Sequence[MemoryEntry]) -> lis
     except Conflict as error:
         if blocks := [entry.title for entry in entries if entry.tier == "core" and entry.title]:
             raise Conflict(
-                f"one of the core blocks {blocks} already exists; edit this block with core.append or core.replace"
+                f"one of the core blocks {blocks} already exists; edit this block with `core append` or `core replace`"
             ) from None
         raise error from None
 
@@ -363,6 +363,6 @@ def _check_supersession(old: MemoryEntry, new: MemoryEntry) -> None:
     if old.id == new.id or (old.namespace, old.user_id) != (new.namespace, new.user_id):
         raise InvalidInput("new_id", "must be another entry of the same namespace and the same user")
     if "core" in (old.tier, new.tier):
-        raise InvalidInput("old_id", "core blocks are not superseded; edit them with core.append or core.replace")
+        raise InvalidInput("old_id", "core blocks are not superseded; edit them with `core append` or `core replace`")
     if old.derived_from and old.kind == "summary" and old.archived_at is None:
         raise InvalidInput("old_id", f"{old.id} summarizes other entries; update its text, or restore it first")

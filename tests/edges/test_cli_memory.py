@@ -167,7 +167,6 @@ def test_a_recall_that_finds_nothing_gives_the_hints_that_apply(
     former = shown("history", old["id"])["current"]
     assert former["match_count"] == 1  # what was only looked at for a hint is not counted
     assert TEA in run("recall", "tea", "--archived").stdout
-    assert "nothing relevant found" in run("recall", "  ").stdout
 
 
 def test_a_recall_leads_to_what_summaries_stand_for(run: Invoke, shown: Callable[..., Any]) -> None:
@@ -260,8 +259,8 @@ def test_context_tells_what_was_left_out_and_why(run: Invoke, shown: Callable[..
     report = shown("context", "What tea does Aino like?", "--session", "s1", "--max-tokens", "40")["report"]
     assert done.exit_code == 0 and "does not fit into" not in done.stderr
     assert "of 40 tokens" in done.stderr and f"; {len(report['left_out'])} left out\n" in done.stderr
-    lines = [line.split() for line in done.stderr.splitlines() if "left out (" in line]
-    assert sum(int(line[1]) for line in lines) == len(report["left_out"]) > 0
+    lines = [line.split() for line in done.stderr.splitlines() if line.startswith("note: left out ")]
+    assert sum(int(line[3]) for line in lines) == len(report["left_out"]) > 0
     assert len(lines) == len({each["reason"].partition(":")[0] for each in report["left_out"]})
 
 
@@ -366,7 +365,7 @@ def test_nothing_crosses_a_namespace(run: Invoke, shown: Callable[..., Any]) -> 
         (("remember", "x", "--session", "s", "--role", "boss"), "role"),
         (("remember", "x", "--session", "s", "--role", "user", "--tier", "core"), "--tier"),
         (("remember", "x", "--namespace", ""), "namespace"),
-        (("remember", "half \udcff"), "surrogate"),
+        (("remember", "half \udcff"), "is not a text in the encoding"),
         (("recall", "x", "--min-salience", "7"), "min_salience"),
         (("forget",), "--namespace-all"),
         (("forget", "id", "--session", "s"), "--namespace-all"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from agentformer.cli import main
 from tests.edges.conftest import Invoke, Shown
 
 TEA, COFFEE = "Aino prefers tea.", "Aino prefers coffee."
@@ -40,6 +44,7 @@ def test_several_matching_entries_are_listed_and_nothing_changes(
     same = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*facts, strict=True)))
     done = run(*(part.format(same) for part in command))
     assert (done.exit_code, done.stdout) == (2, "")
+    assert "matches 2 entries; give one id: " in done.stderr
     assert all(f"{entry} (fact: {text})" in done.stderr for entry, text in zip(facts, (TEA, COFFEE), strict=True))
     assert shown("memories") == before
 
@@ -125,3 +130,77 @@ def test_an_unanswered_question_shows_the_nearest_passages(
     assert lines[0] == told["answer"]
     at = lines.index(f"The nearest passages (confidence {told['confidence']:.2f}) probably do not answer the question:")
     assert [line[:29] for line in lines[at + 1 :]] == ["  shed.txt, page 1: The boat "] and lines[-1].endswith("…")
+
+
+def test_a_beginning_of_an_id_means_a_memory_beside_many_parts_of_documents(
+    tmp_path: Path, run: Invoke, shown: Shown
+) -> None:
+    (tmp_path / "long.txt").write_text("\f".join(f"Page {n} of the log says that the sea is calm." for n in range(30)))
+    shown("ingest", str(tmp_path / "long.txt"))
+    kept = shown("remember", TEA)["id"]
+    (document,) = shown("list")["documents"]
+    same = "".join(a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(kept, document["id"], strict=True)))
+    assert len(same) >= 4 and len(shown("memories", "--kind", "page")["entries"]) == 30
+    assert shown("update", same, "--title", "drinks")["id"] == kept
+    refused = run("forget", document["id"][:20])
+    assert refused.exit_code == 2 and refused.stderr.count("long.txt") <= 10
+
+
+def test_many_matching_entries_are_counted(run: Invoke, shown: Shown) -> None:
+    for n in range(12):
+        shown("remember", f"Boat {n} is blue.", "--title", "boat")
+    done = run("history", "boat")
+    assert done.exit_code == 2 and "boat matches 12 entries; give one id: " in done.stderr
+    assert done.stderr.count("(fact: boat)") == 10 and done.stderr.endswith("; and 2 more\n")
+
+
+def test_blank_queries_are_refused(run: Invoke, shown: Shown) -> None:
+    shown("remember", TEA)
+    for command in ("recall", "search"):
+        done = run(command, " ")
+        assert (done.exit_code, done.stderr) == (2, "error: QUERY: is empty; give words or a question\n")
+
+
+def test_paths_that_all_do_not_exist_are_a_wrong_argument_and_create_nothing(tmp_path: Path, run: Invoke) -> None:
+    for paths in ([f"{tmp_path}/no.pdf"], [f"{tmp_path}/no.pdf", f"{tmp_path}/none/"]):
+        done = run("ingest", *paths)
+        said = f"error: PATH: {' and '.join(paths)} {'does' if len(paths) == 1 else 'do'} not exist; check the path\n"
+        assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_without_text_is_listed_without_counts(tmp_path: Path, run: Invoke) -> None:
+    (tmp_path / "empty.txt").touch()
+    done = run("ingest", str(tmp_path / "empty.txt"))
+    assert (done.exit_code, done.stdout.splitlines()[0][:20]) == (1, "failed     empty.txt")
+    assert "0 pages" not in done.stdout
+
+
+def test_the_folder_of_a_backup_leads_to_the_memory_in_it(tmp_path: Path, run: Invoke, shown: Shown) -> None:
+    shown("remember", TEA)
+    shown("backup", str(tmp_path / "copy"))
+    done = CliRunner().invoke(main, ["memories", "--index-dir", f"{tmp_path}/copy"])
+    options = f"--index-dir {tmp_path}/copy/indexes --upload-dir {tmp_path}/copy/uploads"
+    assert done.exit_code == 2 and f"this folder is a backup: give {options}\n" in done.stderr
+    assert TEA in CliRunner().invoke(main, ["memories", *options.split()]).stdout
+
+
+@pytest.mark.process
+def test_an_argument_in_another_encoding_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    where = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
+    command = [sys.executable, "-m", "agentformer.cli", "remember", b"Caf\xe9 Aino", *where]
+    done = subprocess.run(command, capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"error: TEXT: is not a text in the encoding utf-8 of this terminal; set LC_ALL=C.UTF-8" in done.stderr
+
+
+def test_a_context_says_why_entries_were_left_out(run: Invoke, shown: Shown) -> None:
+    shown("remember", TEA)
+    done = run("context", "The harbour of Oslo")
+    assert "note: left out 1 time: the entry is not relevant to the task\n" in done.stderr
+
+
+def test_core_blocks_that_do_not_exist_are_refused_with_what_to_do(run: Invoke, shown: Shown) -> None:
+    shown("remember", TEA)
+    done = run("core show", "persona")
+    assert done.exit_code == 2 and "append a text to create it" in done.stderr

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import ssl
 import subprocess
 import sys
 import textwrap
+import urllib.error
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentformer.embedders.sbert.export import ExportCache
 from agentformer.embedders.sbert.openvino import NotExportable, OpenVinoUnavailable
+from agentformer.embedders.sbert.runtime import load_model
+from agentformer.errors import EmbedderUnavailable
 
 
 class Maker:
@@ -221,3 +227,31 @@ def test_exports_of_the_same_model_by_other_versions_go_when_nobody_loads_them(m
         os.utime(folder / "of.json", (1, 1))
     assert cache.export(model, "", Maker()) == place
     assert [folder.exists() for folder in (unused, used, quantised)] == [False, True, True]
+
+
+@pytest.mark.slow
+def test_a_model_that_no_hub_can_send_is_unavailable_without_the_retries_of_the_hubs_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    failures: list[OSError] = []
+
+    def answer(url: str, timeout: float) -> Any:
+        asked.append(url)
+        raise urllib.error.URLError(failures[-1])
+
+    def load(*arguments: Any, **options: Any) -> Any:
+        raise OSError("the hub's client was asked")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    monkeypatch.setattr("sentence_transformers.SentenceTransformer", load)
+    for failure, said in (
+        (OSError("no address"), "it is not cached, and the model hub does not answer; check the connection"),
+        (ssl.SSLError("another certificate"), "the hub's client was asked"),
+    ):
+        failures.append(failure)
+        with pytest.raises(EmbedderUnavailable, match=re.escape(said)):
+            load_model("no-such-model", local_only=False, device="")
+    assert asked and all("sentence-transformers/no-such-model" in url for url in asked)

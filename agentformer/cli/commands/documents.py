@@ -86,6 +86,10 @@ def ingest(
         "password": password,
         "on_conflict": on_conflict,
     }
+    if not any(Path(path).exists() for path in paths):
+        raise InvalidInput(
+            "PATH", f"{' and '.join(paths)} {'do' if len(paths) > 1 else 'does'} not exist; check the path"
+        )
     files = [item for path in paths for item in _files(Path(path))]
     if not files:
         raise InvalidInput("PATH", "contains no files to ingest")
@@ -303,9 +307,9 @@ def _document_line(document: Mapping[str, Any]) -> str:
     """Return the line for an ingested document: its status, its name, its size, the id of the former version, and the
     reason if ingestion failed."""
     state = "unchanged" if document["unchanged"] else document["status"]
-    size = f"{plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
+    size = f"  {plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}" if document["pages"] else ""
     replaced = f", replaced {document['replaced']}" if document["replaced"] else ""
-    return f"{state:9}  {document['name']}  {size}{replaced}{_reason(document)}"
+    return f"{state:9}  {document['name']}{size}{replaced}{_reason(document)}"
 
 
 def _document_cells(document: Mapping[str, Any]) -> tuple[str, ...]:

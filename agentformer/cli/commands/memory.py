@@ -20,12 +20,14 @@ from agentformer.cli.inputs import (
     nothing_recalled,
     object_of,
     open_existing,
+    query_of,
     source_of,
     text_of,
 )
 from agentformer.cli.output import (
     excerpt,
     place_of,
+    plural,
     print_entries,
     print_json,
     print_result,
@@ -161,6 +163,7 @@ def recall(
 
     With --user or --project, the command also searches the memories that belong to no user or to no project.
     """
+    query = query_of(query)
     scope = _scope(place, given) | filters_of(given) | {"min_salience": given.pop("min_salience")}
     search = {**scope, "limit": limit, "relevant_only": not every}
     hits = Hits()
@@ -197,6 +200,7 @@ def recall(
 @common
 def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Search documents and memories, and show the best hits first."""
+    query = query_of(query)
     scope, name = {"namespace": namespace, **filters_of(options)}, options.pop("document")
     with open_existing(**options) as af:
         hits = af.memory.search(query, limit=limit, document_id=document_id_of(af, name, namespace), **scope)
@@ -375,7 +379,7 @@ def _print_left_out(report: ContextReport) -> None:
     print_warnings(
         [
             f"{report.total} of {report.budget} tokens ({shares}); {len(report.left_out)} left out",
-            *(f"{count} left out ({reason})" for reason, count in reasons),
+            *(f"left out {plural(count, 'time')}: the entry {reason}" for reason, count in reasons),
         ]
     )
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # Vectors of two runtimes may be in one index if their mean cosine over the probe texts is at least this.
 SAME_SPACE = 0.9999
+_ADVICE = "check the connection to the model hub, or use --embedder minilm"
+_NO_ANSWER = "it is not cached, and the model hub does not answer"
 _HUB_SECONDS = 3.0  # a hub that is reachable answers sooner; the start must not wait long for a hub that is not
 _FLAGS = Path("/proc/cpuinfo")
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # version 2: "200000 100000", or "max 100000"
@@ -111,9 +114,9 @@ class TorchRuntime:
 def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransformer:
     """Load a model by its name on the model hub or by its folder. With `local_only`, nothing is downloaded. Raise
     `EmbedderUnavailable` if the model cannot be loaded."""
-    with loading(
-        EmbedderUnavailable, f"the model {model!r}", "check the connection to the model hub, or use --embedder minilm"
-    ):
+    with loading(EmbedderUnavailable, f"the model {model!r}", _ADVICE):
+        if not local_only and local_folder(model) is None and (reason := _why_not_downloaded(model)):
+            raise EmbedderUnavailable(f"the model {model!r} cannot be loaded: {reason}; {_ADVICE}")
         from sentence_transformers import SentenceTransformer
 
         return SentenceTransformer(model, local_files_only=local_only, device=device or None)
@@ -190,13 +193,42 @@ def why_unavailable(name: str) -> str:
         return ""
     if HF_HUB_OFFLINE:
         return "it is not cached, and HF_HUB_OFFLINE is set"
+    return "" if _hub_status(hf_hub_url(repository, "modules.json")) == HTTPStatus.OK else _NO_ANSWER
+
+
+def _why_not_downloaded(name: str) -> str:
+    """Return the reason why a model that is not cached cannot be downloaded now: the model hub does not answer. Return
+    "" if the hub answers, because only the hub knows its models. Also return "" if `HF_HUB_OFFLINE` or a proxy is set,
+    because the hub's client may then work in another way."""
     import urllib.request  # imports TLS
 
-    try:  # a plain request, because the hub's client retries for 15 seconds
-        with urllib.request.urlopen(hf_hub_url(repository, "modules.json"), timeout=_HUB_SECONDS):  # noqa: S310
-            return ""
-    except (OSError, ValueError):
-        return "it is not cached, and the model hub does not answer"
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE or urllib.request.getproxies():
+        return ""
+    repository = name if "/" in name else f"sentence-transformers/{name}"
+    try:
+        url = hf_hub_url(repository, "config.json")
+    except ValueError:  # no repository can have this name
+        return ""
+    return _NO_ANSWER if _hub_status(url) is None else ""
+
+
+def _hub_status(url: str) -> int | None:
+    """Return the HTTP status of a request to the model hub. Return None if the hub does not answer. Return 0 if the
+    hub's certificate is not accepted. The request is a plain one, because the hub's client retries for minutes."""
+    import ssl
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=_HUB_SECONDS) as response:  # noqa: S310
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, ValueError) as error:
+        return 0 if isinstance(getattr(error, "reason", None), ssl.SSLError) else None
 
 
 def replace_surrogates(text: str) -> str:
