@@ -15,7 +15,7 @@ from agentformer.api.models import Namespace, Next, ResponseModel
 from agentformer.api.models.documents import Document, DocumentsParameters
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import EVENT_STREAM, Event, prefers_events, reply, reply_page, reply_to_reader, stream
-from agentformer.errors import Busy, NotFound
+from agentformer.errors import Busy, Conflict, NotFound
 from agentformer.jobs.queue import Jobs as JobQueue
 from agentformer.jobs.store import Job as UploadJob
 
@@ -99,10 +99,15 @@ def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
     """Cancel a job.
 
     A queued job ends at once. A running job ends a short time later. Documents that are stored already are not deleted.
-    The response contains the job. For a key without the right to read, the response has no content (204). If the job
-    has already ended, the response is 409 for every key.
+    The response contains the job, or is 409 if the job has already ended. For a key without the right to read, the
+    response has no content (204) in both cases, because the duration of a job shows whether its files are known.
     """
-    job = service.jobs.cancel(_find(service.jobs, grant, job_id).id)
+    job = _find(service.jobs, grant, job_id)
+    try:
+        job = service.jobs.cancel(job.id)
+    except Conflict:
+        if grant.may("read"):
+            raise
     return reply_to_reader(grant, job.as_json())
 
 

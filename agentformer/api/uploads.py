@@ -138,7 +138,7 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
         except Conflict as error:
             conflicts.append(error)
             document = _failed(task, name, str(error))
-        documents.append(upload_json(document, grant, name, metadata))
+        documents.append(upload_json(rag, document, grant, name, metadata, form.password))
     if len(conflicts) == len(documents):
         raise conflicts[0]
     return reply({"documents": documents}, 201 if any_usable(documents) else 422)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import PurePath
 
 from agentformer.embedders import estimated_spans
-from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument
+from agentformer.errors import DocumentError, EmbedderError, EmbedderUnavailable, EncryptedDocument
+from agentformer.index.embedding.windows import WindowEmbedder
 from agentformer.rag.chunks import CountTokens, cut
 from agentformer.rag.documents import FORMER_KEPT, Document, Originals, document_of
 from agentformer.rag.uploads import Placement
@@ -64,6 +65,21 @@ class IngestPipeline:
         with self.originals.storing(entries[:1], [data]):
             self.backend.store(entries, replacing=placement.replacing, check=placement.check, progress=progress)
         return dataclasses.replace(document_of(entries[0]), replaced=placement.replaced)
+
+    def rehearse(self, data: bytes, document: Document, password: str | None) -> Document:
+        """Do the work of an upload again without storing anything: read the file, cut its text, and embed the chunks.
+        Return the document with the status and the reason that a new upload would have."""
+        text = self.read(data, document.name, password)
+        if text.status != "ready":
+            return dataclasses.replace(document, status=text.status, reason=text.reason)
+        entries = document_entries(document, text, self._token_spans, self.chunk_tokens, self.chunk_overlap)
+        chunks = [entry for entry in entries if entry.kind == "chunk"]
+        try:
+            if self.backend.spaces():  # else the backend stores no vectors
+                WindowEmbedder(self.embedder, lambda hashes: set(), lambda rows: None).embed(chunks)
+        except EmbedderError:
+            return dataclasses.replace(document, status="pending")
+        return dataclasses.replace(document, status="ready", reason=text.reason)
 
     def _store_unusable(self, text: DocumentText, placement: Placement) -> Document:
         """Store an entry for a file without usable text, and return the document. If a former version is usable,

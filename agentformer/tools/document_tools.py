@@ -71,7 +71,7 @@ class DocumentTools:
             with file:
                 origin = Origin.of_file(caller.folder / relative, caller.folder)
                 document = self._rag.upload(file, name=name or relative, origin=origin, **place)  # type: ignore[arg-type]
-        return {"document": upload_json(document, caller.grant, name or document.name, metadata)}
+        return {"document": upload_json(self._rag, document, caller.grant, name or document.name, metadata)}
 
     @tool("Answer from documents", Hints(PERMISSIONS["rag_query"], idempotent=True))
     def rag_query(
@@ -125,11 +125,21 @@ class DocumentTools:
         return {"documents": [brief_document_json(document) for document in page], "next": following}
 
 
-def upload_json(document: Document, grant: Grant, name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def upload_json(
+    rag: RAGTool,
+    document: Document,
+    grant: Grant,
+    name: str,
+    metadata: Mapping[str, Any] | None,
+    password: str | None = None,
+) -> dict[str, Any]:
     """Return an uploaded document as JSON. A caller without the right to read gets only the name and metadata that this
-    caller has sent, because this caller must not learn whether another caller has stored the document earlier."""
+    caller has sent, because this caller must not learn whether another caller has stored the document earlier. For the
+    same reason, an `unchanged` file is read and embedded again, and the result is that of a new document."""
     if grant.may("read"):
         return document_json(document)
+    if document.unchanged:
+        document = rag.rehearse(document, password)
     reason = document.reason.removesuffix(FORMER_KEPT)
     own = Document(name, document.namespace, document.status, reason, metadata=metadata or {})
     return document_json(dataclasses.replace(own, sha256=document.sha256, bytes=document.bytes))

@@ -72,6 +72,13 @@ class RAGTool:
             placement = Placement(known, (document,), None, unchanged([(scope, expected)]))
             return pipeline.store(data, pipeline.read(data, known.name), placement)
 
+    def rehearse(self, document: Document, password: str | None = None) -> Document:
+        """Read and embed the original of a document again, and store nothing. Return the document with the status and
+        the reason that a new upload would have. For a caller that must not learn that its upload was `unchanged`: the
+        time and the result are those of a new document. Raises `NotFound` if the original file is missing."""
+        result = self._ingest().rehearse(self._originals.get(document.sha256), document, password)
+        return dataclasses.replace(result, reason=_PENDING) if result.status == "pending" else result
+
     def ready(self) -> None:
         """Build the objects that uploads and questions need. Raises an error if an object cannot be built."""
         self._ingest()

@@ -281,6 +281,8 @@ def test_a_key_sees_and_cancels_its_own_jobs_in_its_namespaces_only(tmp_path: Pa
     cancelled = client["writer"].delete(waiting)
     assert (cancelled.status_code, cancelled.data) == (204, b"")
     assert client["north"].get(waiting).json["state"] == "cancelled"
+    ended = [client[name].delete(waiting).status_code for name in ("writer", "north")]
+    assert ended == [204, 409]  # who cannot read does not learn when a job ended
 
     unknown = "/api/jobs/019a0000-0000-7000-8000-000000000000"
     for name, method in itertools.product(("south", "moved", "other"), ("get", "delete")):

@@ -25,6 +25,7 @@ from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.database import Database
+from agentformer.records.fields import STORED_BY_KEY
 from agentformer.records.spaces import active_space, add_to_move, claim_space, set_wanted_embedder
 from agentformer.records.vectors import Rows, Window
 from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry, StoredVector
@@ -72,16 +73,20 @@ class EmbeddingQueue:
         self._embedder = embedder
         self._window_tokens = window_tokens
 
-    def embed(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> EmbeddedEntries:
+    def embed(
+        self, entries: Sequence[MemoryEntry], progress: Progress | None = None, *, reuse: bool = True
+    ) -> EmbeddedEntries:
         """Return the windows and vectors of entries, without holding a lock. In long work, finished vectors are stored
-        after each batch. Raises `EmbedderError` if the embedder fails. After an error, the finished vectors remain
-        stored."""
+        after each batch. With `reuse`, a text that has a vector already is not embedded again. Raises `EmbedderError`
+        if the embedder fails. After an error, the finished vectors remain stored."""
         with self._database.reading() as connection:
             stored = active_space(connection)
         embedder = embedder_for(self._embedder, stored[1] if stored else None)
         space = embedder.space
 
         def find_known(hashes: Sequence[bytes]) -> set[bytes]:
+            if not reuse:
+                return set()
             with self._database.reading() as connection:
                 active = active_space(connection)
                 if active is None or active[1].difference(space):
@@ -101,10 +106,12 @@ class EmbeddingQueue:
     def try_embed(
         self, entries: Sequence[MemoryEntry], progress: Progress | None = None
     ) -> EmbeddedEntries | NotEmbedded:
-        """Embed entries like `embed`. If the embedder fails, return the reason as `NotEmbedded`. Raises
-        `SpaceMismatch`."""
+        """Embed entries like `embed`. If the embedder fails, return the reason as `NotEmbedded`. Texts of a key without
+        the right to read are always embedded, so that the time does not tell the key whether the text is stored.
+        Raises `SpaceMismatch`."""
+        reuse = not any(STORED_BY_KEY in entry.metadata for entry in entries)
         try:
-            return self.embed(entries, progress)
+            return self.embed(entries, progress, reuse=reuse)
         except SpaceMismatch:
             raise
         except EmbedderError as error:
