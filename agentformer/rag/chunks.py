@@ -17,6 +17,7 @@ CountTokens = Callable[[str], list[Span]]
 SEPARATOR = " › "  # between the file name, the title and the headings of a context line
 CARRIED = " … "  # before the beginning of a sentence that starts on the page before
 _MAX_TITLE = 100  # code points of a first line that may be a title
+_MAX_HEADERS = 160  # code points of the headers of a table that a chunk continues
 _MAX_CARRIED = 200  # code points of a sentence on the page before, added to the context of the next chunk
 _ENDS = frozenset('.!?…:;。！？"”»)]')
 
@@ -46,7 +47,8 @@ def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overl
         before = _carried(readable[n - 1], page) if n else ""
         for span in _spans(page, count, limit, overlap):
             path = _descend(path, page, span)
-            context = SEPARATOR.join(dict.fromkeys([*names, *(heading.text for heading in path)]))
+            parts = [*names, *(heading.text for heading in path), *_cut_headers(page, span)]
+            context = SEPARATOR.join(dict.fromkeys(parts))
             yield PageChunk(page, span, f"{context}{CARRIED}{before}" if before else context)
             before = ""
         path = _descend(path, page, Span(len(page.text), len(page.text)))
@@ -57,6 +59,15 @@ def _names(title: str, name: str) -> list[str]:
     words = words_of_name(name) or ("" if title else PurePath(name).stem)
     known = set(title.casefold().split())
     return [part for part in ("" if known.issuperset(words.casefold().split()) else words, title) if part]
+
+
+def _cut_headers(page: Page, span: Span) -> list[str]:
+    """Return the headers and the scale of the table in which the span begins, as a list of one line or none."""
+    table = next((table for table in page.tables if table.start < span.start < table.end), None)
+    if table is None:
+        return []
+    headers = " | ".join(header for header in table.headers if header)[:_MAX_HEADERS]
+    return [f"{headers} ({table.scale})" if table.scale else headers]
 
 
 def _first_line(pages: Sequence[Page]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.plain import decode
-from agentformer.readers.sections import PATH_SEPARATOR, document_of, page_of, parts_of
+from agentformer.readers.sections import PATH_SEPARATOR, document_of, page_of, parts_of, tables_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Heading, Page
 
@@ -46,7 +46,7 @@ def _pages(sections: list[_Section]) -> Iterator[Page]:
     parts = ((part, section) for text, section in texts if text.strip() for part in parts_of(text))
     for number, (part, section) in enumerate(parts, 1):
         headings = (Heading(section.path[-1], section.level, 0),) if section.path else ()
-        yield page_of(number, part, PATH_SEPARATOR.join(section.path), headings)
+        yield page_of(number, part, PATH_SEPARATOR.join(section.path), headings, tables=tables_of(part))
 
 
 def _sections(text: str, body_start: int) -> Iterator[_Section]:

@@ -22,6 +22,7 @@ from agentformer.types.documents import DocumentText as DocumentText
 from agentformer.types.documents import Heading as Heading
 from agentformer.types.documents import Page as Page
 from agentformer.types.documents import PageStatus as PageStatus
+from agentformer.types.documents import PageTable as PageTable
 from agentformer.types.documents import UnsupportedSentence as UnsupportedSentence
 from agentformer.types.memory import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 from agentformer.types.memory import DOCUMENT_KINDS as DOCUMENT_KINDS

@@ -23,6 +23,16 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
+class PageTable:
+    """A table in the text of a page. The text from `start` to `end` has the rows without the headers."""
+
+    start: int  # offset in the page's text
+    end: int
+    headers: tuple[str, ...]  # of the columns; "" for a column without a header
+    scale: str = ""  # unit of the amounts, such as "in millions"
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page or section of a stored document. The positions of citations are offsets in `text`, in code points."""
 
@@ -34,6 +44,7 @@ class Page:
     method: str = ""  # the extractor that produced the text
     body: Span | None = None  # the part of `text` without running header and footer; None: the whole text
     headings: tuple[Heading, ...] = ()
+    tables: tuple[PageTable, ...] = ()  # in the order of the text
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from agentformer.rag import chunks
 from agentformer.rag.answer import citations, output, passages
 from agentformer.rag.answer.passages import rank_sentences, read_passages
 from agentformer.text.analysis import QueryTerms
-from agentformer.types import DocumentText, Heading, Page, Span
+from agentformer.types import DocumentText, Heading, Page, PageTable, Span
 from tests.rag.models import HITS, hit
 
 
@@ -81,6 +81,18 @@ def test_the_context_has_the_words_of_the_file_name_unless_the_title_has_them() 
         ("2017.pdf", "", ["2017"]),
     ):
         assert chunks._names(title, name) == names
+
+
+def test_a_chunk_that_begins_inside_a_table_has_its_headers_in_the_context() -> None:
+    text = "Cash 2018 2017\nBoats 5 6\nSails 7 8\nTar 9 1\nThe end."
+    table = PageTable(15, 41, ("2018", "", "2017"), "in millions")
+    assert cut(Page(1, text, tables=(table,)), title="T") == [
+        ("Cash 2018 2017", "name › T"),
+        ("Boats 5 6", "name › T"),
+        ("Sails 7 8", "name › T › 2018 | 2017 (in millions)"),
+        ("Tar 9 1", "name › T › 2018 | 2017 (in millions)"),
+        ("The end", "name › T"),
+    ]
 
 
 def test_a_long_sentence_is_cut_at_600_characters_or_a_word() -> None:

@@ -75,6 +75,27 @@ def test_bold_lines_are_headings_below_the_outline() -> None:
     assert [heading.start for heading in pages[0].headings] == [0, 0, len("Balance Sheet") + 1]
 
 
+def test_tables_have_their_place_in_the_text() -> None:
+    buffer = io.BytesIO()
+    canvas = Canvas(buffer)
+    canvas.setFont("Helvetica", 10)
+    rows = [("", "2018", "2017"), ("Purchases of boats", "1,577", "1,373"), ("Sails", "82", "12"), ("Tar", "3", "4")]
+    canvas.drawString(72, 760, "(in thousands)")
+    for n, cells in enumerate(rows):
+        canvas.drawString(72, 740 - 14 * n, cells[0])
+        canvas.drawRightString(350, 740 - 14 * n, cells[1])
+        canvas.drawRightString(450, 740 - 14 * n, cells[2])
+    canvas.save()
+
+    [page] = read(buffer.getvalue(), "a.pdf").pages
+
+    [table] = page.tables
+    assert (table.headers, table.scale) == (("2018", "2017"), "in thousands")
+    assert page.text[table.start : table.end].split() == [
+        word for row in rows[1:] for cell in row for word in cell.split()
+    ]
+
+
 def test_a_gap_between_lines_begins_a_paragraph() -> None:
     document = read_here(make_pdf([[*PROSE, "", "Another paragraph begins after a gap, and it", "has two lines."]]))
 

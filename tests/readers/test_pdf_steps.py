@@ -11,7 +11,7 @@ from agentformer.errors import CorruptDocument, DocumentTooLarge
 from agentformer.readers.adapters import ReadLimits, ReadOptions
 from agentformer.readers.media_type import PDF
 from agentformer.readers.pdf import pdf
-from agentformer.readers.pdf.extractors import Unreadable
+from agentformer.readers.pdf.extractors import PageContent, Unreadable
 from agentformer.readers.pdf.pdf import _Draft
 from agentformer.readers.pdf.titles import Title
 from agentformer.text.quality import Quality
@@ -109,10 +109,10 @@ class Fast:
     def __init__(self, *texts: str | Exception, values: tuple[tuple[str, str], ...] = ()) -> None:
         self.texts, self.values = texts, values
 
-    def text(self, number: int) -> tuple[str, float, list[Title]]:
+    def text(self, number: int) -> PageContent:
         if isinstance(text := self.texts[number], Exception):
             raise text
-        return text, 0.0, [Title("Title", 0)]
+        return PageContent(text, 0.0, [Title("Title", 0)])
 
     def has_objects(self, number: int) -> bool:
         return number > 1

@@ -20,9 +20,19 @@ from agentformer.readers.sandbox.protocol import (
     error_frame,
     error_from_bytes,
 )
-from agentformer.types import DocumentText, Heading, Page, Span
+from agentformer.types import DocumentText, Heading, Page, PageTable, Span
 
-PAGE = Page(1, "a\nb ö 日本 🦦", "iv", "text", "", "pdfium", Span(0, 3), (Heading("a", 1, 0),))
+PAGE = Page(
+    1,
+    "a\nb ö 日本 🦦",
+    "iv",
+    "text",
+    "",
+    "pdfium",
+    Span(0, 3),
+    (Heading("a", 1, 0),),
+    (PageTable(0, 3, ("2018", ""), "in millions"),),
+)
 DOCUMENT = DocumentText("application/pdf", (PAGE, Page(2, "", status="no_text")), "t", "ready", "r")
 
 
@@ -90,7 +100,7 @@ def test_a_frame_that_will_be_too_long_is_refused_before_it_has_come() -> None:
 
 ABOUT = {"media_type": "text/html", "title": "", "status": "ready", "reason": "", "pages": 1}
 LINE = {"bytes": 3, "number": 1, "label": "", "status": "text", "reason": "", "method": "", "body": None}
-LINE |= {"headings": []}
+LINE |= {"headings": [], "tables": []}
 
 
 def test_the_lies_below_are_lies_about_a_draft_that_is_understood() -> None:
@@ -134,6 +144,10 @@ def test_a_draft_has_bounds() -> None:
         ({}, {"body": [0, 4]}, b"abc", False),
         ({}, {"body": [2, 1]}, b"abc", False),
         ({}, {"body": [-1, 1]}, b"abc", False),
+        ({}, {"tables": [[0, 3, ["2018"], ""]]}, b"abc", True),
+        ({}, {"tables": [[0, 4, ["2018"], ""]]}, b"abc", False),
+        ({}, {"tables": [[2, 1, ["2018"], ""]]}, b"abc", False),
+        ({}, {"tables": [[0, 3, [5], ""]]}, b"abc", False),
         ({}, {"bytes": 0}, b"", True),
         ({"title": None}, {}, b"abc", False),
     ):

@@ -18,16 +18,17 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import accumulate
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
 from agentformer.readers.pdf.layout import Line, OutlineEntry, with_paragraphs
+from agentformer.readers.pdf.tables import DraftTable, draft_tables
 from agentformer.readers.pdf.titles import Title, page_titles
 from agentformer.text.normalize import LINE_HYPHEN
 
@@ -50,6 +51,16 @@ _FONT_NAME = 256  # bytes
 _BOLD_FONT = re.compile(rb"bold|black|heavy|demi(?!c)", re.I)
 _FORCE_BOLD, _ITALIC = 1 << 18, 1 << 6  # flags of a font (ISO 32000-2, table 121)
 _FILE_NAME = re.compile(r"\S+\.(?:\w{2,5})$|.*\.(?:docx?|pptx?|xlsx?|dvi|tex|indd|qxd|pages|odt|rtf|pdf)$", re.I)
+
+
+class PageContent(NamedTuple):
+    """The text of a page, the share (0..1) of its characters that the font does not map to Unicode, the titles of the
+    sections, and the tables."""
+
+    text: str
+    unmapped: float
+    titles: Sequence[Title] = ()
+    tables: Sequence[DraftTable] = ()
 
 
 class PasswordNeeded(Exception):
@@ -79,9 +90,8 @@ class PdfiumDocument:
     def __len__(self) -> int:
         return len(self._document)
 
-    def text(self, number: int) -> tuple[str, float, list[Title]]:
-        """Return three values: the text of a page, the share (0..1) of its characters that the font does not map to
-        Unicode, and the titles of the sections on the page.
+    def text(self, number: int) -> PageContent:
+        """Return the text of a page, with its titles and tables.
 
         The text is in reading order, with blank lines between paragraphs. Text beyond the edge of the visible page is
         included, so that lines that cross the edge are complete. Raises `Unreadable` if PDFium cannot read the page.
@@ -90,10 +100,11 @@ class PdfiumDocument:
             with self._page(number) as page, closing(page.get_textpage()) as text_page:
                 text = text_page.get_text_range()
                 if len(text) < SHORT and not _letters(text_page.get_text_bounded()) and _letters(text) < STRAY:
-                    return "", 0.0, []
+                    return PageContent("", 0.0)
                 lines = _lines(text_page, text)
                 titles = page_titles(lines, page.get_width()) if lines else []
-                return with_paragraphs(text, lines), _unmapped(text_page), titles
+                tables = draft_tables(text_page, text)
+                return PageContent(with_paragraphs(text, lines), _unmapped(text_page), titles, tables)
         except (pdfium.PdfiumError, AssertionError, ValueError) as error:
             raise Unreadable(str(error)) from error
 

@@ -180,8 +180,8 @@ def _locate(title: str, page: Page, after: int) -> int:
     """Return the offset of a title in the text of a page. If the page does not contain the title, return the offset at
     which the body of the page starts. The text after the offset `after` is searched first. A number before the title,
     such as "2.1", may be missing on the page or in the outline."""
-    words = _words_of(title)
-    bare = _words_of(re.sub(r"^[\d.]+\s+", "", title))
+    words = line_pattern(title)
+    bare = line_pattern(re.sub(r"^[\d.]+\s+", "", title))
     line = rf"(?m)^[ \t]*{_TITLE_NUMBER}?"
     for pattern in (f"{line}{words}", f"{line}{bare}", words):
         for start in (after, 0):
@@ -194,9 +194,12 @@ def _locate_found(title: str, page: Page, after: int) -> int | None:
     """Return the offset of the lines of the body that consist of the title, or None. The text before the offset `after`
     is not searched."""
     body = page.body or Span(0, len(page.text))
-    match = re.compile(rf"(?m)^[ \t]*({_words_of(title)})[ \t]*$").search(page.text, max(after, body.start), body.end)
+    match = re.compile(rf"(?m)^[ \t]*({line_pattern(title)})[ \t]*$").search(
+        page.text, max(after, body.start), body.end
+    )
     return match.start(1) if match else None
 
 
-def _words_of(title: str) -> str:
+def line_pattern(title: str) -> str:
+    """Return a regular expression for this text with any white space between its words."""
     return r"\s+".join(re.escape(word) for word in title.split())

@@ -15,7 +15,7 @@ import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,6 +23,7 @@ from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument,
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.pdf.extractors import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.layout import bodies, page_headings
+from agentformer.readers.pdf.tables import DraftTable, located
 from agentformer.readers.pdf.titles import Title, with_titles
 from agentformer.text.normalize import from_symbol_area, normalize_pages
 from agentformer.text.quality import Quality, assess
@@ -70,6 +71,7 @@ class _Draft:
     blank: bool = False
     recognised: bool = False  # tried by OCR
     titles: Sequence[Title] = ()  # that PDFium found
+    tables: Sequence[DraftTable] = ()
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
@@ -147,14 +149,15 @@ def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -
     chars = 0
     for number, page in enumerate(pages):
         try:
-            text, unmapped, titles = fast.text(number)
+            text, unmapped, titles, tables = fast.text(number)
             chars += len(text)
             draft = _Draft(text, "pdfium", assess(text, unmapped=unmapped))
             if draft.quality.verdict == "garbled":
                 shifted = from_symbol_area(text)
                 draft = _better(draft, _Draft(shifted, "pdfium", assess(shifted)))
             draft.blank = not text and not fast.has_objects(number)
-            draft.titles = titles if draft.quality.verdict in _USABLE else ()
+            if draft.quality.verdict in _USABLE:
+                draft.titles, draft.tables = titles, tables
             pages[number] = draft
         except Unreadable:
             page.failed = True
@@ -238,7 +241,8 @@ def _page(
         body = Span(body.start, len(text) + len(values)) if body else None
         text = f"{text}{values}" if text else values.lstrip("\n")
     status, reason = _page_status(draft, text, _recognition_advice(draft, options))
-    return Page(number + 1, text, label or str(number + 1), status, reason, draft.method if text else "", body)
+    page = Page(number + 1, text, label or str(number + 1), status, reason, draft.method if text else "", body)
+    return replace(page, tables=located(draft.tables, page)) if draft.tables else page
 
 
 def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:

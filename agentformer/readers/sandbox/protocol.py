@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from agentformer.errors import CorruptDocument, DocumentError
 from agentformer.readers.adapters import ReadLimits, ReadOptions
-from agentformer.types import DocumentStatus, DocumentText, Heading, Page, PageStatus, Span
+from agentformer.types import DocumentStatus, DocumentText, Heading, Page, PageStatus, PageTable, Span
 
 _ERRORS = {kind.__name__: kind for kind in DocumentError.__subclasses__()} | {"DocumentError": DocumentError}
 _FRAME = struct.Struct(">cQ")
@@ -87,8 +87,9 @@ def draft_frame(document: DocumentText) -> bytes:
 def _page_line(page: Page, size: int) -> bytes:
     about = {"bytes": size, **_fields(page)}
     del about["text"]
-    line = to_line({**about, "headings": [dataclasses.astuple(heading) for heading in page.headings]})
-    return line if len(line) <= _LINE_BYTES else to_line({**about, "headings": []})
+    headings, tables = (list(map(dataclasses.astuple, values)) for values in (page.headings, page.tables))
+    line = to_line({**about, "headings": headings, "tables": tables})
+    return line if len(line) <= _LINE_BYTES else to_line({**about, "headings": [], "tables": []})
 
 
 def _fields(value: DocumentText | Page) -> dict[str, Any]:
@@ -125,6 +126,7 @@ def _page(line: dict[str, Any], text: str) -> Page:
     if body and not 0 <= body.start <= body.end <= len(text):
         raise ValueError("body")
     headings = tuple(Heading(_name(title), int(level), int(start)) for title, level, start in line["headings"])
+    tables = tuple(_table(values, len(text)) for values in line["tables"])
     return Page(
         number=int(line["number"]),
         text=_UNSAFE.sub("\ufffd", text),  # replaced one by one, so that offsets stay
@@ -134,7 +136,15 @@ def _page(line: dict[str, Any], text: str) -> Page:
         method=_name(line["method"]),
         body=body,
         headings=headings,
+        tables=tables,
     )
+
+
+def _table(values: Any, length: int) -> PageTable:
+    start, end, headers, scale = values
+    if not 0 <= int(start) <= int(end) <= length:
+        raise ValueError("table")
+    return PageTable(int(start), int(end), tuple(map(_name, headers)), _name(scale))
 
 
 def _line(data: bytes, at: int) -> tuple[dict[str, Any], int]:
