@@ -20,7 +20,7 @@ from agentformer.api.models import requests
 from agentformer.api.operations import Router, Service, View
 from agentformer.api.request import arguments_of, check_length
 from agentformer.api.response import reply
-from agentformer.tools.result_json import context_json, memory_hit_json, report_json
+from agentformer.tools.result_json import context_json, factors_json, memory_hit_json, report_json
 from agentformer.types import Scope
 
 _BLOCKS = f"{MEMORY}/core"
@@ -59,7 +59,8 @@ def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Respo
     """
     check_length("text", body.text, service.af.settings)
     hits = service.af.memory.search(**arguments_of(body, grant))
-    return reply({"hits": [memory_hit_json(hit) for hit in hits], "warnings": list(hits.warnings)})
+    found = [memory_hit_json(hit) for hit in hits]
+    return reply({"hits": found, "warnings": list(hits.warnings), "factors": factors_json(hits)})
 
 
 @router.route("POST", f"{MEMORY}/messages", "memory_add", {201: models.Entry, 204: None}, uses_model=True)

@@ -169,7 +169,8 @@ class RoutedBackend(_Routing):
         one_sided = any(hits.one_sided for hits in lists)
         lists = [hits for hits in lists if hits]
         best = self._merged(lists, query) if len(lists) > 1 else lists[0] if lists else ()
-        return Hits(best, warnings, one_sided=one_sided)
+        factors = lists[0].factors if len(lists) == 1 else ()  # each backend weighs the vectors in its own way
+        return Hits(best, warnings, one_sided=one_sided, factors=factors)
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         """Change an entry in the backend that stores it. Raises `Conflict` if another backend stores the successor (the

@@ -244,6 +244,13 @@ def content_starts(connection: sqlite3.Connection, nums: Sequence[int], length: 
     return [row[0] for row in connection.execute(query, [length, *nums])]
 
 
+def content_lengths(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
+    """Return the number of code points of the content of each entry, in any order. The list has no item for a missing
+    entry."""
+    marks = ",".join("?" * len(nums))
+    return [row[0] for row in connection.execute(f"SELECT length(content) FROM entries WHERE num IN ({marks})", nums)]
+
+
 def contents_after(connection: sqlite3.Connection, num: int, limit: int) -> list[tuple[int, str]]:
     """Return the row numbers and contents of the next entries after row number `num`, in order of the numbers."""
     query = "SELECT num, content FROM entries WHERE num > ? ORDER BY num LIMIT ?"

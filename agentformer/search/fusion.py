@@ -30,6 +30,8 @@ class FusionOptions(NamedTuple):
     rrf_k: int = 60  # of "rrf"
     statements: float = 1.0  # strength of the preference for messages that state something; 0 switches it off
     dated: float = 0.2  # gain of messages with a time expression, if the query asks for a time
+    code_weight: float = 3.0  # factor of the vectors for a question in plain words that finds code; of "adaptive"
+    long_weight: float = 2.0  # factor of the vectors if the best passages are long; of "adaptive"
 
 
 class RankedList(NamedTuple):

@@ -7,9 +7,12 @@ of these entries. Therefore entries outside the scope never take a place in a li
 from __future__ import annotations
 
 import itertools
+import math
 import sqlite3
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +34,16 @@ from agentformer.search.boosts import QueryDates, all_boosts, query_dates
 from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
 from agentformer.search.statements import favor_statements
 from agentformer.search.vector_search import HelperThread, RankedEntries, VectorSearch, exact_scores, rescore
-from agentformer.search.weights import LanguageCoverage, vectors_weight
+from agentformer.search.weights import LONG, LanguageCoverage, asks_for_code, weight_factors
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope
+from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query, Scope
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
 MAX_LIMIT = 10_000  # hits of one search; `list` returns more
 _SMALL = 20_000  # number of changes up to which closing the store updates its indexes
 _SAMPLES = 3  # number of passages that are compared with the language of the query
+_SAMPLED = 5  # number of passages of each list whose length is read
 _SAMPLE_LENGTH = 600  # code points of each
 _THREAD_WINDOWS = 5_000  # above this number of windows, a scan takes longer than starting a thread
 _SINGLE_LIST = FusionOptions("rrf")  # keeps the order of a search by vectors or words alone
@@ -192,7 +196,8 @@ class HybridSearch:
             nearest = RankedEntries([], [], [], [], 0)
             if candidates.vectors:
                 nearest = rescore(connection, candidates.vectors, alone=query.mode == "dense" or not words.entries)
-            ranking = self._rank(connection, request, nearest, words)
+            factors = self._weigh_vectors(connection, request, nearest, words)
+            ranking = self._rank(connection, request, nearest, words, factors)
             scores = _best(ranking.order, query)
             voting = nearest.entries if ranking.has(VECTORS) else ()
             near_at = {num: n for n, num in enumerate(voting) if num in scores}
@@ -211,21 +216,21 @@ class HybridSearch:
                     hit = replace(hit, lexical_score=words.scores[word], lexical_rank=word + 1)
                 hits.append(hit)
         best = sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
-        return Hits(best, warnings, one_sided=candidates.one_sided)
+        return Hits(best, warnings, one_sided=candidates.one_sided, factors=factors)
 
     def _rank(
-        self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
+        self,
+        connection: sqlite3.Connection,
+        request: _Request,
+        nearest: RankedEntries,
+        words: WordHits,
+        factors: Sequence[Factor],
     ) -> Ranking:
-        """Combine the results of the two searches, and apply boosts. A result list with the weight 0 is left out,
-        because its ranks have no influence and must not be shown as votes of a hit."""
-        hybrid = request.query.mode == "hybrid"
-        options = self._fusion if hybrid else _SINGLE_LIST
-        coverage = self._language_coverage(connection, request, nearest, words) if hybrid else 1.0
-        weight = options.dense_weight * coverage
-        if options.kind == "adaptive" and weight and nearest.entries and words.entries:
-            weight *= vectors_weight(nearest.scores, words.scores[0], words.ideal)
-        if weight and not words.entries:
-            weight = 1.0  # only the vectors decide
+        """Combine the results of the two searches, and apply boosts. The weight of the vectors is the product of
+        `factors`. A result list with the weight 0 is left out, because its ranks have no influence and must not be
+        shown as votes of a hit."""
+        options = self._fusion if request.query.mode == "hybrid" else _SINGLE_LIST
+        weight = math.prod(factor.value for factor in factors)
         by_vectors = RankedList(VECTORS, nearest.entries, weight, nearest.scores)
         by_words = RankedList(WORDS, words.entries, 1.0, words.scores)
         lists = [ranked for ranked in (by_vectors, by_words) if ranked.items and ranked.weight]
@@ -236,16 +241,32 @@ class HybridSearch:
             ranking.reordered(*favor_statements(connection, ranking.order, request.terms, options))
         return ranking
 
-    def _language_coverage(
+    def _weigh_vectors(
         self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
-    ) -> float:
-        if not nearest.entries or not self._coverage.varies:
-            return 1.0
+    ) -> tuple[Factor, ...]:
+        """Return the factors of the weight of the vectors. There are none if the search is not hybrid, or if it has
+        found nothing by vectors."""
+        if request.query.mode != "hybrid" or not nearest.entries:
+            return ()
 
         def samples(nums: Sequence[int]) -> list[str]:
             return records.content_starts(connection, nums[:_SAMPLES], _SAMPLE_LENGTH) if nums else []
 
-        return self._coverage.of_search(request.terms, samples(words.entries), lambda: samples(nearest.entries))
+        by_words = samples(words.entries)
+        by_vectors = cache(lambda: samples(nearest.entries))
+        coverage = self._coverage.of_search(request.terms, by_words, by_vectors) if self._coverage.varies else 1.0
+        factors = [Factor("setting", self._fusion.dense_weight), Factor("language", coverage)]
+        if not all(factor.value for factor in factors):
+            return tuple(factors)
+        if not words.entries:
+            return (Factor("alone", 1.0),)  # only the vectors decide
+        if self._fusion.kind == "adaptive":
+            factors += weight_factors(nearest.scores, words.scores[0], words.ideal)
+            if asks_for_code(request.terms, [*by_words, *by_vectors()]):
+                factors.append(Factor("code", self._fusion.code_weight))
+            elif _median_length(connection, [*words.entries[:_SAMPLED], *nearest.entries[:_SAMPLED]]) >= LONG:
+                factors.append(Factor("long", self._fusion.long_weight))
+        return tuple(factors)
 
     def refresh(self) -> None:
         """Update the word index and the vector index with the newest changes, and write the word index to the disk.
@@ -298,6 +319,10 @@ def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scop
     if any(entry.namespace != scope.namespace for entry in entries.values()):
         raise damage_error("an index of the entries", "it contains an entry of another namespace")
     return entries
+
+
+def _median_length(connection: sqlite3.Connection, nums: Sequence[int]) -> float:
+    return statistics.median(records.content_lengths(connection, nums) or [0])
 
 
 def _pending_warning(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:

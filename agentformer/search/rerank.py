@@ -33,7 +33,7 @@ class Reranking:
             return search(query)
         found = search(replace(query, limit=max(query.limit, self._hits)))
         hits, warnings = rerank(self._reranker, query.text, found, self._hits)
-        return Hits(hits[: query.limit], (*found.warnings, *warnings), one_sided=found.one_sided)
+        return found.with_hits(hits[: query.limit], *warnings)
 
 
 def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple[list[Hit], tuple[str, ...]]:

@@ -1,5 +1,7 @@
 """The weight of the vectors in a hybrid search. The weight is high if the embedder knows the language, if the nearest
-entry is much nearer than the other entries, and if the search by words has found little of the query."""
+entry is much nearer than the other entries, if the search by words has found little of the query, and if the passages
+are long, or are source code that the query asks for in plain words. It is a product of factors, which a user can see.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from agentformer.text.analysis import QueryTerms
+from agentformer.text.code import is_code
 from agentformer.text.languages import detect_language
-from agentformer.types import Embedder, EmbeddingSpace
+from agentformer.types import Embedder, EmbeddingSpace, Factor
 
 # These values were chosen on development halves (docs/BENCHMARKS.md). Nearby values give similar results.
 _USUAL = 0.7  # weight of the vectors for an average query; the weight of the words is 1
@@ -21,6 +24,10 @@ _USUAL_SHARE = 0.3  # share of the ideal BM25 score; below it, the words have fo
 _LEAST, _MOST = 0.15, 2.5
 _NEAREST = 100  # number of nearest entries
 _FEW = 10  # with so few entries, a standard deviation is not useful
+LONG = (
+    1_400  # code points, the median of the best passages: more than most models read, so entries have several windows
+)
+_CODE_SHARE = 0.5  # share of the best passages that are code
 
 _WORD = re.compile(r"[^\W\d_]{3,}")  # numbers and short function words say little about a language
 # Tokens per word: an English model takes about 1.2 for English prose and 2.5 or more for Finnish.
@@ -30,13 +37,32 @@ _CACHED_WORDS = 50_000  # number of words that are cached with their number of t
 
 
 def vectors_weight(cosines: Sequence[float], best_bm25: float, ideal_bm25: float) -> float:
-    """Return the weight of the vectors, compared with the weight 1 of the words. `cosines` contains the cosines of the
-    nearest entries, best first. `best_bm25` is the best score of the search by words. `ideal_bm25` is the score that a
-    text with all words of the query would get (0: unknown)."""
+    """Return the weight of the vectors, compared with the weight 1 of the words. `weight_factors` describes the
+    arguments."""
+    return math.prod(factor.value for factor in weight_factors(cosines, best_bm25, ideal_bm25))
+
+
+def weight_factors(cosines: Sequence[float], best_bm25: float, ideal_bm25: float) -> tuple[Factor, ...]:
+    """Return the factors of the weight of the vectors that follow from the two result lists. `cosines` contains the
+    cosines of the nearest entries, best first. `best_bm25` is the best score of the search by words. `ideal_bm25` is
+    the score that a text with all words of the query would get (0: unknown)."""
     share = best_bm25 / ideal_bm25 if ideal_bm25 > 0 else _USUAL_SHARE
-    lost = max(1.0, _USUAL_SHARE / share) if share > 0 else _MOST
-    decisiveness = math.sqrt(_deviations(cosines[:_NEAREST]) / _USUAL_DEVIATIONS)
-    return min(_MOST, max(_LEAST, _USUAL * lost * decisiveness))
+    missed = max(1.0, _USUAL_SHARE / share) if share > 0 else _MOST
+    distance = math.sqrt(_deviations(cosines[:_NEAREST]) / _USUAL_DEVIATIONS)
+    weight = _USUAL * missed * distance
+    if not _LEAST <= weight <= _MOST:
+        return (Factor("least", _LEAST) if weight < _LEAST else Factor("most", _MOST),)
+    return Factor("usual", _USUAL), Factor("missed", missed), Factor("distance", distance)
+
+
+def asks_for_code(query: QueryTerms, passages: Sequence[str]) -> bool:
+    """Return whether a query asks in plain words for source code: the best passages are code. Such a question shares
+    few words with code, whose words are names. A query with an identifier, such as `get_user_name`, is no such
+    question."""
+    if any(token.inner for token in query.tokens):
+        return False
+    code = sum(map(is_code, passages))
+    return bool(code) and code >= _CODE_SHARE * len(passages)
 
 
 def _deviations(cosines: Sequence[float]) -> float:
@@ -87,8 +113,12 @@ class LanguageCoverage:
         passages that the search by vectors has found. It is only called if the passages in `by_words` have another
         language than the query, because a query that is a name occurs in texts of many languages. If `by_words` is
         empty and the language of the query is unknown, the result is 1, because the query is probably a name or a
-        typing error."""
+        typing error. Source code is ignored, because its names show no language."""
         alone = self.of_query(query)
+        passages = [text for text in by_words if not is_code(text)]
+        if by_words and not passages:
+            return alone
+        by_words = passages
         if not by_words:
             return alone if query.language else 1.0
         together = self.of([query.text, *by_words])

@@ -96,6 +96,8 @@ class Settings:
     rrf_k: int = 60  # Cormack et al. 2009; large enough that one first rank alone does not decide
     fusion: str = "adaptive"  # adaptive: the weight of the vectors depends on language and query; rrf: constant
     dense_weight: float = 1.0  # weight of the vectors, before `fusion` adapts it; the words have 1.0; 0: words only
+    code_weight: float = 3.0  # factor of the vectors for a question in plain words that finds source code; 1: none
+    long_weight: float = 2.0  # factor of the vectors if the best passages are long, such as chunks of reports; 1: none
     statements: float = 1.0  # strength with which a message that states something precedes questions; 0: none
     dated: float = 0.2  # gain of messages with a time expression, if the query asks for a time, as a share; 0: none
     reranker: str = ""  # `sbert:NAME_OR_FOLDER`, a cross-encoder that reorders the best hits; "": none
@@ -221,8 +223,10 @@ _NOT_NEGATIVE = (
 _SMALLEST_WINDOW = 16  # tokens; a vector of a few words means little, but costs as much as a vector of a passage
 _RANGES = {
     "abstain": (0, 1),
+    "code_weight": (0, 100),
     "dated": (0, 10),
     "dense_weight": (0, 100),
+    "long_weight": (0, 100),
     "noise_floor": (-1, 1),
     "port": (0, 65535),
     "statements": (0, 2),

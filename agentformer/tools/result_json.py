@@ -17,6 +17,7 @@ from agentformer.types import (
     Citation,
     EmbeddingSpace,
     Hit,
+    Hits,
     MemoryEntry,
     Reembedding,
     Reference,
@@ -130,6 +131,11 @@ def votes_json(hit: Hit) -> list[dict[str, Any]]:
     """Return the ranked lists that contain the hit. Each item has the name of the list, the rank of the hit in the list
     (from 1), and the weight of the list."""
     return [{"name": vote.name, "rank": vote.rank, "weight": round(vote.weight, 4)} for vote in hit.votes]
+
+
+def factors_json(hits: Hits) -> list[dict[str, Any]]:
+    """Return the factors of the weight of the vectors. Each item has the name and the value of the factor."""
+    return [{"name": factor.name, "value": round(factor.value, 4)} for factor in hits.factors]
 
 
 def _cut(entry: MemoryEntry, most: int) -> dict[str, str]:

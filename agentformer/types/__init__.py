@@ -30,6 +30,7 @@ from agentformer.types.memory import RESERVED_KINDS as RESERVED_KINDS
 from agentformer.types.memory import TIERS as TIERS
 from agentformer.types.memory import UNSEARCHED_KINDS as UNSEARCHED_KINDS
 from agentformer.types.memory import Decay as Decay
+from agentformer.types.memory import Factor as Factor
 from agentformer.types.memory import Hit as Hit
 from agentformer.types.memory import Hits as Hits
 from agentformer.types.memory import Link as Link

@@ -210,18 +210,34 @@ class Hit:
     votes: tuple[Vote, ...] = ()
 
 
+class Factor(NamedTuple):
+    """A reason for the weight of the vectors in a hybrid search. The weight is the product of all factors."""
+
+    name: str  # "usual", "missed", "distance", "least", "most", "language", "code", "long", "setting" or "alone"
+    value: float  # at least 0; above 1 raises the weight
+
+
 class Hits(list[Hit]):
     """The results of a search, best first. `warnings` contains sentences for users, for example that the embedder was
-    unavailable. `one_sided` is True if a hybrid search could use only the words or only the vectors."""
+    unavailable. `one_sided` is True if a hybrid search could use only the words or only the vectors. `factors` explains
+    the weight of the vectors; it is empty if the search was not hybrid."""
 
-    def __init__(self, hits: Iterable[Hit] = (), warnings: tuple[str, ...] = (), *, one_sided: bool = False) -> None:
+    def __init__(
+        self,
+        hits: Iterable[Hit] = (),
+        warnings: tuple[str, ...] = (),
+        *,
+        one_sided: bool = False,
+        factors: tuple[Factor, ...] = (),
+    ) -> None:
         super().__init__(hits)
         self.warnings = warnings
         self.one_sided = one_sided
+        self.factors = factors
 
-    def with_hits(self, hits: Iterable[Hit]) -> Hits:
-        """Return other hits of the same search, with the same warnings and the same value of `one_sided`."""
-        return Hits(hits, self.warnings, one_sided=self.one_sided)
+    def with_hits(self, hits: Iterable[Hit], *warnings: str) -> Hits:
+        """Return other hits of the same search, with these additional warnings. All else is the same."""
+        return Hits(hits, (*self.warnings, *warnings), one_sided=self.one_sided, factors=self.factors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.cli.commands.memory import explain_ranks
+from agentformer.cli.explaining import explain_ranks, explain_weight
 from agentformer.testing import make_entry
 from agentformer.tools.caller import Caller
 from agentformer.tools.result_json import brief_hit_json, hit_json, memory_hit_json
-from agentformer.types import Hit, ToolCall, Vote
+from agentformer.types import Factor, Hit, ToolCall, Vote
 from tests.edges.conftest import Invoke, Shown
 
 TEA = "Aino prefers tea with honey."
@@ -38,6 +38,14 @@ def test_reasons_are_words_that_a_person_understands() -> None:
     assert explain_ranks([hit(Vote("a plugin's own", 113, 2.0))]) == ["113th by a plugin's own (weight 2)"]
 
 
+def test_the_weight_of_the_vectors_is_told_with_its_reasons() -> None:
+    factors = [Factor("setting", 1.0), Factor("usual", 0.7), Factor("missed", 1.0), Factor("code", 3.0)]
+    assert explain_weight(factors) == "Weight of meaning: 2.1 = 0.7 (the usual weight) x 3 (a question for source code)"
+    assert explain_weight([Factor("alone", 1.0)]) == "Weight of meaning: 1 = 1 (no hit has the words)"
+    scored = Hit(make_entry(TEA), 0.5, 0.512, 12.34, votes=(Vote("words", 1, 1.0), Vote("vectors", 2, 0.7)))
+    assert explain_ranks([scored]) == ["1st by words (weight 1, BM25 12.3), 2nd by meaning (weight 0.7, cosine 0.51)"]
+
+
 def test_votes_are_json_and_a_model_is_given_them_only_when_asked_for() -> None:
     told = [{"name": "words", "rank": 2, "weight": 0.3333}]
     one = hit(Vote("words", 2, 1 / 3))
@@ -54,6 +62,7 @@ def test_the_command_line_explains_when_asked_to(run: Invoke, shown: Shown, comm
     lines = run(command, "Does Aino take honey in her tea?", "--explain").stdout.splitlines()
     assert lines[1].strip() == TEA and lines[4].strip() == ROOM
     assert "1st by words (weight" in lines[2] and "2nd by words (weight" in lines[5]
+    assert lines[6].startswith("Weight of meaning: ") and "BM25" in lines[2] and "cosine" in lines[2]
     plain = run(command, "Does Aino take honey in her tea?").stdout.splitlines()
     assert plain == [lines[0], lines[1], lines[3], lines[4]]
     votes = shown(*command.split(), "Does Aino take honey in her tea?")["hits"][0]["votes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -242,3 +243,32 @@ def test_one_document_does_not_vote_for_itself(af: AgentFormer) -> None:
     af.rag.upload(("# One\n\nThe crane lifts.\n\n# Two\n\nThe crane rests. " + "Knots. " * 200).encode(), name="one.md")
     af.memory.store("The crane is a fact.")
     assert all("document" not in votes(hit) for hit in af.backend.search(Query("the crane")))
+
+
+SCRIPT = 'def read_{0}_rows(path):\n    """Return the rows of the {0}."""\n    return open(path).read().split()\n'
+
+
+def test_the_factors_of_a_search_explain_the_weight_of_its_vectors(tmp_path: Path) -> None:
+    options = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}
+    with agentformer.connect(**options, code_weight=2.5, long_weight=1.5) as af:
+        af.memory.store_many([SCRIPT.format(name) for name in ("harbour", "lighthouse", "island")], namespace="code")
+        af.memory.store_many(
+            [f"The {name} has a keeper. " + "Nothing else is known about it. " * 50 for name in ("harbour", "island")],
+            namespace="long",
+        )
+        af.memory.store_many(["The harbour has a keeper.", "The island has none."], namespace="short")
+        for namespace, query, wanted in [
+            ("code", "how are the rows of a harbour read", {"code": 2.5}),
+            ("code", "read_harbour_rows", {}),
+            ("long", "who keeps the harbour", {"long": 1.5}),
+            ("short", "who keeps the harbour", {}),
+        ]:
+            hits = af.backend.search(Query(query, agentformer.Scope(namespace)))
+            factors = {factor.name: factor.value for factor in hits.factors}
+            assert {name: factors[name] for name in ("code", "long") if name in factors} == wanted, query
+            weights = {vote.weight for hit in hits for vote in hit.votes if vote.name == "vectors"}
+            assert [*weights] == [pytest.approx(math.prod(factors.values()))]
+            assert not af.backend.search(Query(query, agentformer.Scope(namespace), mode="dense")).factors
+    with agentformer.connect(**options, fusion="rrf") as af:
+        hits = af.backend.search(Query("how are the rows of a harbour read", agentformer.Scope("code")))
+        assert [factor.name for factor in hits.factors] == ["setting", "language"]

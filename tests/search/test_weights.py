@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.search.weights import LanguageCoverage, vectors_weight
-from agentformer.types import EmbeddingSpace, Span
+from agentformer.search.weights import LanguageCoverage, asks_for_code, vectors_weight, weight_factors
+from agentformer.text.analysis import analyze_query
+from agentformer.types import EmbeddingSpace, Factor, Span
 
 FINNISH = "Sataman päällikkö säilyttää majakan avaimia työhuoneensa kaapissa, ja kalastajat hakevat ne aamulla."
 ENGLISH = "The harbour master keeps the keys of the lighthouse in his desk, and the fishermen take them in the morning."
@@ -99,3 +100,40 @@ def test_a_model_that_declares_none_is_judged_by_its_tokens() -> None:
     # The hashing embedder makes one token of most words, so to it every language is known.
     assert LanguageCoverage(Declares("")).of([ENGLISH]) == 1.0
     assert LanguageCoverage(Declares("")).fertility("12 34") == 1.0
+
+
+CODE = 'def read_rows(path):\n    """Return the rows."""\n    table = open(path)\n    return table.split()\n'
+
+
+def test_the_weight_is_the_product_of_its_factors() -> None:
+    few = [0.5] * 9
+    assert weight_factors(few, 1.5, 10.0) == (
+        Factor("usual", 0.7), Factor("missed", pytest.approx(2.0)), Factor("distance", 1.0)
+    )  # fmt: skip
+    assert weight_factors([0.5] * 10, 3.0, 10.0) == (Factor("least", 0.15),)
+    assert weight_factors(few, 0.03, 10.0) == (Factor("most", 2.5),)
+
+
+@pytest.mark.parametrize(
+    ("query", "passages", "found"),
+    [
+        ("how to read the rows of a table", [CODE, CODE, ENGLISH], True),
+        ("delete 2 rows in python 3", [CODE], True),  # numbers are no identifiers
+        ("how to read the rows of a table", [CODE, ENGLISH, ENGLISH], False),
+        ("how to read the rows of a table", [ENGLISH], False),
+        ("how to read the rows of a table", [], False),
+        ("where is read_rows", [CODE], False),
+        ("getUserName returns nothing", [CODE], False),
+    ],
+)
+def test_a_question_in_plain_words_for_code_is_recognised(query: str, passages: list[str], found: bool) -> None:
+    assert asks_for_code(analyze_query(query), passages) is found
+
+
+def test_code_shows_no_language_of_a_search() -> None:
+    coverage = LanguageCoverage(Declares("en"))
+    query = analyze_query("how to read the rows of a table")
+    estonian = "def koer(see):\n    # mis on selle nimi ja kus see on\n    return see.nimi\n"
+    assert coverage.of_search(query, [estonian], lambda: pytest.fail("not needed")) == 1.0
+    alone = coverage.of_search(query, [GERMAN, GERMAN], lambda: [GERMAN])
+    assert coverage.of_search(query, [estonian, GERMAN, GERMAN], lambda: [GERMAN]) == alone < 1.0

@@ -70,11 +70,23 @@ class MemoryHit(Entry, Scores):
     """An entry that a search returned, with its scores."""
 
 
+class Factor(ResponseModel):
+    """A reason for the weight of the vectors in a search by words and vectors. The weight is the product of all
+    factors."""
+
+    name: str = Field(
+        description="The reason: `usual`, `missed`, `distance`, `least`, `most`, `language`, `code`, `long`, "
+        "`setting` or `alone`. docs/RETRIEVAL.md explains them."
+    )
+    value: float = Field(ge=0, description="A value above 1 raises the weight.")
+
+
 class MemoryHits(ResponseModel):
     """The results of a search. The best result comes first."""
 
     hits: list[MemoryHit]
     warnings: list[str] = Field(description="The parts of the search that failed, such as the search by vectors.")
+    factors: list[Factor] = Field(description="The factors of the weight of the vectors.")
 
 
 class Entries(ResponseModel):

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from agentformer.cli.explaining import explain_ranks, explain_weight
 from agentformer.cli.group import Command, category, common, examples, filters, in_place, main, memory_filters
 from agentformer.cli.inputs import (
     document_id_of,
@@ -39,23 +40,12 @@ from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.context.plan import Context, ContextReport
 from agentformer.records.entry_json import entry_to_json
-from agentformer.tools.result_json import context_json, hit_json, memory_hit_json, reference_json
-from agentformer.types import DOCUMENT_KINDS, TIERS, Decay, Hit, Hits, MemoryEntry, Reference, Scope, Vote
+from agentformer.tools.result_json import context_json, factors_json, hit_json, memory_hit_json, reference_json
+from agentformer.types import DOCUMENT_KINDS, TIERS, Decay, Hit, Hits, MemoryEntry, Reference, Scope
 
 _MESSAGE = ("role", "speaker")
 _FACT_ONLY = ("tier", "kind", "title", "category", "salience")
 # Name of a ranked list -> the property by which the list ranks.
-_RANKED_BY = {
-    "words": "words",
-    "vectors": "meaning",
-    "document": "its document",
-    "mentions": "names in the best hits",
-    "period": "time",
-    "statements": "what it states",
-    "reranker": "reranker",
-}
-_SIDES = ("words", "vectors")  # these lists rank all entries; a hit that is not in a list was not found by it
-_RERANKER = "reranker"  # decides the order of its hits alone, so its weight is not shown
 
 
 def _limit(noun: str, default: int, most: int) -> Callable[[Command], Command]:
@@ -331,7 +321,8 @@ def _print_hits(
     """Print hits, best first. If there are no hits, print the text `nothing`. With `explain`, also print the ranks of
     each hit."""
     if as_json:
-        print_json({"hits": [to_json(hit) for hit in hits], "warnings": list(hits.warnings)})
+        found = [to_json(hit) for hit in hits]
+        print_json({"hits": found, "warnings": list(hits.warnings), "factors": factors_json(hits)})
         return
     print_warnings(hits.warnings)
     for hit, ranks in zip(hits, explain_ranks(hits), strict=True):
@@ -340,29 +331,8 @@ def _print_hits(
             say(f"       {ranks}")
     if not hits:
         say(nothing)
-
-
-def explain_ranks(hits: Sequence[Hit]) -> list[str]:
-    """Return a text for each hit with the rank of the hit in each ranked list, such as `1st by words (weight 1), 4th by
-    meaning (weight 0.45)`.
-
-    If the list of the words, of the vectors or of the reranker has other hits but not this hit, the text says so.
-    """
-    lists = {vote.name for hit in hits for vote in hit.votes}
-    ranks = []
-    for hit in hits:
-        missing = lists - {vote.name for vote in hit.votes}
-        parts = [_rank(vote) for vote in hit.votes]
-        parts += [f"not found by {_RANKED_BY[side]}" for side in _SIDES if side in missing]
-        parts += ["not scored by reranker"] if _RERANKER in missing else []
-        ranks.append(", ".join(parts) if hit.votes else "no ranks")
-    return ranks
-
-
-def _rank(vote: Vote) -> str:
-    ending = "th" if vote.rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(vote.rank % 10, "th")
-    rank = f"{vote.rank}{ending} by {_RANKED_BY.get(vote.name, vote.name)}"
-    return f"{rank}, which decides" if vote.name == _RERANKER else f"{rank} (weight {vote.weight:.2g})"
+    elif explain and hits.factors:
+        say(explain_weight(hits.factors))
 
 
 def _contains_task(built: Context, task: str) -> bool:

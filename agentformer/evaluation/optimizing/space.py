@@ -49,6 +49,7 @@ class Parameter:
     quick: tuple[Value, ...] = ()
     dense: bool = False  # True if the setting affects only stores with vectors
     language: str = ""  # the only language that the setting affects; "" for all languages
+    code: bool = False  # True if the setting affects only stores with source code
 
 
 # In the order of the search: settings of storing, then of indexing, then of ranking.
@@ -61,6 +62,8 @@ PARAMETERS = (
     Parameter("japanese", "words", language="ja"),
     Parameter("fusion", "search", dense=True),
     Parameter("dense_weight", "search", (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), (0.0, 0.5, 1.0, 2.0), dense=True),
+    Parameter("code_weight", "search", (1.0, 2.0, 3.0, 5.0), (1.0, 3.0), dense=True, code=True),
+    Parameter("long_weight", "search", (1.0, 1.5, 2.0, 3.0), (1.0, 2.0), dense=True),
     Parameter("rrf_k", "search", (5, 10, 20, 60, 120), (10, 60), dense=True),
     Parameter("statements", "search", (0.0, 0.5, 1.0, 1.5), (0.0, 1.0)),
     Parameter("dated", "search", (0.0, 0.2, 0.5), (0.0, 0.2)),
@@ -77,6 +80,7 @@ class Facts:
     model_tokens: int  # tokens that the model can read; 0 if there are no vectors
     longest: int  # tokens of the longest passage
     languages: frozenset[str]  # languages of passages and questions
+    code: bool = False  # True if some passages are source code
 
 
 def present(settings: Settings) -> Configuration:
@@ -149,6 +153,8 @@ class Space:
 
     def _matters(self, parameter: Parameter) -> bool:
         if parameter.dense and not self.facts.model_tokens:
+            return False
+        if parameter.code and not self.facts.code:
             return False
         return not parameter.language or parameter.language in self.facts.languages
 

@@ -167,7 +167,13 @@ class FaissMemoryBackend(FolderRecords):
         options = FaissOptions(
             fanout=settings.fanout,
             fusion=FusionOptions(
-                settings.fusion, settings.dense_weight, settings.rrf_k, settings.statements, settings.dated
+                settings.fusion,
+                settings.dense_weight,
+                settings.rrf_k,
+                settings.statements,
+                settings.dated,
+                settings.code_weight,
+                settings.long_weight,
             ),
             index=IndexOptions(target_recall=settings.target_recall),
             window_tokens=settings.window_tokens,
