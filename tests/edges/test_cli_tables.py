@@ -173,11 +173,12 @@ def test_a_person_is_asked_about_each_argument_up_to_twenty(
 
 
 def test_doctor_counts_what_is_left_repaired_and_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    ends = "each line below FOUND ends with what to do"
     for mended, left, lost, summary in [
         (0, 0, 0, "no problems found"),
         (2, 0, 0, "no problems left; repaired: 2"),
-        (0, 3, 0, "found: 3"),
-        (2, 3, 0, "found: 3; repaired: 2"),
+        (0, 3, 0, f"found: 3; {ends}"),
+        (2, 3, 0, f"found: 3; repaired: 2; {ends}"),
         (5, 1, 2, "found: 1; repaired: 3; lost, unless a backup has it: 2"),
     ]:
         assert doctor._summary([Check("words", "asked", 9, mended + left, mended, ())], left, lost) == summary

@@ -36,6 +36,7 @@ def claims(text: str, question: str = KEYS_QUESTION) -> list[str]:
         ("It says “keeps the keys in the blue cupboard” [1].", []),
         ("It says “keeps the keys in the red cupboard” [1].", ["quotation “keeps the keys in the red cupboard”"]),
         ("It says “keeps the keys … blue cupboard” [1].", []),
+        ("The crane costs \x1b[31m95 euros [2].", []),
         ("The command is `sleep 77` [1].", []),
     ],
 )
@@ -82,8 +83,9 @@ def test_an_answer_that_stays_unsupported_is_reported() -> None:
     assert len(model.asked) == 2
 
 
-def test_the_first_answer_stays_if_the_second_request_fails() -> None:
-    model = Scripted("The crane costs 59 euros [2].", LanguageModelUnavailable("gone"))
+@pytest.mark.parametrize("second", [LanguageModelUnavailable("gone"), "NO_ANSWER", ""])
+def test_the_first_answer_stays_if_there_is_no_second(second: str | Exception) -> None:
+    model = Scripted("The crane costs 59 euros [2].", second)
     answer = Answerer(model, None).answer("What does the crane cost?", HITS)
     assert (answer.mode, answer.text) == ("llm", "The crane costs 59 euros [2].")
     assert len(answer.unsupported) == 1

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentformer.memory import facts, near_duplicates
+from agentformer.memory import near_duplicates
+from agentformer.text import facts
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.languages import detect_language
 from agentformer.text.normalize import clean, clean_plain

@@ -137,7 +137,7 @@ class Answerer:
         self, request: _Request, count: int, prompt: Sequence[ChatMessage], answer: Answer, limit: int
     ) -> Answer:
         """Ask the model once more if its answer states what the passages do not contain. Return the second answer if it
-        states less of this, and the first answer otherwise."""
+        states less of this. Otherwise, and if the model then declines to answer, return the first answer."""
         if not answer.unsupported or self.check != "retry" or self.model is None:
             return answer
         prompt = [*prompt, ChatMessage("user", support.finding(answer.unsupported))]
@@ -146,7 +146,7 @@ class Answerer:
         except LanguageModelError:
             return answer
         second = self._checked(request, count, output.visible_text(reply.text), cut=_cut(reply, limit))
-        is_better = second.mode != "extractive" and _claims(second) < _claims(answer)
+        is_better = second.mode == "llm" and _claims(second) < _claims(answer)
         return second if is_better and (second.complete or not answer.complete) else answer
 
     def stream(
@@ -233,23 +233,32 @@ class Answerer:
                 request, (*warnings, "the language model returned no text, so the answer quotes the best sentences")
             )
         warnings += _citation_warnings(cited)
-        passages = request.given_passages[:count]
+        return self._supported(request, cited, request.passages[:count], warnings, complete=not cut)
+
+    def _supported(
+        self,
+        request: _Request,
+        cited: citations.CitedText,
+        passages: Sequence[Passage],
+        warnings: list[str],
+        *,
+        complete: bool,
+    ) -> Answer:
+        """Return the answer with the checked text. Cite the passages if the model cited none, and compare the text with
+        them."""
         if not cited.citations:
             placed = citations.cite(support.with_citations(cited.text, passages), passages)
-            if placed.citations:
-                cited, warnings = placed, [*warnings, _PLACED]
-            else:
-                warnings.append(_NO_CITATIONS)
+            warnings.append(_PLACED if placed.citations else _NO_CITATIONS)
+            cited = placed if placed.citations else cited
         off = self.check == "off"
         unsupported = () if off else support.unsupported_sentences(cited.text, passages, request.question)
-        warnings += support.warnings(unsupported)
         return Answer(
             cited.text,
             "llm",
             cited.citations,
             tuple(request.hits),
-            tuple(warnings),
-            complete=not cut,
+            (*warnings, *support.warnings(unsupported)),
+            complete=complete,
             confidence=self._confidence(request),
             unsupported=unsupported,
         )

@@ -23,6 +23,7 @@ _LEADING = re.compile(rf"\s*{_MARKERS.pattern}[ \t]*[.!?]?")
 # "passage 2" names a passage, as a marker does.
 _NAMED_PASSAGE = re.compile(rf"\b{CITING_WORDS}\d{{1,3}}\b", re.IGNORECASE)
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_ESCAPES = re.compile(r"\x1b?\[[\d;]{0,8}m")  # terminal colors, also without the control character
 _QUOTATION = re.compile(r"“([^“”\n]+)”|„([^„“”\n]+)[“”]|«([^«»\n]+)»|\"([^\"\n]+)\"|「([^「」\n]+)」")
 _MIN_QUOTED = 3  # words, or 8 letters without spaces; a shorter quotation names or stresses a word
 _MIN_QUOTED_LETTERS = 8
@@ -102,7 +103,7 @@ class _Reader:
         """Return the claims of a sentence that the cited passages do not contain. If `cited` is empty, return those
         that no passage contains."""
         numbers = cited or tuple(range(1, len(self._passages) + 1))
-        plain = _NAMED_PASSAGE.sub(" ", _MARKERS.sub(" ", _CODE.sub(" ", sentence)))
+        plain = _NAMED_PASSAGE.sub(" ", _MARKERS.sub(" ", _CODE.sub(" ", _ESCAPES.sub("", sentence))))
         language = detect_language(plain, self._language)
         found = claims.unsupported_claims(" ".join(plain.split()), self._stated(numbers, language), language)
         if language not in self._languages:
