@@ -220,7 +220,7 @@ def main(on_start: Callable[[], None] | None) -> None:
     agentformer recall "What does Aino drink?"
 
     `agentformer COMMAND --help` explains a command, with examples. With --json, a command prints its result as JSON on
-    standard output. An error message is one line on standard error, and the exit code shows the type of the error.
+    standard output. An error message on standard error says what to do, and the exit code shows the type of the error.
     """
     if on_start is not None:
         on_start()

@@ -135,6 +135,7 @@ def ask(
 ) -> None:
     """Answer a question from the documents, with citations.
 
+    If no passage answers the question, the command says so and lists the nearest passages.
     The exit code is 1 if the language model did not complete the answer.
     """
     if context and (stream or top_k is not None):

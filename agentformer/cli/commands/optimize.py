@@ -158,7 +158,7 @@ def optimize_command(path: Path, namespace: str, as_json: bool, **given: Any) ->
     """Find the settings that give the best answers to your own questions.
 
     A FILE has questions about the stored documents of a namespace, as for `eval`. The documents are copied into
-    temporary memories, and the memory itself is not changed. A hit is correct if it is from the document and the page
+    temporary memories, and the memory itself is not changed. A hit is correct if it is from the document (and the page)
     that the question names, and if it contains the answer that the question gives. Instead, a DIR has `corpus.jsonl`
     and `queries.jsonl`, as for `eval`.
 
