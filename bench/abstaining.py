@@ -9,7 +9,7 @@ from another set (xquad/en<xquad/de: German questions over English passages).
 
 "Declined" counts questions below `abstain`; "no model asked" counts those that no language model would get. AUROC is
 the chance that an answerable question has more confidence than one of that kind. The coefficients of
-`rag/answer/passages.py` and the default were chosen on questions with even numbers (`--half even`); the odd ones are
+`rag/answer/confidence.py` and the default were chosen on questions with even numbers (`--half even`); the odd ones are
 reported. `--curve` shows other thresholds, and `--fit` the fitted coefficients.
 """
 
@@ -29,7 +29,8 @@ import numpy as np
 import agentformer
 from agentformer.llms.echo import EchoModel
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.passages import BASELINES, ConfidenceFeatures, confidence_features, read_passages
+from agentformer.rag.answer.confidence import BASELINES, ConfidenceFeatures, confidence_features
+from agentformer.rag.answer.passages import read_passages
 from agentformer.settings import Settings, load_settings
 from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import detect_language

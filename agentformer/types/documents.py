@@ -62,7 +62,8 @@ class DocumentText:
 @dataclass(frozen=True, slots=True)
 class Citation:
     """A quotation that supports an answer, with its position in a stored page. `quote` is equal to `text[start:end]` of
-    the page."""
+    the page, with two exceptions: a sentence that begins on the page before has this beginning in front, and a list
+    item has its lead-in and " … " in front if other items stand between. Then `quote` ends with `text[start:end]`."""
 
     number: int  # the [n] in the answer
     document: str

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentformer.rag.answer.passages import ConfidenceFeatures
+from agentformer.rag.answer.confidence import ConfidenceFeatures
 from agentformer.settings import Settings
 from bench import abstaining, data
 from bench.abstaining import Asked, auroc, curve, logistic_fit, measure, rows

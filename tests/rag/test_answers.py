@@ -9,8 +9,9 @@ import numpy as np
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong, TextTooLong
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.passages import RankedSentence, rank_sentences, read_passages
+from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages
+from agentformer.rag.answer.sentences import RankedSentence, rank_sentences
 from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import STEMMERS
 from agentformer.types import Hit, Matrix, MemoryEntry, Source, Vector

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import pytest
-
 from agentformer.rag import chunks
-from agentformer.rag.answer import citations, output, passages
-from agentformer.rag.answer.passages import rank_sentences, read_passages
+from agentformer.rag.answer import citations, confidence, output, quotes, sentences
+from agentformer.rag.answer.passages import read_passages
+from agentformer.rag.answer.sentences import rank_sentences
 from agentformer.text.analysis import QueryTerms
 from agentformer.types import DocumentText, Heading, Page, PageTable, Span
 from tests.rag.models import HITS, hit
@@ -103,23 +102,7 @@ def test_a_long_sentence_is_cut_at_600_characters_or_a_word() -> None:
         ("a " * 400, (1, 700), (1, 599)),
         (f"ab {'c' * 800}", (2, 800), (2, 602)),
     ):
-        assert passages._shortened(text, Span(*span)) == Span(*shortened)
-
-
-def test_a_sentence_counts_for_its_neighbors_in_the_same_passage() -> None:
-    sentences = passages._sentences(read_passages(HITS))
-    assert [len(sentence.text) > 0 for sentence in sentences] == [True] * 6  # three, two and one of each passage
-    own = [0.1, 0.9, 0.2, 0.5, 0.3, 0.7]
-    assert [passages._best_neighbor(sentences, own, n) for n in range(6)] == [0.9, 0.2, 0.9, 0.3, 0.5, 0.0]
-
-
-def test_scores_of_sentences_are_shares_of_the_best_score() -> None:
-    ranked = rank_sentences(QueryTerms.of("Who keeps the keys?"), read_passages(HITS))
-    best = 1 + 0.15 + 0.5
-    assert [sentence.score for sentence in ranked] == pytest.approx(
-        [(1 + 0.5) / best, *[(0.15 + 0.5) / best] * 2, *[0.5 * 61 / 62 / best] * 2, 0.5 * 61 / 63 / best]
-    )
-    assert [sentence.cosine for sentence in ranked] == [None] * 6
+        assert quotes.shortened(text, Span(*span)) == Span(*shortened)
 
 
 class Small:
@@ -134,11 +117,11 @@ class Small:
 
 def test_only_the_beginning_of_a_long_sentence_is_embedded() -> None:
     for count, read in ((9, 9), (10, 9), (20, 9)):  # nine tenths of the tokens that the model reads
-        assert len(words(passages._fitting(Small(), "a " * count))) == read  # type: ignore[arg-type]
+        assert len(words(sentences._fitting(Small(), "a " * count))) == read  # type: ignore[arg-type]
 
 
 def test_terms_have_the_length_of_their_stems() -> None:
-    assert [passages._length(term) for term in ("fi~talo", "talo")] == [4, 4]
+    assert [confidence._length(term) for term in ("fi~talo", "talo")] == [4, 4]
 
 
 def test_numbers_of_a_marker() -> None:

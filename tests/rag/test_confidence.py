@@ -15,14 +15,14 @@ from agentformer.cli.output import print_answer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.passages import (
+from agentformer.rag.answer.confidence import (
     REFERENCE,
     ConfidenceFeatures,
     CosineBaselines,
     confidence_features,
     normalized_cosine,
-    read_passages,
 )
+from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.prompts import NOTHING_FOUND
 from agentformer.settings import Settings
 from agentformer.text.analysis import analyze_query

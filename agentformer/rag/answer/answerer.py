@@ -10,14 +10,14 @@ from contextlib import closing
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer import citations, output, prompts, support
-from agentformer.rag.answer.passages import (
-    BASELINES,
-    Passage,
+from agentformer.rag.answer.confidence import BASELINES, confidence_features, normalized_cosine
+from agentformer.rag.answer.passages import Passage, read_passages
+from agentformer.rag.answer.sentences import (
     RankedSentence,
-    confidence_features,
-    normalized_cosine,
+    SentenceVectors,
+    choose_quotes,
+    knows_language,
     rank_sentences,
-    read_passages,
 )
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.prompt_quoting import MarkerRestorer
@@ -34,7 +34,6 @@ from agentformer.types import (
 )
 
 _MAX_QUOTES = 3
-_CLOSE = 0.75  # share of the best score; a sentence with a lower score is not quoted
 # A model is not asked if no hit shares a term with the question and no sentence has this cosine. `abstain` does not
 # apply to the answer of a model, because a model translates, answers "what is this about?", and says what it cannot
 # answer. Of German questions over English passages, quotation declines a third, and a model answers all.
@@ -97,6 +96,7 @@ class Answerer:
     max_tokens: int = 512
     abstain: float = 0.1
     check: str = "retry"
+    vectors: SentenceVectors = dataclasses.field(default_factory=SentenceVectors, compare=False, repr=False)
 
     def answer(
         self,
@@ -285,7 +285,7 @@ class Answerer:
         ranked = self._ranked(request) if confidence is not None and confidence >= self.abstain else []
         if not ranked:
             return self._nothing(request, warnings)
-        best = [sentence for sentence in ranked[:_MAX_QUOTES] if sentence.score >= _CLOSE * ranked[0].score]
+        best = choose_quotes(ranked, _MAX_QUOTES)
         quotes = tuple(citations.citation(n, sentence) for n, sentence in enumerate(best, 1))
         text = "\n".join(f"“{' '.join(c.quote.split())}” [{c.number}]" for c in quotes)
         return Answer(text, "extractive", quotes, tuple(request.hits), warnings, confidence=confidence)
@@ -307,12 +307,11 @@ class Answerer:
             return None
 
     def _ranked(self, request: _Request) -> list[RankedSentence]:
-        """Return the sentences of the hits, best first. The embedder is used only if it found at least one hit, because
-        otherwise the embedder may not know the language of the hits."""
-        found = any(hit.dense_rank for hit in request.hits)
-        embedder = current_embedder(self.embedder) if self.embedder and found else None
+        """Return the sentences of the hits, best first. The embedder is used only if it knows the language of the
+        hits."""
+        embedder = current_embedder(self.embedder) if self.embedder and knows_language(request.hits) else None
         try:
-            return rank_sentences(request.terms, request.passages, embedder)
+            return rank_sentences(request.terms, request.passages, embedder, self.vectors)
         except EmbedderError:  # a server may count a sentence's tokens in another way, and refuse it
             return rank_sentences(request.terms, request.passages)
 

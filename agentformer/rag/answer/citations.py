@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from agentformer.rag.answer.passages import Passage, RankedSentence, rank_sentences
+from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.prompts import CITING, CITING_WORDS, MARKER
+from agentformer.rag.answer.sentences import RankedSentence, rank_sentences
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.types import Citation

@@ -1,0 +1,119 @@
+"""Find out whether a sentence contains something of the type that a question asks for: a number, a date, a name, a
+place or a reason. What the question itself contains does not count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+
+from agentformer.text.dates.dates import find_dates
+from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
+from agentformer.text.questions import Question, pattern_of, question_words
+
+_DIGITS = re.compile(r"\d+(?:[.,:\u00a0 ]\d{3})*(?:[.,:/]\d+)*")
+_EAST_NUMBER = re.compile(
+    r"[〇一二三四五六七八九十百千万億兆]+(?=[人年月日個回本匹台枚冊校種度社名円歳分秒時割つ倍世代位])"
+)
+_AMOUNT = re.compile(r"[$€£¥%％‰°]")
+_YEAR = re.compile(r"(?<!\d)(?:1\d{3}|20\d\d)(?!\d)")
+_AGE = re.compile(
+    r"世紀|年代|時代|(?<=\d)年|(?<=\d)月|"
+    r"(?<=\d)-?(?:talet|tallet)\b|\b(?:centur|decade|jahrhundert|vuosisa|vuosikym|århundr|siècle|siglo|secolo|século)"
+    r"|\b(?:\d{1,2}|ten|eleven|twelve)(?::\d\d)? ?(?:a\.?m|p\.?m)\b|\b(?:kl\.?|klo) ?\d{1,2}|\b(?:v|f)\.? ?(?:chr|kr)\b"
+    r"|\d{1,4} ?(?:bc|ad|bce|ce|eaa|jaa)\b"
+)
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+_PLACE_BEFORE = re.compile(
+    r"\b(?:in|at|near|from|to|on|of|across|within|i|på|til|till|från|fra|ved|vid|im|am|auf|aus|nach|bei|von|zu|der|"
+    r"à|au|aux|en|dans|de|du|des|a|nel|nella|di|da|no|na|em|te|naar|uit|op|w|v|z|în|din)\s+(?:the\s+|den\s+|det\s+|la\s+|le\s+)?$",
+    re.I,
+)
+_PLACE_ENDING = re.compile(r"(?:ss[aä]|st[aä]|ll[aä]|lt[aä]|lle|[aeiouyäö]{2}n|[ao]on)$")
+_EAST_PLACE = re.compile(r"[一-鿿ァ-ヶー]{1,8}(?:[都道府県市区町村国州島駅山川海港城寺]|地方|大学|大陸)")
+_CASELESS = frozenset({"ja", "zh", "th", "ko", "he", "ar", "fa", "hi", "ne", "ta"})
+_CAPITAL_NOUNS = frozenset({"de"})
+
+
+def has_candidate(question: Question, text: str, language: str, known: Collection[str]) -> float | None:
+    """Return how surely a sentence contains an answer of the question's type, from 0 (nothing of this type) to 1.
+    `known` are the casefolded words of the question. Return None if the type or the script gives no evidence."""
+    find = _FINDERS.get(question.type)
+    return find(text, language, known) if find else None
+
+
+def _number(text: str, language: str, known: Collection[str]) -> float:
+    """Return 1 for an amount (a number with a unit), 0.8 for another number, and 0.7 for a number word."""
+    new = [match for match in _DIGITS.finditer(text) if match[0] not in known]
+    for match in new:
+        behind = text[match.end() : match.end() + 14].casefold().lstrip(" \u00a0-")
+        units = pattern_of("units", language)
+        if _AMOUNT.search(text[max(0, match.start() - 2) : match.end() + 2]) or (units and units.match(behind)):
+            return 1.0
+    if any(not _YEAR.fullmatch(match[0]) for match in new):
+        return 0.8
+    if _EAST_NUMBER.search(text):
+        return 0.8
+    words = question_words("numbers").get(language, frozenset()) | NUMBER_WORDS.get(language, {}).keys()
+    if any(word not in known for word in words.intersection(_WORD.findall(text.casefold()))):
+        return 0.7
+    return 0.3 if new else 0.0
+
+
+def _time(text: str, language: str, known: Collection[str]) -> float:
+    """Return 1 for a date or a year, and 0.7 for a century, a decade or a time of the day."""
+    if any(match[0] not in known for match in _YEAR.finditer(text)):
+        return 1.0
+    for mention in find_dates(text):
+        words = _WORD.findall(text[mention.start : mention.end].casefold()) or [text[mention.start : mention.end]]
+        if any(word not in known for word in words):
+            return 1.0
+    return 0.7 if _AGE.search(text.casefold()) else 0.0
+
+
+def _names(text: str, language: str, known: Collection[str]) -> list[tuple[int, str]]:
+    """Return the names that are not in the question, with their offsets: words with a capital letter inside of the
+    sentence. In German, where nouns have capital letters, only two such words in a row are a name. The first word
+    counts if another capital follows."""
+    words = [(match.start(), match[0]) for match in _WORD.finditer(text)]
+    ignored = FUNCTION_WORDS.get(language, frozenset())
+    capital = [word[:1].isupper() and len(word) > 1 and word.casefold() not in ignored for _, word in words]
+    found = []
+    for n, (start, word) in enumerate(words):
+        beside = (n > 0 and capital[n - 1]) or (n + 1 < len(words) and capital[n + 1])
+        if capital[n] and word.casefold() not in known and (beside or (n > 0 and language not in _CAPITAL_NOUNS)):
+            found.append((start, word))
+    return found
+
+
+def _person(text: str, language: str, known: Collection[str]) -> float | None:
+    if language in _CASELESS:
+        return None
+    return 1.0 if _names(text, language, known) else 0.0
+
+
+def _place(text: str, language: str, known: Collection[str]) -> float | None:
+    """Return 1 for a name behind a preposition of place, or with an ending of place, and 0.6 for another name."""
+    if language in ("ja", "zh"):
+        return 1.0 if any(match[0] not in known for match in _EAST_PLACE.finditer(text)) else 0.0
+    if language in _CASELESS:
+        return None
+    names = _names(text, language, known)
+    for start, word in names:
+        if _PLACE_BEFORE.search(text[max(0, start - 16) : start]) or (language == "fi" and _PLACE_ENDING.search(word)):
+            return 1.0
+    return 0.6 if names else 0.0
+
+
+def _reason(text: str, language: str, known: Collection[str]) -> float | None:
+    pattern = pattern_of("reasons", language)
+    return None if pattern is None else float(bool(pattern.search(text.casefold())))
+
+
+_FINDERS: dict[str, Callable[[str, str, Collection[str]], float | None]] = {
+    "many": _number,
+    "much": _number,
+    "when": _time,
+    "who": _person,
+    "where": _place,
+    "why": _reason,
+}

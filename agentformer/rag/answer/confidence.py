@@ -1,0 +1,164 @@
+"""The confidence that the hits of a search contain the answer.
+
+Confidence is estimated before an answer is generated. A logistic function computes the confidence from two values: the
+share of the question's terms that one passage contains, and the cosine of the passage that is nearest to the question.
+The function assumes that half of all questions have an answer (Platt 1999). Questions with a confidence below a bound
+are declined; the bound follows from the cost of wrong answers (El-Yaniv and Wiener 2010; Kamath et al. 2020, "Selective
+Question Answering").
+
+The cosine of unrelated texts is different for each model. A cosine is therefore measured from this baseline
+(`CosineBaselines`). A passage with the topic of the question but without the answer looks like a passage with the
+answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be compared only within one list of hits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentformer.rag.answer.passages import Passage
+from agentformer.rag.documents import KeyedLock
+from agentformer.text.analysis import QueryTerms
+from agentformer.types import Embedder, EmbeddingSpace
+
+# Coefficients of 1, of the share and of the cosine. Fitted by `python -m bench.abstaining --fit` to questions of even
+# number: over passages that hold the answer, over the same hits without them, over other articles, and questions of
+# other sets; all sets and kinds have the same weight. Words alone: eight sets in six languages. With cosines: the sets
+# that the packaged MiniLM knows.
+_LOGIT_WORDS = (-4.41, 7.89, 0.0)
+_LOGIT_BOTH = (-6.54, 5.73, 6.39)
+_LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
+# Questions, and passages unrelated to each of them. Texts of two languages are often further apart, so the baseline is
+# measured within each language.
+_DIFFERENT = {
+    "en": (
+        ("Which gas do plants take from the air?", "Who won the chess tournament last summer?"),
+        (
+            "The tax office sends its letters in March.",
+            "Boil the noodles for nine minutes and add some salt.",
+            "Her grandfather repaired shoes in a small shop near the station.",
+            "The program reads the file line by line and counts the errors.",
+        ),
+    ),
+    "de": (
+        ("Welches Gas nehmen Pflanzen aus der Luft auf?", "Wer hat letzten Sommer das Schachturnier gewonnen?"),
+        (
+            "Das Finanzamt verschickt seine Briefe im März.",
+            "Die Nudeln neun Minuten kochen und etwas Salz dazugeben.",
+            "Ihr Großvater besserte in einem kleinen Laden am Bahnhof Schuhe aus.",
+            "Das Programm liest die Datei Zeile für Zeile und zählt die Fehler.",
+        ),
+    ),
+    "fi": (
+        ("Mitä kaasua kasvit ottavat ilmasta?", "Kuka voitti viime kesän shakkiturnauksen?"),
+        (
+            "Verotoimisto lähettää kirjeensä maaliskuussa.",
+            "Keitä nuudeleita yhdeksän minuuttia ja lisää hieman suolaa.",
+            "Hänen isoisänsä korjasi kenkiä pienessä liikkeessä aseman lähellä.",
+            "Ohjelma lukee tiedoston rivi riviltä ja laskee virheet.",
+        ),
+    ),
+    "ja": (
+        ("植物は空気からどの気体を取り込みますか。", "昨年の夏、将棋の大会で優勝したのは誰ですか。"),
+        (
+            "税務署は三月に手紙を送ります。",
+            "麺を九分ゆでて、塩を少し加えます。",
+            "彼女の祖父は駅の近くの小さな店で靴を直していました。",
+            "プログラムはファイルを一行ずつ読み、誤りを数えます。",
+        ),
+    ),
+}
+REFERENCE = 0.0206  # the packaged MiniLM's baseline; the coefficients above are of its cosines
+_MAX_BASELINE = 0.98  # with a higher baseline, the cosines of a space do not separate similar and unrelated texts
+_LONG = 60  # code points of a question's stems, some ten words: no passage need hold the same share of a longer one
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceFeatures:
+    """The values from which the confidence is computed. `share` (0..1) is the share of the question's terms that one
+    passage contains. `cosine` (-1..1) is the cosine of the passage that is nearest to the question, or None if no
+    cosine is known."""
+
+    share: float
+    cosine: float | None = None
+    foreign: bool = False  # the question is in another language than the passages; False if a language is unknown
+
+    @property
+    def confidence(self) -> float:
+        """The probability (0..1) that the hits contain the answer."""
+        weights = _LOGIT_WORDS if self.cosine is None else _LOGIT_COSINE if self.foreign else _LOGIT_BOTH
+        constant, of_share, of_cosine = weights
+        return 1 / (1 + math.exp(-(constant + of_share * self.share + of_cosine * (self.cosine or 0.0))))
+
+
+class CosineBaselines:
+    """Measures the mean cosine of unrelated texts, once for each embedding space. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._measured: dict[EmbeddingSpace, float] = {}
+        self._locks = KeyedLock()
+
+    def of(self, embedder: Embedder) -> float:
+        """Return the mean cosine (-1..1) that the embedder gives to unrelated texts. The first call for an embedding
+        space embeds sample texts: two questions and four passages in each language of the space for which this module
+        has samples, or else in English. If the embedder fails, its error is raised, and the next call measures
+        again."""
+        space = embedder.space
+        with self._locks.hold(space):
+            if space not in self._measured:
+                self._measured[space] = _measure(embedder, space)
+            return self._measured[space]
+
+
+BASELINES = CosineBaselines()
+
+
+def _measure(embedder: Embedder, space: EmbeddingSpace) -> float:
+    codes = [code for code in _DIFFERENT if space.languages == "*" or code in space.languages.split()]
+    means = []
+    for code in codes or ("en",):
+        questions, passages = _DIFFERENT[code]
+        rows = embedder.embed_documents(passages)
+        means += [float((rows @ embedder.embed_query(question)).mean()) for question in questions]
+    return sum(means) / len(means)
+
+
+def normalized_cosine(cosine: float, baseline: float | None) -> float | None:
+    """Return a cosine (-1..1) on the scale of the model MiniLM, so that cosines of different models can be compared.
+    `baseline` is the mean cosine of unrelated texts. The value 1 stays 1, and the baseline becomes the baseline of
+    MiniLM. Return None if the baseline is unknown, or if it is too high to separate similar texts from unrelated
+    texts."""
+    if baseline is None or not baseline < _MAX_BASELINE:
+        return None
+    return max(-1.0, REFERENCE + (cosine - baseline) / (1 - baseline) * (1 - REFERENCE))
+
+
+def confidence_features(
+    query: QueryTerms, passages: Sequence[Passage], *, baseline: float | None = REFERENCE
+) -> ConfidenceFeatures:
+    """Return the values from which the confidence is computed. At least one passage is needed. `baseline` is the mean
+    cosine of unrelated texts in the embedding space of the hits. If `baseline` is None, the cosines of the hits are not
+    used. No text is embedded."""
+    share = max(_share(query, passage) for passage in passages)
+    hits = [passage.hit for passage in passages]
+    cosines = [hit.dense_score for hit in hits if hit.dense_score is not None and hit.dense_rank is not None]
+    languages = [passage.language for passage in passages]
+    foreign = bool(query.language) and any(languages) and query.language not in languages
+    return ConfidenceFeatures(share, normalized_cosine(max(cosines), baseline) if cosines else None, foreign)
+
+
+def _share(query: QueryTerms, passage: Passage) -> float:
+    """Return the share (0..1) of the question's terms that the passage contains. Parts of compound words count as
+    terms, and long terms count more, because long words are rare. A passage needs only some of the terms of a long
+    question for the share 1. A question without terms has the share 1."""
+    terms = query.terms([passage.language])
+    weights = {term: _length(term) for term in (*terms.stems, *terms.parts)}
+    length = sum(_length(term) for term in set(terms.stems))
+    enough = sum(weights.values()) * min(1.0, _LONG / length) if length else 0.0
+    held = {term for part in (passage.context_terms, *passage.sentence_terms) for term in (*part.stems, *part.parts)}
+    return min(1.0, sum(weights[term] for term in weights.keys() & held) / enough) if enough else 1.0
+
+
+def _length(term: str) -> int:
+    return len(term.partition("~")[2] or term)  # "fi~talo" without its language

@@ -1,0 +1,280 @@
+"""Features of sentences: what shows that a sentence answers a question.
+
+Terms of the question count by their rarity among the sentences. A sentence also gets the terms of the sentence before
+it, which a pronoun or a definite noun refers to, and those of the headings above it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from agentformer.rag.answer.candidates import has_candidate
+from agentformer.rag.answer.passages import Passage
+from agentformer.rag.chunks import CARRIED, SEPARATOR
+from agentformer.text.analysis import QueryTerms, Terms
+from agentformer.text.languages import stem
+from agentformer.text.questions import Question, classify, question_words
+from agentformer.types import Span
+
+_MARKUP = " \t#*_>-=|"
+_NUMBERED = frozenset("§0123456789")
+_HEADING = re.compile(r"(?:§\s?\d|\d{1,3}(?:\.\d{1,3})*\.?\s+[^\W\d_])[^\n.!?:;。]{0,60}")  # "4.2 Guest berths"
+_ASKS = re.compile(r"[?？؟]\W*$")
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_FIRST = 3  # words of a sentence among which a pronoun refers to the sentence before
+_NEEDED = 0.2  # share of the question's terms that the sentence before adds, so that it is quoted, too
+_SIMILAR = 0.6  # share of letters at the beginning that two forms of one word have in common
+_BEGINNING = 5  # letters that such forms share at least
+_SHORT, _LONG, _VERY_LONG = 6, 25, 75  # terms of a sentence
+_UNKNOWN = 0.5  # value of a candidate if its type gives no evidence
+_FIELD = {"who": "person", "where": "place", "when": "time", "many": "number", "much": "number", "why": "reason"}
+
+
+class Features(NamedTuple):
+    """The features of a sentence for a question, each about 0..1. `words` is the share of the question's terms that the
+    sentence contains, `similar` the share of which it contains another form, and `pieces` the share of the parts of
+    compounds. `phrase` is the share of the question's neighboring words that are neighbors in the sentence. `before`,
+    `after` and `heading` are the shares that the sentences beside it and the headings add; if the sentence before
+    belongs to the quote, `quoted_before` has its share instead of `before`, and `quoted_pieces` that of the parts.
+    `passage` is the score of the passage relative to the best, `rank` its reciprocal rank, and `nearness` the
+    difference of its cosine to the best cosine. `short`, `long` and `asks` describe the form. The fields from `number`
+    to `reason` tell how surely the sentence contains what is asked for; only the field of the question's type is set.
+    `cosine` is 0 until the sentence is embedded."""
+
+    words: float = 0.0
+    similar: float = 0.0
+    pieces: float = 0.0
+    phrase: float = 0.0
+    before: float = 0.0
+    quoted_before: float = 0.0
+    quoted_pieces: float = 0.0
+    after: float = 0.0
+    heading: float = 0.0
+    passage: float = 0.0
+    rank: float = 0.0
+    nearness: float = 0.0
+    short: float = 0.0
+    long: float = 0.0
+    asks: float = 0.0
+    number: float = 0.0
+    time: float = 0.0
+    person: float = 0.0
+    place: float = 0.0
+    reason: float = 0.0
+    cosine: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Sentence:
+    """A sentence of a passage. `before` is the sentence before it in the passage. `leads` is True if that sentence
+    belongs to the quote, because this sentence refers to it."""
+
+    passage: Passage
+    span: Span
+    terms: Terms
+    stems: frozenset[str]
+    before: Sentence | None = None
+    leads: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text of the sentence."""
+        return self.passage.content[self.span.start : self.span.end]
+
+
+def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
+    """Return the sentences of the passages without headings. If the passages consist only of headings, return the
+    headings."""
+    everything = [list(_sentences_of(passage)) for passage in passages]
+    bodies = [[sentence for sentence in sentences if not _is_heading(sentence)] for sentences in everything]
+    chosen = bodies if any(bodies) else everything
+    for sentences in chosen:
+        for former, sentence in pairwise(sentences):
+            sentence.before = former
+    return [sentence for sentences in chosen for sentence in sentences]
+
+
+def _sentences_of(passage: Passage) -> Iterator[Sentence]:
+    for span, terms in zip(passage.sentences, passage.sentence_terms, strict=True):
+        yield Sentence(passage, span, terms, frozenset(terms.stems))
+
+
+def _is_heading(sentence: Sentence) -> bool:
+    text = sentence.text.strip(_MARKUP)
+    if not text or text in sentence.passage.hit.entry.context.split(CARRIED)[0].split(SEPARATOR):
+        return True
+    return text[0] in _NUMBERED and text[-1].isalpha() and bool(_HEADING.fullmatch(text)) and _is_line(sentence)
+
+
+def _is_line(sentence: Sentence) -> bool:
+    """Return whether only this sentence is in its line."""
+    content, span = sentence.passage.content, sentence.span
+    return content[: span.start].rstrip(" \t")[-1:] in ("", "\n") and content[span.end :].lstrip(" \t\r")[:1] in (
+        "",
+        "\n",
+    )
+
+
+class SentenceFeatures:
+    """Computes the features of sentences for one question. Setting `leads` of the sentences is a part of it."""
+
+    def __init__(self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence]) -> None:
+        self.question = classify(query.text, passages[0].language if passages else "")
+        self._sentences = sentences
+        languages = sorted({passage.language for passage in passages})
+        self._stems = _Weighted(
+            _asked_stems(query, self.question, languages), [sentence.stems for sentence in sentences], _similar_forms
+        )
+        pieces = {part for language in languages for part in query.terms([language]).parts}
+        self._pieces = _Weighted(pieces, [frozenset(sentence.terms.parts) for sentence in sentences])
+        self._words = _words(query.text)
+        self._pairs = set(pairwise(self._words))
+        self._rank = {id(passage): 1 / rank for rank, passage in enumerate(passages, 1)}
+        self._best = max((passage.hit.score for passage in passages), default=0.0) or 1.0
+        self._nearest = max((passage.hit.dense_score or 0.0 for passage in passages), default=0.0)
+        self._headings = {id(passage): self._stems.held(passage.context_terms.stems) for passage in passages}
+        for sentence in sentences:
+            sentence.leads = self._leads(sentence)
+
+    def of_words(self) -> list[Features]:
+        """Return the features of all sentences without candidates and cosines."""
+        return [self._of_words(n, sentence) for n, sentence in enumerate(self._sentences)]
+
+    def with_candidate(self, features: Features, sentence: Sentence) -> Features:
+        """Return the features with the field of the question's type."""
+        if (field := _FIELD.get(self.question.type)) is None:
+            return features
+        found = has_candidate(self.question, sentence.text, sentence.passage.language, self._words)
+        return features._replace(**{field: _UNKNOWN if found is None else found})
+
+    def _of_words(self, n: int, sentence: Sentence) -> Features:
+        own = self._stems.held(sentence.stems)
+        before = self._stems.held(sentence.before.stems) if sentence.before else frozenset()
+        after = frozenset[str]()
+        if n + 1 < len(self._sentences) and self._sentences[n + 1].before is sentence:
+            after = self._stems.held(self._sentences[n + 1].stems)
+        added = self._stems.share(before - own)
+        pieces = self._pieces.held(sentence.terms.parts)
+        led = frozenset[str]()
+        if sentence.leads and sentence.before:
+            led = self._pieces.held(sentence.before.terms.parts) - pieces
+        size, passage = len(sentence.terms.stems), sentence.passage
+        return Features(
+            words=self._stems.share(own),
+            similar=self._stems.similar_share(sentence.stems),
+            pieces=self._pieces.share(pieces),
+            phrase=self._phrase(sentence.text) if own else 0.0,
+            before=0.0 if sentence.leads else added,
+            quoted_before=added if sentence.leads else 0.0,
+            quoted_pieces=self._pieces.share(led),
+            after=self._stems.share(after - own - before),
+            heading=self._stems.share(self._headings[id(passage)] - own - before),
+            passage=passage.hit.score / self._best,
+            rank=self._rank[id(passage)],
+            nearness=(passage.hit.dense_score or 0.0) - self._nearest,
+            short=max(0.0, 1 - size / _SHORT),
+            long=min(1.0, max(0.0, (size - _LONG) / (_VERY_LONG - _LONG))),
+            asks=float(bool(_ASKS.search(sentence.text))),
+        )
+
+    def _phrase(self, text: str) -> float:
+        words = _words(text)
+        return len(self._pairs.intersection(pairwise(words))) / max(1, len(self._pairs))
+
+    def _leads(self, sentence: Sentence) -> bool:
+        """Return whether a reader needs the sentence before: this sentence begins with a pronoun, or has some words
+        of the question and the sentence before has more."""
+        before = sentence.before
+        if before is None or "\n\n" in sentence.passage.content[before.span.end : sentence.span.start]:
+            return False
+        pronouns = question_words("backward").get(sentence.passage.language, frozenset())
+        if not pronouns.isdisjoint(_words(sentence.text[:80])[:_FIRST]):
+            return True
+        own, former = self._stems.held(sentence.stems), self._stems.held(before.stems)
+        share = self._stems.share
+        return 0 < share(own) < share(former) and share(former - own) >= _NEEDED
+
+
+def _asked_stems(query: QueryTerms, question: Question, languages: Iterable[str]) -> set[str]:
+    """Return the stems of the question without the words that ask, unless there are no others."""
+    stems: set[str] = set()
+    for language in languages:
+        own = set(query.terms([language]).stems)
+        asking = {f"{language}~{stem(word, language)}" for word in question.asking}
+        stems |= own - asking or own
+    return stems
+
+
+def _words(text: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(text)]
+
+
+class _Weighted:
+    """Terms of a question with weights that add up to 1. A term that is rare in the texts has a higher weight, and a
+    term that no text contains has none. `forms` finds other forms of the terms in the texts."""
+
+    def __init__(
+        self,
+        terms: Collection[str],
+        texts: Sequence[Collection[str]],
+        forms: Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[str, float]]] | None = None,
+    ) -> None:
+        holders = Counter(term for text in texts for term in text)
+        self._forms = forms(terms, holders) if forms else {}
+        rarity = {}
+        for term in terms:
+            times = holders[term] + sum(holders[form] for form in self._forms.get(term, ()))
+            if times:
+                rarity[term] = math.log(1 + len(texts) / (0.5 + times))
+        most = sum(rarity.values()) or 1.0
+        self._weights = {term: weight / most for term, weight in rarity.items()}
+
+    def held(self, text: Iterable[str]) -> frozenset[str]:
+        """Return the terms that a text contains."""
+        return frozenset(self._weights.keys() & text)
+
+    def share(self, terms: Iterable[str]) -> float:
+        """Return the sum of the weights of these terms, 0..1."""
+        return sum(self._weights[term] for term in terms)
+
+    def similar_share(self, text: Collection[str]) -> float:
+        """Return the share of the terms of which a text contains only another form. A form counts by its similarity."""
+        total = 0.0
+        for term, forms in self._forms.items():
+            if term not in text and term in self._weights:
+                total += self._weights[term] * max((forms[form] for form in forms if form in text), default=0.0)
+        return total
+
+
+def _similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[str, dict[str, float]]:
+    """Return for each term the other terms of the vocabulary that begin like it ("partner" and "partnership"), with
+    their similarity, 0..1. Terms with digits have no other forms."""
+    beginnings: dict[str, list[str]] = {}
+    for term in vocabulary:
+        beginnings.setdefault(_beginning(term), []).append(term)
+    forms: dict[str, dict[str, float]] = {}
+    for term in terms:
+        word = term.partition("~")[2]
+        if len(word) < _BEGINNING or any(letter.isdigit() for letter in word):
+            continue
+        for other in beginnings.get(_beginning(term), ()):
+            similarity = _similarity(word, other.partition("~")[2])
+            if other != term and similarity >= _SIMILAR:
+                forms.setdefault(term, {})[other] = similarity
+    return forms
+
+
+def _beginning(term: str) -> str:
+    language, _, word = term.partition("~")
+    return f"{language}~{word[:_BEGINNING]}"
+
+
+def _similarity(word: str, other: str) -> float:
+    common = next((n for n, (a, b) in enumerate(zip(word, other, strict=False)) if a != b), min(len(word), len(other)))
+    return common / max(len(word), len(other))

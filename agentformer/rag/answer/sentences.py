@@ -1,0 +1,203 @@
+"""Sentences of passages, ranked by how well they answer the question.
+
+A score is a weighted sum of features (`features.py`). The words decide first; only the best sentences by words are
+embedded, in one batch. Vectors of sentences are cached, because the same chunks answer many questions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentformer.errors import EmbedderUnavailable
+from agentformer.rag.answer.features import Features, SentenceFeatures, read_sentences
+from agentformer.rag.answer.passages import Passage
+from agentformer.rag.answer.quotes import whole_quote
+from agentformer.text.analysis import QueryTerms
+from agentformer.types import Embedder, EmbeddingSpace, Hit, Matrix, Span, Vector
+
+# Weights without and with cosines, fitted by `python -m bench.answers --fit` to questions with even numbers of four
+# sets in four languages, and rounded. The odds between two sentences of a question are exp(difference of their
+# scores). The sets have hardly a sentence that asks, so the weight of `asks` is set by hand.
+_WEIGHTS = Features(
+    words=4.4, similar=3.5, pieces=2.3, phrase=1.4, before=2.2, quoted_before=4.3, quoted_pieces=2.6, after=0.1,
+    heading=3.7, passage=5.6, rank=0.3, nearness=2.3, short=0.2, long=-0.5, asks=-2.0, number=2.9, time=1.8,
+    person=1.6, place=1.9, reason=1.6,
+)  # fmt: skip
+_WEIGHTS_WITH_COSINE = Features(
+    words=4.3, similar=3.4, pieces=2.2, phrase=1.8, before=2.4, quoted_before=4.1, quoted_pieces=2.3, after=0.2,
+    heading=3.8, passage=4.6, rank=0.5, nearness=0.9, short=-0.6, long=-0.4, asks=-2.0, number=2.5, time=1.7,
+    person=1.7, place=2.0, reason=1.9, cosine=4.3,
+)  # fmt: skip
+_TYPED = 24  # sentences in which candidates are searched: the best by words
+_EMBEDDED = 5  # sentences that are embedded for one question
+_OF_PASSAGE = 1  # sentences of each passage among them
+_CLOSE = 0.1  # of the first quote's probability; a sentence with a lower one is not quoted
+_SAY = 0.3  # weight of the vectors' vote, 0..1; lower ones are of languages that the embedder hardly knows
+_CACHED_VALUES = 2_000_000  # float32 values of cached vectors: 8 MB
+
+
+@dataclass(frozen=True, slots=True)
+class RankedSentence:
+    """A sentence of a hit with its score. `span` is the position of the quote in the content of the hit: the sentence,
+    and the sentence before if a reader needs it. `lead` is text that the quote begins with and that stands elsewhere
+    (`quotes.Quote`). `score` is the probability, 0..1, that this sentence of all sentences answers the question, given
+    that one does; `cosine` is in 0..1. Cosines can be compared between questions. `cosine` is None if the sentence was
+    not embedded."""
+
+    hit: Hit
+    span: Span
+    score: float
+    cosine: float | None = None
+    lead: str = ""
+    features: Features | None = None
+
+    @property
+    def quote(self) -> str:
+        """The text of the quote."""
+        return self.lead + self.hit.entry.content[self.span.start : self.span.end]
+
+
+def rank_sentences(
+    query: QueryTerms,
+    passages: Sequence[Passage],
+    embedder: Embedder | None = None,
+    vectors: SentenceVectors | None = None,
+) -> list[RankedSentence]:
+    """Return all sentences of the passages, best first. If there is no `embedder`, or if the embedder is unavailable,
+    the score depends only on words and on the ranks of the passages. `vectors` is a cache for the embedder. Raises
+    `EmbedderError` if the embedder fails in another way."""
+    sentences = read_sentences(passages)
+    if not sentences:
+        return []
+    computed = SentenceFeatures(query, passages, sentences)
+    features = computed.of_words()
+    for n in _best(features, _WEIGHTS, _TYPED):
+        features[n] = computed.with_candidate(features[n], sentences[n])
+    quotes = [whole_quote(sentence) for sentence in sentences]
+    cosines: dict[int, float] = {}
+    if embedder:
+        best = _to_embed(features, [sentence.passage for sentence in sentences])
+        cosines = _cosines(
+            query.text, {n: quotes[n].text(sentences[n]) for n in best}, embedder, vectors or SentenceVectors()
+        )
+        least = min(cosines.values(), default=0.0)
+        features = [each._replace(cosine=cosines.get(n, least)) for n, each in enumerate(features)]
+    scores = _probabilities(features, _WEIGHTS_WITH_COSINE if cosines else _WEIGHTS)
+    ranked = [
+        RankedSentence(sentence.passage.hit, quote.span, score, cosines.get(n), quote.lead, features[n])
+        for n, (sentence, quote, score) in enumerate(zip(sentences, quotes, scores, strict=True))
+    ]
+    return sorted(ranked, key=lambda sentence: -sentence.score)
+
+
+def knows_language(hits: Iterable[Hit]) -> bool:
+    """Return whether the embedder knows the language of the hits, as far as the search shows: the vectors found a hit,
+    and had a say in the ranking, which follows how well the embedder covers the language."""
+    found = [hit for hit in hits if hit.dense_rank]
+    weights = [vote.weight for hit in found for vote in hit.votes if vote.name == "vectors"]
+    return bool(found) and max(weights, default=1.0) >= _SAY
+
+
+def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSentence]:
+    """Return the sentences to quote, at most `limit`: the first, and those that are nearly as probable. If two passages
+    contain a text, or two quotes overlap, only the first is returned."""
+    chosen: list[RankedSentence] = []
+    for sentence in ranked:
+        if len(chosen) == limit or (chosen and sentence.score < _CLOSE * chosen[0].score):
+            break
+        if not any(_same_text(sentence, other) for other in chosen):
+            chosen.append(sentence)
+    return chosen
+
+
+def _same_text(sentence: RankedSentence, other: RankedSentence) -> bool:
+    if sentence.hit.entry.id == other.hit.entry.id:
+        return sentence.span.start < other.span.end and other.span.start < sentence.span.end
+    one, two = " ".join(sentence.quote.split()), " ".join(other.quote.split())
+    return one in two or two in one
+
+
+def _best(features: Sequence[Features], weights: Features, count: int) -> list[int]:
+    scores = np.array(features) @ np.array(weights)
+    return [int(n) for n in np.argsort(-scores, kind="stable")[:count]]
+
+
+def _to_embed(features: Sequence[Features], passages: Sequence[Passage]) -> list[int]:
+    """Return the numbers of the sentences to embed: the best of each passage, and the best of all."""
+    order = _best(features, _WEIGHTS_WITH_COSINE, len(features))
+    of_passage: dict[int, list[int]] = {}
+    for n in order:
+        of_passage.setdefault(id(passages[n]), []).append(n)
+    first = [n for numbers in of_passage.values() for n in numbers[:_OF_PASSAGE]]
+    return list(dict.fromkeys(first + order))[:_EMBEDDED]
+
+
+def _probabilities(features: Sequence[Features], weights: Features) -> list[float]:
+    scores = np.array(features) @ np.array(weights)
+    odds = np.exp(scores - scores.max())
+    return [float(each) for each in odds / odds.sum()]
+
+
+def _cosines(question: str, texts: dict[int, str], embedder: Embedder, vectors: SentenceVectors) -> dict[int, float]:
+    """Return a dictionary: number of a text -> cosine of the text and the question, 0..1. If the embedder is
+    unavailable, the dictionary is empty."""
+    try:
+        rows = vectors.of(list(texts.values()), embedder)
+        cosines = rows @ vectors.of_query(question, embedder)
+    except EmbedderUnavailable:
+        return {}
+    return {n: max(0.0, float(cosine)) for n, cosine in zip(texts, cosines, strict=True)}
+
+
+class SentenceVectors:
+    """A cache of the vectors of recent sentences and questions. When it is full, the vector that was unused for the
+    longest time is dropped. Thread-safe."""
+
+    def __init__(self, values: int = _CACHED_VALUES) -> None:
+        self._vectors: OrderedDict[tuple[EmbeddingSpace, str, bool], Vector] = OrderedDict()
+        self._values = values
+        self._lock = threading.Lock()
+
+    def of(self, texts: Sequence[str], embedder: Embedder) -> Matrix:
+        """Return the vectors of the texts, one row each. Texts that are not cached are embedded in one call. Of a text
+        that is too long for the model, only the beginning is embedded. Raises `EmbedderError`."""
+        space = embedder.space
+        found = {text: vector for text in texts if (vector := self._get((space, text, False))) is not None}
+        if missing := [text for text in dict.fromkeys(texts) if text not in found]:
+            rows = embedder.embed_documents([_fitting(embedder, text) for text in missing])
+            found |= {text: self._put((space, text, False), row) for text, row in zip(missing, rows, strict=True)}
+        return np.stack([found[text] for text in texts])
+
+    def of_query(self, text: str, embedder: Embedder) -> Vector:
+        """Return the vector of a question. Raises `EmbedderError`."""
+        key = embedder.space, text, True
+        found = self._get(key)
+        return self._put(key, embedder.embed_query(text)) if found is None else found
+
+    def _get(self, key: tuple[EmbeddingSpace, str, bool]) -> Vector | None:
+        with self._lock:
+            if (vector := self._vectors.get(key)) is not None:
+                self._vectors.move_to_end(key)
+            return vector
+
+    def _put(self, key: tuple[EmbeddingSpace, str, bool], vector: Vector) -> Vector:
+        with self._lock:
+            self._vectors[key] = vector
+            while len(self._vectors) * len(vector) > self._values:
+                self._vectors.popitem(last=False)
+        return vector
+
+
+def _fitting(embedder: Embedder, text: str) -> str:
+    """Return the text of a sentence. If the text is too long for the embedding model, return only the beginning of the
+    text."""
+    limit = embedder.space.max_tokens * 9 // 10  # a beginning may have a few more tokens than it had as a part
+    if len(text.encode()) <= limit:
+        return text
+    tokens = embedder.token_spans(text)
+    return text if len(tokens) <= limit else text[: tokens[limit - 1].end]

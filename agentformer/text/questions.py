@@ -1,0 +1,167 @@
+"""Classify questions by what they ask for: a person, a place, a time, a number, a reason, a manner, or yes or no.
+
+The type follows from the interrogative ("who", "wann", "hur många"), from the noun behind "which" or "what" ("which
+year"), and from the word order: a question without an interrogative is answered with yes or no. `question_words.txt`
+has the words of each language and can be extended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Literal
+
+from agentformer.text.languages import FUNCTION_WORDS, detect_language
+from agentformer.text.unicode_forms import normalized
+
+QuestionType = Literal["who", "where", "when", "many", "much", "why", "how", "which", "what", "open", ""]
+
+_FILE = Path(__file__).with_name("question_words.txt")
+_INTERROGATIVES: tuple[QuestionType, ...] = ("who", "where", "when", "many", "much", "why", "how", "which", "what")
+_OF_NOUN: dict[str, QuestionType] = {"person": "who", "place": "where", "time": "when", "number": "much"}
+_UNSPACED = frozenset({"ja", "zh", "th", "lo", "km", "my"})  # words are found inside of the text
+_ANYWHERE = _UNSPACED | frozenset({"ko", "hi", "ne", "ta", "tr", "hy", "fa"})  # interrogatives stand before the verb
+_LATE = 6  # words: in other languages, a later interrogative is usually a relative pronoun
+_NOUN_WITHIN = 4  # words behind the interrogative
+_COPULAS = frozenset(
+    {"is", "are", "was", "were", "'s", "ist", "sind", "war", "waren", "er", "var", "är", "on", "oli", "ovat", "olivat"}
+    | {"est", "sont", "était", "es", "son", "era", "fue", "è", "é", "são", "zijn"}
+)
+_FINNISH_ENDING = re.compile(r"(?:\w{2,})k[oö]$")  # "onko", "voiko": the ending of a question for yes or no
+_ASKS = re.compile(r"[?？؟;]\s*$")
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The type of a question, and the words that ask (the interrogative and the noun behind it). An answer need not
+    contain these words. If the type is "", the text is not a question, or its language is unknown."""
+
+    type: QuestionType
+    asking: frozenset[str] = frozenset()
+    language: str = ""
+
+
+@cache
+def question_words(kind: str) -> dict[str, frozenset[str]]:
+    """Return the words of a kind for each language, in lower case. The header of `question_words.txt` lists the
+    kinds."""
+    words: dict[str, set[str]] = {}
+    for line in _FILE.read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            language, of_kind, *items = line.split()
+            if of_kind == kind:
+                words.setdefault(language, set()).update(
+                    normalized("NFKC", item).casefold().replace("_", " ") for item in items
+                )
+    return {language: frozenset(items) for language, items in words.items()}
+
+
+@cache
+def pattern_of(kind: str, language: str) -> re.Pattern[str] | None:
+    """Return a pattern that finds the words of a kind in a casefolded text, or None if the language has none. The
+    longest of several words wins."""
+    items = sorted(question_words(kind).get(language, ()), key=len, reverse=True)
+    if not items:
+        return None
+    ends = ("", "") if language in _UNSPACED else (r"(?<![^\W_])", r"(?![^\W_])")
+    written = "|".join(re.escape(item[:-1]) + r"[^\W_]*" if item.endswith("*") else re.escape(item) for item in items)
+    return re.compile(f"{ends[0]}(?:{written}){ends[1]}")
+
+
+@lru_cache(maxsize=512)
+def classify(text: str, language: str = "") -> Question:
+    """Return the type of a question. `language` is the language of the texts in which the answer is searched; it is
+    used if the language of the question is unknown."""
+    folded = normalized("NFKC", text).casefold().replace("’", "'")
+    own = detect_language(text, language)
+    for code in dict.fromkeys(code for code in (own, language) if code):
+        if found := _interrogative(folded, code):
+            return _with_noun(folded, found, code)
+    if topic := _topic(folded, own):
+        return topic
+    first = _WORD.search(folded)
+    opens = first is not None and any(_opens(first[0], code) for code in (own, language) if code)
+    if opens or (_ASKS.search(folded) and own in question_words("who")):
+        return Question("open", language=own)
+    return Question("", language=own)
+
+
+def _topic(folded: str, language: str) -> Question | None:
+    """Return the type of a question that ends behind its topic, such as "設計された年は？". The noun before the
+    particle gives the type."""
+    pattern = pattern_of("topic", language)
+    bare = folded.rstrip(" ?？。.、")
+    last = next((match for match in pattern.finditer(bare) if match.end() == len(bare)), None) if pattern else None
+    if last is None:
+        return None
+    subject = bare[: last.start()]
+    for table, kind in _OF_NOUN.items():
+        for noun in question_words(table).get(language, ()):
+            if subject.endswith(noun):
+                return Question(kind, frozenset({noun}), language)
+    return Question("what", language=language)
+
+
+def _opens(word: str, language: str) -> bool:
+    if language == "fi" and _FINNISH_ENDING.match(word):
+        return True
+    return word in question_words("open").get(language, ())
+
+
+def _interrogative(folded: str, language: str) -> tuple[QuestionType, re.Match[str]] | None:
+    """Return the first interrogative with its type. An interrogative behind a comma wins against one at the start,
+    because the start is a clause then ("When the war ended, who was king?")."""
+    found = sorted(_matches(folded, language), key=lambda each: (each[1].start(), -each[1].end()))
+    if language not in _ANYWHERE:
+        found = [each for each in found if len(_WORD.findall(folded[: each[1].start()])) < _LATE] or found[-1:]
+    for each in found[1:]:
+        if folded[: each[1].start()].rstrip().endswith(",") and each[1].start() > found[0][1].end():
+            return each
+    return found[0] if found else None
+
+
+def _matches(folded: str, language: str) -> Iterator[tuple[QuestionType, re.Match[str]]]:
+    for kind in _INTERROGATIVES:
+        if pattern := pattern_of(kind, language):
+            for match in pattern.finditer(folded):
+                yield kind, match
+
+
+def _with_noun(folded: str, found: tuple[QuestionType, re.Match[str]], language: str) -> Question:
+    """Return the type of the noun behind "which" or "what", or else the type of the interrogative."""
+    kind, match = found
+    asking = set(_WORD.findall(match[0])) or {match[0]}
+    if kind in ("which", "what", "where") or match[0] in ("hvor", "hur", "how"):
+        for noun in _nouns(folded[match.end() :], language):
+            for table, of_noun in _OF_NOUN.items():
+                pattern = pattern_of(table, language)
+                if pattern and pattern.fullmatch(noun):
+                    return Question(of_noun, frozenset(asking | {noun}), language)
+    modal = pattern_of("modal", language)
+    if kind == "who" and modal and modal.match(folded[match.end() :].lstrip()):
+        kind = "which"
+    return Question(kind, frozenset(asking), language)
+
+
+def _nouns(rest: str, language: str) -> Iterator[str]:
+    """Yield the words that may be the noun of an interrogative: the words directly behind it, or the words behind its
+    copula ("what is the name of")."""
+    if language in _UNSPACED:
+        yield from (rest[:size] for size in range(1, _NOUN_WITHIN + 1))
+        return
+    function_words = FUNCTION_WORDS.get(language, frozenset())
+    nouns = 0
+    for n, word in enumerate(_WORD.findall(rest)):
+        if word in function_words and (n > 0 or word not in _COPULAS) and (nouns or n > 1):
+            return
+        if word not in function_words:
+            nouns += 1
+            yield word
+        elif n == 0 and word not in _COPULAS:
+            return
+        if nouns >= _NOUN_WITHIN - 1:
+            return

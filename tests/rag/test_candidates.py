@@ -1,0 +1,53 @@
+"""Candidates: what a sentence contains that a question of a type may ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentformer.rag.answer.candidates import has_candidate
+from agentformer.text.questions import Question
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "language", "low", "high"),
+    [
+        ("much", "The crane costs 95 euros.", "en", 1.0, 1.0),
+        ("much", "The crane costs $95.", "en", 1.0, 1.0),
+        ("many", "It has 12 doors.", "en", 0.8, 0.8),
+        ("many", "It has twelve doors.", "en", 0.7, 0.7),
+        ("many", "It was built in 1921.", "en", 0.3, 0.3),
+        ("many", "It has many doors.", "en", 0.0, 0.0),
+        ("many", "Siinä on kolme ovea.", "fi", 0.7, 0.7),
+        ("many", "乗客は三人である。", "ja", 0.8, 0.8),
+        ("when", "It was built in 1921.", "en", 1.0, 1.0),
+        ("when", "Se rakennettiin 3. toukokuuta.", "fi", 1.0, 1.0),
+        ("when", "Den byggdes på 1800-talet.", "sv", 0.7, 1.0),
+        ("when", "平安時代に建てられた。", "ja", 0.7, 0.7),
+        ("when", "It was built quickly.", "en", 0.0, 0.0),
+        ("who", "It was built by Anna Berg.", "en", 1.0, 1.0),
+        ("who", "It was built by workers.", "en", 0.0, 0.0),
+        ("who", "Im Haus ist ein Dach.", "de", 0.0, 0.0),
+        ("who", "Das Haus baute Anna Berg.", "de", 1.0, 1.0),
+        ("where", "It stands in Turku.", "en", 1.0, 1.0),
+        ("where", "Se sijaitsee Turussa.", "fi", 1.0, 1.0),
+        ("where", "It stands since Anna bought it.", "en", 0.6, 0.6),
+        ("where", "静岡県にある。", "ja", 1.0, 1.0),
+        ("why", "It fell because the ice was heavy.", "en", 1.0, 1.0),
+        ("why", "It fell at night.", "en", 0.0, 0.0),
+    ],
+)
+def test_a_sentence_contains_what_is_asked_for(kind: str, text: str, language: str, low: float, high: float) -> None:
+    found = has_candidate(Question(kind), text, language, [])  # type: ignore[arg-type]
+    assert found is not None and low <= found <= high
+
+
+def test_what_the_question_contains_is_no_answer() -> None:
+    assert has_candidate(Question("when"), "It was built in 1921.", "en", ["1921"]) == 0.0
+    assert has_candidate(Question("who"), "It belongs to Anna.", "en", ["anna"]) == 0.0
+    assert has_candidate(Question("much"), "It costs 95 euros.", "en", ["95"]) == 0.0
+
+
+def test_other_types_and_scripts_without_capitals_give_no_evidence() -> None:
+    assert has_candidate(Question("how"), "It works by steam.", "en", []) is None
+    assert has_candidate(Question("who"), "山田が建てた。", "ja", []) is None
+    assert has_candidate(Question("why"), "It fell.", "xx", []) is None

@@ -1,0 +1,173 @@
+"""The choice of quotes: what is asked decides, and a quote is whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import EmbedderUnavailable
+from agentformer.rag.answer.answerer import Answerer
+from agentformer.rag.answer.passages import read_passages
+from agentformer.rag.answer.sentences import RankedSentence, SentenceVectors, choose_quotes, rank_sentences
+from agentformer.rag.chunks import CARRIED
+from agentformer.text.analysis import analyze_query
+from agentformer.types import Hit, Matrix, MemoryEntry, Source, Vector
+from tests.rag.models import HITS, hit
+
+
+def ranked(question: str, *hits: Hit) -> list[RankedSentence]:
+    return rank_sentences(analyze_query(question), read_passages(hits or HITS))
+
+
+BRIDGE = (
+    "The old bridge of Turku was built by the city. Anna Berg designed the bridge. The bridge was opened in 1921. "
+    "The bridge was closed because the ice was too heavy. The bridge cost 40 million marks."
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Who designed the bridge?", "Anna Berg"),
+        ("When was the bridge opened?", "1921"),
+        ("Why was the bridge closed?", "the ice"),
+        ("How much did the bridge cost?", "40 million"),
+        ("When could people use the bridge?", "1921"),
+        ("Why could nobody cross the bridge?", "the ice"),
+        ("How expensive was the bridge?", "40 million"),
+    ],
+)
+def test_the_type_of_the_question_chooses_between_sentences_with_the_same_words(question: str, answer: str) -> None:
+    assert answer in ranked(question, hit(BRIDGE, 1))[0].quote
+
+
+def test_the_sentence_before_comes_with_a_pronoun() -> None:
+    text = "Dogs are not allowed. The keys belong to the caretaker. He keeps them in the blue cupboard. Tea is at four."
+    first = ranked("Where does the caretaker keep the keys?", hit(text, 1))[0]
+    assert first.quote == "The keys belong to the caretaker. He keeps them in the blue cupboard."
+    assert text[first.span.start : first.span.end] == first.quote
+
+
+def test_a_sentence_that_needs_nothing_is_quoted_alone() -> None:
+    assert ranked("What does the crane cost?")[0].quote == "The crane costs 95 euros."
+
+
+def test_a_list_item_comes_with_its_lead_in() -> None:
+    text = "The office lends these things to members:\n- a blue boat for the summer\n- a heavy hammer for builders\n"
+    assert ranked("Who gets a blue boat?", hit(text, 1))[0].quote == text[: text.index("\n- a heavy")]
+    later = ranked("Who gets a heavy hammer?", hit(text, 1))[0]
+    assert later.quote == "The office lends these things to members: … - a heavy hammer for builders"
+    assert text[later.span.start : later.span.end] == "- a heavy hammer for builders"
+
+
+def test_a_lead_in_comes_with_its_items() -> None:
+    text = "Dogs wait outside. The agenda of the meeting:\n- the election of the chair\n- the budget\n\nTea is served."
+    quote = ranked("What is on the agenda of the meeting?", hit(text, 1))[0].quote
+    assert quote == "The agenda of the meeting:\n- the election of the chair\n- the budget"
+
+
+@pytest.mark.parametrize(
+    ("carried", "content", "quote"),
+    [
+        (
+            "The keys of the boat are kept",
+            "in the blue cupboard. Tea.",
+            "The keys of the boat are kept in the blue cupboard.",
+        ),
+        (
+            "The keys of the boat are in the cup-",
+            "board of the office.",
+            "The keys of the boat are in the cupboard of the office.",
+        ),
+        ("The keys of the boat", "They hang in the cupboard.", "They hang in the cupboard."),
+    ],
+)
+def test_a_sentence_over_a_page_break_is_joined(carried: str, content: str, quote: str) -> None:
+    source = Source("d", "a.pdf", 2, "2", 0, len(content))
+    entry = MemoryEntry("e", content, kind="chunk", context=f"Rules{CARRIED}{carried}", source=source)
+    answer = Answerer(None, None, abstain=0.0).answer(
+        "Where in the cupboard are the keys of the boat?", [Hit(entry, 1.0)]
+    )
+    citation = answer.citations[0]
+    assert citation.quote == quote
+    assert quote.endswith(content[citation.start : citation.end])
+
+
+def test_equal_quotes_are_given_once() -> None:
+    twins = [hit("The caretaker keeps the keys.", page) for page in (1, 2)]
+    answer = Answerer(None, None).answer("Who keeps the keys?", twins)
+    assert [(c.page, c.quote) for c in answer.citations] == [(1, "The caretaker keeps the keys.")]
+
+
+def test_quotes_of_one_passage_do_not_overlap() -> None:
+    text = "The keys belong to the caretaker. He keeps the keys here. He lends the keys to members."
+    quotes = choose_quotes(ranked("Who keeps the keys?", hit(text, 1)), 3)
+    spans = sorted((quote.span.start, quote.span.end) for quote in quotes)
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+def test_a_sentence_is_quoted_only_if_it_is_nearly_as_probable_as_the_first() -> None:
+    first, *_, second = ranked("Who keeps the keys?")
+    assert first.hit != second.hit
+    for share, count in ((0.09, 1), (0.11, 2)):
+        assert len(choose_quotes([first, dataclasses.replace(second, score=share * first.score)], 3)) == count
+
+
+def test_scores_are_probabilities() -> None:
+    scores = [sentence.score for sentence in ranked("Who keeps the keys?")]
+    assert sum(scores) == pytest.approx(1.0)
+    assert scores == sorted(scores, reverse=True)
+
+
+class Counting(HashingEmbedder):
+    """Records what it embeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[str]] = []
+        self.questions: list[str] = []
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        self.batches.append(list(texts))
+        return super().embed_documents(texts)
+
+    def embed_query(self, text: str) -> Vector:
+        self.questions.append(text)
+        return super().embed_query(text)
+
+
+def test_few_sentences_are_embedded_in_one_batch_and_kept() -> None:
+    text = " ".join(f"The keys number {n} hang in cupboard number {n} of the second office." for n in range(40))
+    embedder, vectors, query = (
+        Counting(),
+        SentenceVectors(),
+        analyze_query("Where do the spare keys of this test hang?"),
+    )
+    found = rank_sentences(query, read_passages([hit(text, 1)]), embedder, vectors)
+    assert [len(batch) for batch in embedder.batches] == [5]
+    assert sum(sentence.cosine is not None for sentence in found) == 5
+    again = rank_sentences(query, read_passages([hit(text, 1)]), embedder, vectors)
+    assert len(embedder.batches) == embedder.questions.count(query.text) == 1
+    assert [(each.quote, each.score) for each in again] == [(each.quote, each.score) for each in found]
+
+
+def test_a_full_cache_drops_the_vector_that_was_unused_for_the_longest_time() -> None:
+    embedder = Counting()
+    vectors = SentenceVectors(values=2 * embedder.space.dimension)
+    for text in ("a", "b", "a", "c", "a", "b"):
+        assert vectors.of([text], embedder).shape == (1, embedder.space.dimension)
+    assert embedder.batches == [["a"], ["b"], ["c"], ["b"]]
+
+
+def test_an_embedder_that_is_down_leaves_the_choice_to_the_words() -> None:
+    class Down(HashingEmbedder):
+        def embed_documents(self, texts: Any) -> Matrix:
+            raise EmbedderUnavailable("away")
+
+    found = rank_sentences(analyze_query("Who keeps the keys?"), read_passages(HITS), Down())
+    assert [each.quote for each in found] == [each.quote for each in ranked("Who keeps the keys?")]

@@ -1,0 +1,98 @@
+"""The types of questions, from interrogatives, nouns and word order."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentformer.text.languages import STEMMERS
+from agentformer.text.questions import classify, pattern_of, question_words
+
+QUESTIONS = [
+    ("Who founded the club?", "en", "who"),
+    ("Who may vote at the meeting?", "en", "which"),
+    ("Where was the treaty signed?", "en", "where"),
+    ("When did the war end?", "en", "when"),
+    ("In which year did the war end?", "en", "when"),
+    ("What is the name of the founder?", "en", "who"),
+    ("What city hosted the games?", "en", "where"),
+    ("How many ships were lost?", "en", "many"),
+    ("How old is the bridge?", "en", "much"),
+    ("What percentage of the voters agreed?", "en", "much"),
+    ("Why did the bridge fall?", "en", "why"),
+    ("How does the pump work?", "en", "how"),
+    ("Which gas do plants need?", "en", "which"),
+    ("What did the team win?", "en", "what"),
+    ("The bridge was built by whom?", "en", "who"),
+    ("When the war ended, who was king?", "en", "who"),
+    ("Is the bridge still open?", "en", "open"),
+    ("The old bridge of the town", "en", ""),
+    ("Wer hat den Verein gegründet?", "de", "who"),
+    ("In welchem Jahr endete der Krieg?", "de", "when"),
+    ("Wie viele Schiffe gingen verloren?", "de", "many"),
+    ("Wie heißt der Fluss?", "de", "what"),
+    ("Wie funktioniert die Pumpe?", "de", "how"),
+    ("Weshalb stürzte die Brücke ein?", "de", "why"),
+    ("Ist die Brücke noch offen?", "de", "open"),
+    ("Kuka perusti seuran?", "fi", "who"),
+    ("Minä vuonna sota päättyi?", "fi", "when"),
+    ("Missä kaupungissa kisat pidettiin?", "fi", "where"),
+    ("Kuinka monta laivaa upposi?", "fi", "many"),
+    ("Miksi silta romahti?", "fi", "why"),
+    ("Onko silta vielä auki?", "fi", "open"),
+    ("Saako laituriin jättää veneen?", "fi", "open"),
+    ("Vem grundade föreningen?", "sv", "who"),
+    ("Hur många fartyg sjönk?", "sv", "many"),
+    ("Vilket år slutade kriget?", "sv", "when"),
+    ("Lagras några personuppgifter i appen?", "sv", "open"),
+    ("Hvor ligger brua?", "no", "where"),
+    ("Hvor mange skip gikk tapt?", "no", "many"),
+    ("Hvor gammel er broen?", "no", "much"),
+    ("Hvorfor falt brua ned?", "no", "why"),
+    ("Hvornår sluttede krigen?", "da", "when"),
+    ("Hvem grundlagde foreningen?", "da", "who"),
+    ("Qui a fondé le club ?", "fr", "who"),
+    ("Pourquoi le pont est-il tombé ?", "fr", "why"),
+    ("En quelle année la guerre a-t-elle pris fin ?", "fr", "when"),
+    ("¿Cuántos barcos se perdieron?", "es", "many"),
+    ("¿Dónde se firmó el tratado?", "es", "where"),
+    ("Chi ha fondato il club?", "it", "who"),
+    ("Quando terminou a guerra?", "pt", "when"),
+    ("Hoeveel schepen gingen verloren?", "nl", "many"),
+    ("Кто основал клуб?", "ru", "who"),
+    ("クラブを設立したのは誰ですか。", "ja", "who"),
+    ("戦争が終わったのはいつですか。", "ja", "when"),
+    ("船は何人乗りですか。", "ja", "many"),
+    ("橋が落ちたのはなぜですか。", "ja", "why"),
+    ("設立された年は？", "ja", "when"),
+    ("桥为什么倒塌？", "zh", "why"),
+]
+
+
+@pytest.mark.parametrize(("text", "language", "kind"), [each for each in QUESTIONS if each[2]])
+def test_the_type_follows_from_the_words(text: str, language: str, kind: str) -> None:
+    assert classify(text, language).type == kind
+
+
+def test_a_text_that_asks_nothing_has_no_type() -> None:
+    assert classify("The old bridge of the town", "en").type == ""
+    assert classify("", "").type == ""
+
+
+def test_the_words_that_ask_are_no_part_of_an_answer() -> None:
+    question = classify("In which year did the war end?", "en")
+    assert {"which", "year"} <= question.asking and "war" not in question.asking
+
+
+def test_the_language_of_the_texts_helps_where_the_question_shows_none() -> None:
+    assert classify("Hvem?", "da").type == classify("Hvem?", "no").type == "who"
+
+
+def test_every_language_with_a_stemmer_has_interrogatives() -> None:
+    for kind in ("who", "where", "when", "why", "how"):
+        assert set(STEMMERS) <= set(question_words(kind)), kind
+
+
+def test_a_phrase_wins_against_its_beginning() -> None:
+    pattern = pattern_of("many", "en")
+    assert pattern and pattern.search("how many ships") and not pattern.search("how manyfold")
+    assert pattern_of("many", "xx") is None
