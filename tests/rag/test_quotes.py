@@ -98,6 +98,22 @@ def test_a_sentence_over_a_page_break_is_joined(carried: str, content: str, quot
     assert quote.endswith(content[citation.start : citation.end])
 
 
+def test_names_come_with_the_sentence_that_announces_them() -> None:
+    text = "The menu has three large keys. Home, Help and Stop. The cupboard is blue and stands in the office."
+    assert ranked("Which keys does the menu have?", hit(text, 1))[0].quote == text[: text.index(" The cupboard")]
+
+
+def test_captions_and_numbered_headings_are_not_quoted() -> None:
+    text = "4.2 Keys of the office\nThe keys hang in the cupboard.\n\nFigure 3: Keys of the office\n\nTea is at four."
+    quotes = [sentence.quote for sentence in ranked("Where are the keys of the office?", hit(text, 1))]
+    assert quotes == ["The keys hang in the cupboard.", "Tea is at four."]
+
+
+def test_the_number_of_a_paragraph_is_not_the_number_that_is_asked_for() -> None:
+    text = "§8.3 The keys of the members are counted by the caretaker. §8.4 Members get 2 keys from the caretaker."
+    assert "get 2 keys" in ranked("How many keys do members get?", hit(text, 1))[0].quote
+
+
 def test_equal_quotes_are_given_once() -> None:
     twins = [hit("The caretaker keeps the keys.", page) for page in (1, 2)]
     answer = Answerer(None, None).answer("Who keeps the keys?", twins)

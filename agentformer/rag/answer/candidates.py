@@ -11,6 +11,7 @@ from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
 from agentformer.text.questions import Question, pattern_of, question_words
 
 _DIGITS = re.compile(r"\d+(?:[.,:\u00a0 ]\d{3})*(?:[.,:/]\d+)*")
+_NUMBERED = re.compile(r"^\s*(?:§\s?\d[\d.]*|\d{1,2}(?:\.\d{1,2}){1,3}|\(?\d{1,2}[.)])\s+")  # "§8.3 The accounts"
 _EAST_NUMBER = re.compile(
     r"[〇一二三四五六七八九十百千万億兆]+(?=[人年月日個回本匹台枚冊校種度社名円歳分秒時割つ倍世代位])"
 )
@@ -38,7 +39,7 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
     """Return how surely a sentence contains an answer of the question's type, from 0 (nothing of this type) to 1.
     `known` are the casefolded words of the question. Return None if the type or the script gives no evidence."""
     find = _FINDERS.get(question.type)
-    return find(text, language, known) if find else None
+    return find(_NUMBERED.sub("", text), language, known) if find else None
 
 
 def _number(text: str, language: str, known: Collection[str]) -> float:

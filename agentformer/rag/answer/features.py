@@ -25,6 +25,10 @@ from agentformer.types import Span
 _MARKUP = " \t#*_>-=|"
 _NUMBERED = frozenset("§0123456789")
 _HEADING = re.compile(r"(?:§\s?\d|\d{1,3}(?:\.\d{1,3})*\.?\s+[^\W\d_])[^\n.!?:;。]{0,60}")  # "4.2 Guest berths"
+_CAPTION = re.compile(
+    r"(?:fig(?:ur[ea]?)?|kuva|taulukko|tab(?:le|ell[e]?|la)?|abb(?:ildung)?|tableau|図|表)\.?\s?\d{1,3}(?:\.\d{1,3})?\s?[:.]",
+    re.IGNORECASE,
+)
 _ASKS = re.compile(r"[?？؟]\W*$")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _FIRST = 3  # words of a sentence among which a pronoun refers to the sentence before
@@ -73,7 +77,7 @@ class Features(NamedTuple):
 @dataclass(eq=False, slots=True)
 class Sentence:
     """A sentence of a passage. `before` is the sentence before it in the passage. `leads` is True if that sentence
-    belongs to the quote, because this sentence refers to it."""
+    belongs to the quote, because this sentence refers to it. `headings` are the stems of the headings above it."""
 
     passage: Passage
     span: Span
@@ -81,6 +85,7 @@ class Sentence:
     stems: frozenset[str]
     before: Sentence | None = None
     leads: bool = False
+    headings: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
@@ -92,7 +97,7 @@ def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
     """Return the sentences of the passages without headings. If the passages consist only of headings, return the
     headings."""
     everything = [list(_sentences_of(passage)) for passage in passages]
-    bodies = [[sentence for sentence in sentences if not _is_heading(sentence)] for sentences in everything]
+    bodies = [_below_headings(sentences) for sentences in everything]
     chosen = bodies if any(bodies) else everything
     for sentences in chosen:
         for former, sentence in pairwise(sentences):
@@ -105,9 +110,25 @@ def _sentences_of(passage: Passage) -> Iterator[Sentence]:
         yield Sentence(passage, span, terms, frozenset(terms.stems))
 
 
+def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
+    """Return the sentences that are not headings. Each gets the stems of the headings above it: those of the context
+    until the first heading in the passage, and then those of the nearest heading in the passage."""
+    body: list[Sentence] = []
+    headings: frozenset[str] | None = None
+    for sentence in sentences:
+        if _is_heading(sentence):
+            headings = sentence.stems
+            continue
+        sentence.headings = frozenset(sentence.passage.context_terms.stems) if headings is None else headings
+        body.append(sentence)
+    return body
+
+
 def _is_heading(sentence: Sentence) -> bool:
     text = sentence.text.strip(_MARKUP)
     if not text or text in sentence.passage.hit.entry.context.split(CARRIED)[0].split(SEPARATOR):
+        return True
+    if _CAPTION.match(text):
         return True
     return text[0] in _NUMBERED and text[-1].isalpha() and bool(_HEADING.fullmatch(text)) and _is_line(sentence)
 
@@ -138,7 +159,6 @@ class SentenceFeatures:
         self._rank = {id(passage): 1 / rank for rank, passage in enumerate(passages, 1)}
         self._best = max((passage.hit.score for passage in passages), default=0.0) or 1.0
         self._nearest = max((passage.hit.dense_score or 0.0 for passage in passages), default=0.0)
-        self._headings = {id(passage): self._stems.held(passage.context_terms.stems) for passage in passages}
         for sentence in sentences:
             sentence.leads = self._leads(sentence)
 
@@ -174,7 +194,7 @@ class SentenceFeatures:
             quoted_before=added if sentence.leads else 0.0,
             quoted_pieces=self._pieces.share(led),
             after=self._stems.share(after - own - before),
-            heading=self._stems.share(self._headings[id(passage)] - own - before),
+            heading=self._stems.share(self._stems.held(sentence.headings) - own - before),
             passage=passage.hit.score / self._best,
             rank=self._rank[id(passage)],
             nearness=(passage.hit.dense_score or 0.0) - self._nearest,

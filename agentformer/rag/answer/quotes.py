@@ -13,6 +13,7 @@ from agentformer.types import Span
 MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
 OMITTED = " … "  # between the lead-in of a list and an item that does not follow it directly
 _ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)
+_FRAGMENT, _NAMES = 80, 8  # code points and words of a fragment that lists names
 _LEADS_IN = (":", "：")
 _CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
@@ -37,9 +38,25 @@ def whole_quote(sentence: Sentence) -> Quote:
         return _with_lead_in(sentence)
     if sentence.text.endswith(_LEADS_IN):
         return Quote(Span(span.start, _end_of_list(sentence)))
+    span = Span(span.start, _end_of_names(sentence))
     if sentence.leads and sentence.before and span.end - sentence.before.span.start <= MAX_QUOTE:
         return Quote(Span(sentence.before.span.start, span.end))
     return Quote(shortened(content, span), _carried(sentence))
+
+
+def _end_of_names(sentence: Sentence) -> int:
+    """Return the end of the sentence, or of the names behind it that it announces ("It has three keys. Home, Help and
+    Stop."): a fragment with a comma, of which most words are capitalised."""
+    content = sentence.passage.content
+    behind = next((span for span in sentence.passage.sentences if span.start >= sentence.span.end), None)
+    if behind is None or behind.end - behind.start > _FRAGMENT or "\n\n" in content[sentence.span.end : behind.start]:
+        return sentence.span.end
+    names = content[behind.start : behind.end]
+    words = [word for word in names.split() if word[:1].isalpha()]
+    capitals = sum(word[0].isupper() for word in words)
+    if "," in names and 1 < len(words) <= _NAMES and capitals * 2 > len(words) and not _ITEM.match(names):
+        return behind.end
+    return sentence.span.end
 
 
 def _with_lead_in(item: Sentence) -> Quote:
