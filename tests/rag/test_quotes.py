@@ -104,7 +104,7 @@ def test_names_come_with_the_sentence_that_announces_them() -> None:
 
 
 def test_captions_and_numbered_headings_are_not_quoted() -> None:
-    text = "4.2 Keys of the office\nThe keys hang in the cupboard.\n\nFigure 3: Keys of the office\n\nTea is at four."
+    text = "4.2 Keys of the office\n\nThe keys hang in the cupboard.\n\nFigure 3: Keys of the office\n\nTea is at four."
     quotes = [sentence.quote for sentence in ranked("Where are the keys of the office?", hit(text, 1))]
     assert quotes == ["The keys hang in the cupboard.", "Tea is at four."]
 
