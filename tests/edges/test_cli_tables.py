@@ -185,7 +185,8 @@ def test_doctor_counts_what_is_left_repaired_and_lost(capsys: pytest.CaptureFixt
     for found, mended, state, more in [(0, 0, "OK", 0), (2, 1, "FOUND", 0), (3, 3, "repaired", 1)]:
         doctor._print_checks([Check("words", "asked", 9, found, mended, ("one", "two")[:found])])
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == f"{state:10}words: asked (9)"
+        assert lines[0].startswith(f"{state:10}words (9 checked") and lines[0].endswith("): asked")
+        assert (f", {found} wrong" in lines[0], f", {mended} repaired" in lines[0]) == (bool(found), bool(mended))
         assert (lines[-1] == f"          and {more} more") is bool(more)
     outcomes = dict.fromkeys(OUTCOMES, 0) | {"model": 2, "extractive": 3}
     cleaner = {"outcomes": outcomes, "queued": 0, "last_error": None}
