@@ -7,6 +7,7 @@ import dataclasses
 from agentformer.records import fields
 from agentformer.records.scopes import effective_salience
 from agentformer.search.newest_facts import latest_first
+from agentformer.search.originals import name_originals
 from agentformer.search.relevance import EntryLanguages, relevant_hits
 from agentformer.types import Decay, Hit, Hits, MemoryBackend, Query
 
@@ -59,6 +60,7 @@ class Recall:
         elif query.mode == "hybrid":
             ranked = above_noise(ranked, self._noise_floor)
         best = latest_first([hit for hit in ranked if hit.score >= query.min_score], languages)[: query.limit]
+        best = name_originals(best, query.text, self._backend.get)
         return hits.with_hits(best) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 
     def _why_nothing(self, query: Query) -> tuple[str, ...]:

@@ -87,7 +87,14 @@ def hit_json(hit: Hit) -> dict[str, Any]:
 
 def memory_hit_json(hit: Hit) -> dict[str, Any]:
     """Return a hit as JSON: the fields of the entry, and the scores of the hit."""
-    return {**entry_to_json(hit.entry), **_scores(hit)}
+    return {**entry_to_json(hit.entry), **_scores(hit), "originals": originals_json(hit)}
+
+
+def originals_json(hit: Hit) -> list[dict[str, Any]]:
+    """Return the originals of a summary that answer the query best, with their places."""
+    return [
+        {**each._asdict(), "at": each.at.isoformat(timespec="seconds") if each.at else None} for each in hit.originals
+    ]
 
 
 def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
@@ -124,7 +131,8 @@ def brief_hit_json(hit: Hit, most: int, *, explain: bool = False) -> dict[str, A
     best match. If `explain` is true, the result shows the ranked lists that contain the hit."""
     votes = {"votes": votes_json(hit)} if explain else {}
     brief = brief_json(hit.entry, _around(hit, most))
-    return {**brief, **_cut(hit.entry, most), "score": round(hit.score, 4), **votes}
+    originals = {"originals": originals_json(hit)} if hit.originals else {}
+    return {**brief, **_cut(hit.entry, most), "score": round(hit.score, 4), **originals, **votes}
 
 
 def votes_json(hit: Hit) -> list[dict[str, Any]]:

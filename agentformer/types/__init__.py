@@ -35,6 +35,7 @@ from agentformer.types.memory import Hit as Hit
 from agentformer.types.memory import Hits as Hits
 from agentformer.types.memory import Link as Link
 from agentformer.types.memory import MemoryEntry as MemoryEntry
+from agentformer.types.memory import Original as Original
 from agentformer.types.memory import Query as Query
 from agentformer.types.memory import Reference as Reference
 from agentformer.types.memory import Scope as Scope

@@ -195,6 +195,15 @@ class Vote(NamedTuple):
     weight: float  # weight of the list in this search, at least 0
 
 
+class Original(NamedTuple):
+    """An archived original of a summary, with its place: the session, the speaker and the time."""
+
+    id: str
+    session_id: str | None
+    speaker: str  # or the role, if the speaker has no name
+    at: datetime | None
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One search result. `score` is in 0..1, and a higher score is better. Scores of different searches cannot be
@@ -208,6 +217,7 @@ class Hit:
     lexical_rank: int | None = None
     span: Span | None = None  # best-matching part of `entry.content`
     votes: tuple[Vote, ...] = ()
+    originals: tuple[Original, ...] = ()  # of a summary: those that answer the query best, best first
 
 
 class Factor(NamedTuple):

@@ -66,8 +66,21 @@ class Entry(_EntryFields):  # type: ignore[misc] # its base is made at run time
     """Anything that is remembered: a fact, a message, a summary, or a passage of a document."""
 
 
+class Original(ResponseModel):
+    """An archived original of a summary, with its place."""
+
+    id: str
+    session_id: str | None
+    speaker: str
+    at: str | None
+
+
 class MemoryHit(Entry, Scores):
     """An entry that a search returned, with its scores."""
+
+    originals: list[Original] = Field(
+        description="The originals of a summary that answer the query best; empty for other entries."
+    )
 
 
 class Factor(ResponseModel):

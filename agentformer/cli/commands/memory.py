@@ -27,6 +27,7 @@ from agentformer.cli.inputs import (
 )
 from agentformer.cli.output import (
     excerpt,
+    moment,
     place_of,
     plural,
     print_entries,
@@ -41,7 +42,7 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.memory.context.plan import Context, ContextReport
 from agentformer.records.entry_json import entry_to_json
 from agentformer.tools.result_json import context_json, factors_json, hit_json, memory_hit_json, reference_json
-from agentformer.types import DOCUMENT_KINDS, TIERS, Decay, Hit, Hits, MemoryEntry, Reference, Scope
+from agentformer.types import DOCUMENT_KINDS, TIERS, Decay, Hit, Hits, MemoryEntry, Original, Reference, Scope
 
 _MESSAGE = ("role", "speaker")
 _FACT_ONLY = ("tier", "kind", "title", "category", "salience")
@@ -327,12 +328,19 @@ def _print_hits(
     print_warnings(hits.warnings)
     for hit, ranks in zip(hits, explain_ranks(hits), strict=True):
         say(f"{hit.score:.3f}  {place_of(hit.entry)}\n       {excerpt(hit.entry.content)}")
+        if hit.originals:
+            say(f"       best originals: {', '.join(map(_original, hit.originals))}")
         if explain:
             say(f"       {ranks}")
     if not hits:
         say(nothing)
     elif explain and hits.factors:
         say(explain_weight(hits.factors))
+
+
+def _original(original: Original) -> str:
+    place = ", ".join(filter(None, (original.speaker, original.session_id, moment(original.at))))
+    return f"{original.id} ({place})"
 
 
 def _contains_task(built: Context, task: str) -> bool:
