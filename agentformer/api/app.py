@@ -14,7 +14,15 @@ from agentformer.access.grant import Grant
 from agentformer.api import docs_page, documents, entries, jobs, memory, server, tools, uploads
 from agentformer.api.auth import Guard
 from agentformer.api.openapi import openapi_document
-from agentformer.api.operations import Operation, Router, Service, ThreadLimit, add_rules
+from agentformer.api.operations import (
+    MAX_BODIES,
+    MAX_WAITING_UPLOADS,
+    Operation,
+    Router,
+    Service,
+    ThreadLimit,
+    add_rules,
+)
 from agentformer.api.response import handle_errors
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
@@ -96,7 +104,20 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
                 settings.threads - 1 if whole else sys.maxsize,  # a host application has its own limits
                 wait_seconds=settings.queue_seconds,
             ),
-            uploads=BoundedSemaphore(settings.max_uploads),
+            uploads=ThreadLimit(
+                settings.max_uploads,
+                wait_seconds=settings.queue_seconds if whole else 0,  # the threads belong to the host application
+                max_waiting=MAX_WAITING_UPLOADS,
+                limit="max_uploads",
+                reason=f"{settings.max_uploads} uploads are in progress",
+            ),
+            bodies=ThreadLimit(
+                MAX_BODIES,
+                wait_seconds=0,
+                max_waiting=0,
+                limit="max_bodies",
+                reason=f"the bodies of {MAX_BODIES} requests are still arriving",
+            ),
             followers=BoundedSemaphore(max(1, settings.threads // 4)),
             readiness=server.ReadinessChecks(af).parts,
             document=_document,

@@ -186,7 +186,7 @@ def _error_statuses(operation: Operation) -> set[int]:
     statuses |= {400, 401, 403} if operation.permission else set()
     statuses |= {404} if "{" in operation.path else set()
     statuses |= {413, 415} if operation.body or operation.form else set()
-    statuses |= {429} if operation.uses_model else set()
+    statuses |= {429} if operation.uses_model or operation.body else set()
     return statuses
 
 

@@ -17,10 +17,12 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from agentformer.access.grant import Grant
 from agentformer.access.permissions import PERMISSIONS, Permission
-from agentformer.api.request import body_of, check_no_query, form_of, query_of
+from agentformer.api.request import body_of, check_no_query, form_of, is_arriving, query_of
 from agentformer.errors import Busy
 from agentformer.factory import AgentFormer
+from agentformer.http.server_timeouts import MAX_SLOW_READERS
 from agentformer.jobs.queue import Jobs
+from agentformer.settings import Settings
 
 View = Callable[..., Any]
 Header = str | Mapping[str, Any]  # a description, or a JSON Schema with one
@@ -29,8 +31,9 @@ Result = TypeVar("Result")
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"})
 MAX_WAITING = 32  # slow requests that wait for a thread; each of them blocks a thread of the server
+MAX_WAITING_UPLOADS = 16  # each of them blocks a thread of the server too
+MAX_BODIES = 24  # requests whose bodies are still arriving when a thread begins to read them
 _RETRY_AFTER = 2  # seconds
-_BUSY = f"Server busy: all worker threads are in use. Retry after {_RETRY_AFTER} s."
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -40,7 +43,8 @@ class Service:
     af: AgentFormer
     jobs: Jobs
     threads: ThreadLimit
-    uploads: threading.BoundedSemaphore  # limits the uploads in progress
+    uploads: ThreadLimit  # limits the uploads in progress
+    bodies: ThreadLimit  # limits the requests whose bodies are still arriving; uploads do not count
     followers: threading.BoundedSemaphore  # limits the clients that follow a job
     readiness: Callable[[], Mapping[str, str]]  # returns the state of each part
     document: Callable[[], dict[str, Any]]  # returns the OpenAPI document of all endpoints
@@ -149,7 +153,8 @@ def _handle(operation: Operation, service: Service, authorize: Callable[[], Gran
         check_no_query()
     with operation.around(service):
         if operation.body is not None:
-            parameters["body"] = body_of(operation.body)
+            with service.bodies.held() if is_arriving() else nullcontext():
+                parameters["body"] = body_of(operation.body)
         if operation.form is not None:
             parameters["form"] = form_of(operation.form)
         view = functools.partial(operation.view, service, **parameters)
@@ -165,19 +170,37 @@ def _refuse_method(methods: Sequence[str], **parameters: str) -> Response:
     return Response(status=204, headers={"Allow": ", ".join(methods)})
 
 
-class ThreadLimit:
-    """A limit on the number of threads that handle slow requests. A slow request waits for a model, uploads files or
-    follows a job.
+def server_threads(settings: Settings) -> int:
+    """Return the number of threads that a server needs, so that a request that is not limited finds a free thread, even
+    if every limit is reached and as many requests as possible wait."""
+    limited = max(1, settings.threads - 1) + settings.max_uploads + MAX_BODIES + MAX_SLOW_READERS
+    return limited + MAX_WAITING + MAX_WAITING_UPLOADS + 1
 
-    A slow request over the limit waits until another slow request ends, for at most `wait_seconds`, in the order in
-    which the requests came. A waiting request blocks a thread too, so at most `MAX_WAITING` requests wait. The server
-    has more threads than `threads` and `MAX_WAITING` together, so that other requests always find a free thread.
-    Thread-safe.
+
+class ThreadLimit:
+    """A limit on the number of threads that handle requests of one sort, such as slow requests, which wait for a model,
+    upload files or follow a job.
+
+    A request over the limit waits until another request of the sort ends, for at most `wait_seconds`, in the order in
+    which the requests came. A waiting request blocks a thread too, so at most `max_waiting` requests wait. The server
+    has more threads than all limits and waiting requests together (`server_threads`), so that other requests always
+    find a free thread. `limit` and `reason` are the name of the limit and the reason in the error. Thread-safe.
     """
 
-    def __init__(self, threads: int, *, wait_seconds: float) -> None:
+    def __init__(
+        self,
+        threads: int,
+        *,
+        wait_seconds: float,
+        max_waiting: int = MAX_WAITING,
+        limit: str = "threads",
+        reason: str = "all worker threads are in use",
+    ) -> None:
         self._threads = max(1, threads)
         self._wait_seconds = wait_seconds
+        self._max_waiting = max_waiting
+        self._limit = limit
+        self._reason = reason
         self._used = 0
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
@@ -206,17 +229,21 @@ class ThreadLimit:
     def _wait(self) -> None:
         """Wait until a thread is free and all requests that came before have got a thread. Raises `Busy`."""
         ticket = object()
-        if len(self._waiting) >= MAX_WAITING:
-            raise Busy("threads", _BUSY, _RETRY_AFTER)
+        if len(self._waiting) >= self._max_waiting:
+            raise self._busy()
         self._waiting.append(ticket)
         try:
             if not self._changed.wait_for(
                 lambda: self._waiting[0] is ticket and self._used < self._threads, self._wait_seconds
             ):
-                raise Busy("threads", _BUSY, _RETRY_AFTER)
+                raise self._busy()
         finally:
             self._waiting.remove(ticket)
             self._changed.notify_all()
+
+    def _busy(self) -> Busy:
+        message = f"Server busy: {self._reason}. Retry after {_RETRY_AFTER} s."
+        return Busy(self._limit, message, _RETRY_AFTER)
 
     def _release(self) -> None:
         with self._changed:

@@ -15,6 +15,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, Unsup
 
 from agentformer.access.grant import Grant
 from agentformer.errors import InvalidInput, TooLarge
+from agentformer.http.server_timeouts import TimedSocket
 from agentformer.settings import Settings
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -115,6 +116,13 @@ def body_of(model: type[Model]) -> Model:
         raise _invalid_input(error, model, "body") from None
     except ValueError:
         raise InvalidInput("body", "is not JSON in UTF-8; encode the body in UTF-8") from None
+
+
+def is_arriving() -> bool:
+    """Return whether reading the body of the current request may have to wait for the client. Only the server gunicorn
+    calls a view before the body of the request has arrived."""
+    connection = request.environ.get("gunicorn.socket")
+    return isinstance(connection, TimedSocket) and not connection.has_body(request.content_length)
 
 
 def query_of(model: type[Model]) -> Model:

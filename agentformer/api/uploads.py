@@ -25,7 +25,7 @@ from agentformer.api.models.documents import Document as DocumentModel
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import BoundedBody, ParameterModel
 from agentformer.api.response import reply
-from agentformer.errors import AgentFormerError, Busy, Conflict, InvalidInput, StoreError, StoreFull, TooLarge
+from agentformer.errors import AgentFormerError, Conflict, InvalidInput, StoreError, StoreFull, TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs, Progress
 from agentformer.jobs.store import Job, Task, any_usable
@@ -87,15 +87,9 @@ def upload_jobs(af: AgentFormer) -> Jobs:
 def _upload_slot(service: Service) -> Iterator[None]:
     """A context in which the current request counts as an upload in progress. The body of the request is read at the
     beginning. Raises `Busy` if too many uploads are in progress."""
-    settings = service.af.settings
-    with nullcontext() if _prefers_job() else service.threads.held():
-        if not service.uploads.acquire(blocking=False):
-            raise Busy("max_uploads", f"Server busy: {settings.max_uploads} uploads are in progress. Retry later.")
-        try:
-            _read_multipart(settings)
-            yield
-        finally:
-            service.uploads.release()
+    with service.uploads.held(), nullcontext() if _prefers_job() else service.threads.held():
+        _read_multipart(service.af.settings)
+        yield
 
 
 @router.route(
@@ -111,7 +105,8 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     """Upload files. Each file becomes a document.
 
     If at least one file is stored as a document, the response is 201, otherwise 422. These responses contain the status
-    and the reason of each file. If the same bytes are stored already under the same name, the file is `unchanged`.
+    and the reason of each file. If the same bytes are stored already under the same name, the file is `unchanged`. But
+    if the request has other metadata, a new version with these metadata replaces the document.
     If an uploaded document of the same name has other bytes, `on_conflict` decides, and `replaced` is the id of the
     replaced document. With `on_conflict=fail`, the response is 409 if all files conflict; this value needs the right to
     read. If files of one request have the same name, all of them are kept, and the names of the further files get
@@ -120,7 +115,7 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     """
     rag, settings = service.af.rag, service.af.settings
     namespace = grant.namespace(form.namespace)
-    metadata = fields.stored_metadata(_json_object("metadata", form.metadata))
+    metadata = fields.stored_metadata(_json_object("metadata", form.metadata)) if form.metadata else None
     files = _files_of_request(settings)
     if form.on_conflict == "fail":
         PERMISSIONS["rag_upload unless stored"].require(grant)
@@ -191,7 +186,7 @@ def _ingest(
 
 
 def _failed(task: Task, name: str, reason: str) -> Document:
-    return Document(name, task.namespace, "failed", reason, metadata=task.metadata)
+    return Document(name, task.namespace, "failed", reason, metadata=task.metadata or {})
 
 
 def _prefers_job() -> bool:
@@ -214,9 +209,7 @@ def _file_name(path: str | None) -> str:
         return ""
 
 
-def _json_object(field: str, text: str | None) -> dict[str, Any]:
-    if not text:
-        return {}
+def _json_object(field: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

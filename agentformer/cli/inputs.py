@@ -129,7 +129,13 @@ def _beginning_with(af: AgentFormer, prefix: str, scope: Scope) -> Iterator[Memo
 
 
 def _shown(entry: MemoryEntry) -> str:
-    return f"{entry.kind}: {' '.join((_name(entry) or entry.content)[:_CANDIDATE].split())}"
+    origin = f", {origin_text(entry.metadata.get('origin', ''))}" if entry.kind == "document" else ""
+    return f"{entry.kind}: {' '.join((_name(entry) or entry.content)[:_CANDIDATE].split())}{origin}"
+
+
+def origin_text(origin: str) -> str:
+    """Return a text about the origin of a document. `origin` is a path, or "" for a document without a path."""
+    return f"from {origin}" if origin else "uploaded without a path"
 
 
 def _name(entry: MemoryEntry) -> str:

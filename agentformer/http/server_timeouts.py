@@ -4,11 +4,13 @@ the body, and for the transfer rate."""
 from __future__ import annotations
 
 import errno
+import math
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +33,12 @@ HTTP_API = ServerTimeouts(headers=10.0, body=30.0, idle=20.0, rate=1024, linger=
 MCP = ServerTimeouts(headers=20.0, body=30.0, idle=20.0, rate=256 * 1024, linger=1.0)
 
 HEAD_BYTES = 64 * 1024  # bytes of the headers of a request; no more is read before a thread is needed
+_PEEK_BYTES = 64 * 1024  # bytes of a body; every socket holds as many
+MAX_SLOW_READERS = 24  # clients of a process that read slowly at the same time; each of them blocks a thread
+_READ_SECONDS = 1.0  # a client that takes no byte for longer reads slowly
+_slow_readers = threading.BoundedSemaphore(MAX_SLOW_READERS)
+_BODY_GRACE_SECONDS = 0.1  # a body that arrives within this time after its headers is not slow
+_POLL_SECONDS = 0.005
 _HEADERS_END = re.compile(rb"\r\n\r\n|(?<!\r)\n")  # all parsers stop at a line that ends with \n without \r
 
 
@@ -70,6 +78,7 @@ class TimedSocket(socket.socket):
     _buffer: bytearray  # received, but not yet returned by `recv`
     _reading: TimeBudget | None  # None until the headers are read
     _ended = False
+    _received = 0  # bytes of the body that `recv` had returned when the headers were complete
 
     @classmethod
     def replacing(cls, plain: socket.socket) -> TimedSocket:
@@ -111,9 +120,31 @@ class TimedSocket(socket.socket):
         self._buffer.clear()
         return data
 
-    def expect_body(self) -> None:
-        """Start to count the time for the body of the request. Call this method when the headers are complete."""
+    def expect_body(self, received: int = 0) -> None:
+        """Start to count the time for the body of the request. Call this method when the headers are complete.
+        `received` is the number of bytes after the headers that `recv` has returned already."""
+        self._received = received
         self._reading = TimeBudget(HTTP_API.body, HTTP_API)
+
+    def has_body(self, size: int | None) -> bool:
+        """Return whether a body of `size` bytes has arrived completely. Many clients send the body just after the
+        headers, so wait a short time for the body. Return False at once for a long body, and for a body of unknown size
+        (None). Call this method before the body is read."""
+        if size is None:
+            return False
+        missing = size - self._received - len(self._buffer)
+        if missing <= 0 or missing > _PEEK_BYTES:
+            return missing <= 0
+        deadline = time.monotonic() + _BODY_GRACE_SECONDS
+        while not (arrived := self._holds(missing)) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return arrived
+
+    def _holds(self, size: int) -> bool:
+        try:
+            return len(super().recv(size, socket.MSG_PEEK | socket.MSG_DONTWAIT)) >= size
+        except OSError:
+            return False
 
     def end_writing(self) -> bool:
         """Tell the client that no more bytes will be sent. Return False if the connection is already closed. If the
@@ -165,18 +196,24 @@ class TimedSocket(socket.socket):
         return data
 
     def sendall(self, data: Any, flags: int = 0, /) -> None:
-        """Send all bytes of `data` to the client. Raise `BrokenPipeError` if the client reads too slowly or if the
-        connection is broken."""
+        """Send all bytes of `data` to the client. Raise `BrokenPipeError` if the client reads too slowly, if too many
+        other clients read slowly at the same time, or if the connection is broken."""
         if self.gettimeout() is not None:
             return super().sendall(data, flags)
         rest = memoryview(data).cast("B")
-        while rest:
-            try:
-                with self._counting(self._writing) as sent:
-                    sent.append(super().send(rest, flags))
-            except TimeoutError:
-                raise BrokenPipeError(errno.EPIPE, "the client reads too slowly") from None
-            rest = rest[sent[0] :]
+        with ExitStack() as held:
+            seconds = _READ_SECONDS
+            while rest:
+                try:
+                    with self._counting(self._writing, seconds) as sent:
+                        sent.append(super().send(rest, flags))
+                except TimeoutError:
+                    if seconds == math.inf or not _slow_readers.acquire(blocking=False):
+                        raise BrokenPipeError(errno.EPIPE, "the client reads too slowly") from None
+                    held.callback(_slow_readers.release)
+                    seconds = math.inf
+                else:
+                    rest = rest[sent[0] :]
         return None
 
     def _receive_now(self, size: int) -> bytes:
@@ -196,13 +233,13 @@ class TimedSocket(socket.socket):
         return self._complete
 
     @contextmanager
-    def _counting(self, budget: TimeBudget) -> Iterator[list[int]]:
+    def _counting(self, budget: TimeBudget, most: float = math.inf) -> Iterator[list[int]]:
         """Measure the time of the `with` block and subtract it from `budget`. The block appends the number of
-        transferred bytes to the yielded list. Raise `TimeoutError` if no time is left."""
+        transferred bytes to the yielded list. Raise `TimeoutError` if no time is left, or after `most` seconds."""
         transferred: list[int] = []
         if not budget.left:
             raise TimeoutError
-        self.settimeout(budget.left)
+        self.settimeout(min(budget.left, most))
         started = time.monotonic()
         try:
             yield transferred

@@ -29,7 +29,7 @@ _SCHEMA = """
         id TEXT PRIMARY KEY,
         namespace TEXT NOT NULL,
         names TEXT NOT NULL,            -- JSON list
-        metadata TEXT NOT NULL,         -- JSON object
+        metadata TEXT NOT NULL,         -- JSON object or null
         state TEXT NOT NULL,
         created_at INTEGER NOT NULL,    -- microseconds, UTC
         updated_at INTEGER NOT NULL,
@@ -49,13 +49,13 @@ _ADDED_COLUMNS = {  # name -> definition
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An upload request: the namespace, the file names, and the metadata that the client sent. `on_conflict` says what
-    to do if a document of the same name has other content: `replace`, `keep-both` or `fail`. `key_id` is the id of the
-    key of the request, or "" without a key."""
+    """An upload request: the namespace, the file names, and the metadata that the client sent, or None if it sent none.
+    `on_conflict` says what to do if a document of the same name has other content: `replace`, `keep-both` or `fail`.
+    `key_id` is the id of the key of the request, or "" without a key."""
 
     namespace: str
     names: tuple[str, ...]
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, Any] | None
     on_conflict: Literal["replace", "keep-both", "fail"] = "replace"
     key_id: str = ""
 
@@ -357,7 +357,7 @@ def _job(row: sqlite3.Row) -> Job:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value if isinstance(value, (list, tuple)) else dict(value))
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value)
 
 
 def _not_found(job_id: str) -> NotFound:

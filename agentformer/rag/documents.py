@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 FORMER_KEPT = " (the former version of the document is kept)"  # added to the reason of an unusable new version
+METADATA_REPLACED = "the metadata were replaced"  # the reason if an upload has new metadata for stored bytes
 log = logging.getLogger("agentformer")
 
 _UPLOAD = ".upload-"  # the beginning of the names of uploads, which are file names of locks

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import PurePath
 
 from agentformer.embedders import estimated_spans
 from agentformer.errors import DocumentError, EmbedderError, EmbedderUnavailable, EncryptedDocument
 from agentformer.index.embedding.windows import WindowEmbedder
 from agentformer.rag.chunks import CountTokens, cut
-from agentformer.rag.documents import FORMER_KEPT, Document, Originals, document_of
+from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document, Originals, document_of
 from agentformer.rag.uploads import Placement
 from agentformer.readers import ReadLimits, read
 from agentformer.text.languages import detect_language
@@ -81,6 +81,18 @@ class IngestPipeline:
             return dataclasses.replace(document, status="pending")
         return dataclasses.replace(document, status="ready", reason=text.reason)
 
+    def store_metadata(self, data: bytes, placement: Placement, parts: Iterable[MemoryEntry]) -> Document:
+        """Store a new version of the document `placement.same` in one transaction, and return the new version. The new
+        version has the metadata of the upload, and copies of `parts`, the stored pages and chunks. So nothing is read
+        or embedded again. Raises `Conflict` and `StoreError` like `store`."""
+        assert placement.same is not None
+        entries = _copies(placement.same, parts, placement.document)
+        with self.originals.storing(entries[:1], [data]):
+            self.backend.store(entries, replacing=placement.replacing, check=placement.check)
+        document = document_of(entries[0])
+        reason = f"{METADATA_REPLACED}; {document.reason}" if document.reason else METADATA_REPLACED
+        return dataclasses.replace(document, reason=reason, replaced=placement.replaced)
+
     def _store_unusable(self, text: DocumentText, placement: Placement) -> Document:
         """Store an entry for a file without usable text, and return the document. If a former version is usable,
         nothing is stored."""
@@ -134,6 +146,30 @@ def document_entries(
         for chunk in chunks
     ]
     return [root, *page_entries, *chunk_entries]
+
+
+def _copies(same: MemoryEntry, parts: Iterable[MemoryEntry], upload: Document) -> list[MemoryEntry]:
+    """Return copies of the entry of a document and of its parts, with new ids and with the metadata of the upload. A
+    version that an older agentformer stored without an origin gets the origin of the upload."""
+    language = same.metadata.get("language", "")
+    origin = {"origin": upload.origin, "root": upload.root} if upload.origin else {}
+    metadata = {**origin, **same.metadata, "given": {**upload.metadata}}
+    root = dataclasses.replace(same, id=new_id(), metadata=metadata, updated_at=None, version=1)
+    copies = [root]
+    for part in parts:
+        assert part.source is not None  # it is a part of a document
+        copy = dataclasses.replace(
+            part,
+            id=new_id(),
+            parent_id=root.id,
+            source=dataclasses.replace(part.source, document_id=root.id),
+            updated_at=None,
+            version=1,
+        )
+        if part.kind == "chunk":
+            copy = dataclasses.replace(copy, metadata={"language": language, **upload.metadata})
+        copies.append(copy)
+    return copies
 
 
 def _beginning(text: DocumentText) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.rag.documents import Document
+from agentformer.records.scopes import json_equal
 from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Scope, StoreCheck
 
 OnConflict = Literal["replace", "keep-both", "fail"]
@@ -40,14 +41,15 @@ class Origin:
 class Placement:
     """The decision about an upload. `document` has the name and the origin under which the new document is stored.
     `former` contains the stored documents that the new document replaces: normally one or none. If `same` is not None,
-    the document `same` is stored with the same bytes already, and no new document is stored. `check`, for
-    `MemoryBackend.store`, raises `Conflict` if another caller has changed the documents that the decision depends
-    on."""
+    the document `same` is stored with the same bytes already, and the file is not read again. If `new_metadata` is also
+    True, the metadata of the upload replace the metadata of `same`. `check`, for `MemoryBackend.store`, raises
+    `Conflict` if another caller has changed the documents that the decision depends on."""
 
     document: Document
     former: tuple[MemoryEntry, ...]
     same: MemoryEntry | None
     check: StoreCheck
+    new_metadata: bool = False
 
     @property
     def replaced(self) -> str:
@@ -77,12 +79,15 @@ def unchanged(seen: Sequence[tuple[Scope, Collection[str]]]) -> StoreCheck:
     return check
 
 
-def place(backend: MemoryBackend, document: Document, on_conflict: OnConflict) -> Placement:
+def place(
+    backend: MemoryBackend, document: Document, on_conflict: OnConflict, *, given_metadata: bool = False
+) -> Placement:
     """Decide which stored document an upload replaces, and under which name the new document is stored.
 
     A document with an origin is identified by the path of the origin. A document without an origin is identified by its
-    name among the documents without an origin. Raises `Conflict` if `on_conflict` is `fail` and the stored document has
-    other bytes.
+    name among the documents without an origin. `given_metadata` says that the caller has given the metadata of
+    `document`. Raises `Conflict` if `on_conflict` is `fail` and the stored document has other bytes or other metadata
+    than the given ones.
     """
     stored = _Stored(backend, document)
     own = stored.of_origin() if document.origin else stored.of_name(document.name)
@@ -101,7 +106,17 @@ def place(backend: MemoryBackend, document: Document, on_conflict: OnConflict) -
     elif document.origin and same is None:
         name = own[0].metadata["name"] if own else stored.free_name()  # a new version keeps the name
         document = dataclasses.replace(document, name=name)
-    return Placement(document, () if same else tuple(own), same, unchanged(stored.seen))
+    check = unchanged(stored.seen)
+    if same is None:
+        return Placement(document, tuple(own), None, check)
+    if not given_metadata or json_equal(same.metadata["given"], {**document.metadata}):
+        return Placement(document, (), same, check)
+    if on_conflict == "fail":
+        raise Conflict(
+            f"the document {same.content[:200]!r} ({same.id}) is stored with other metadata; "
+            "upload with on_conflict=replace, or upload without metadata"
+        )
+    return Placement(document, (same,), same, check, new_metadata=True)
 
 
 def with_origin(backend: MemoryBackend, same: MemoryEntry, document: Document) -> MemoryEntry:

@@ -13,7 +13,7 @@ from pydantic import AliasChoices, Field
 from agentformer.access.grant import Grant
 from agentformer.access.permissions import PERMISSIONS
 from agentformer.errors import InvalidInput
-from agentformer.rag.documents import FORMER_KEPT, Document
+from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document
 from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
@@ -135,10 +135,10 @@ def upload_json(
 ) -> dict[str, Any]:
     """Return an uploaded document as JSON. A caller without the right to read gets only the name and metadata that this
     caller has sent, because this caller must not learn whether another caller has stored the document earlier. For the
-    same reason, an `unchanged` file is read and embedded again, and the result is that of a new document."""
+    same reason, a file that is stored already is read and embedded again, and the result is that of a new document."""
     if grant.may("read"):
         return document_json(document)
-    if document.unchanged:
+    if document.unchanged or document.reason.startswith(METADATA_REPLACED):
         document = rag.rehearse(document, password)
     reason = document.reason.removesuffix(FORMER_KEPT)
     own = Document(name, document.namespace, document.status, reason, metadata=metadata or {})

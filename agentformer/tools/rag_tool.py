@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.documents import Document, KeyedLock, Originals, document_of, page_of
+from agentformer.rag.documents import METADATA_REPLACED, Document, KeyedLock, Originals, document_of, page_of
 from agentformer.rag.uploads import (
     OnConflict,
     Origin,
@@ -106,33 +107,46 @@ class RAGTool:
         has this name, folders of the path are put before the name.
 
         If the document of this path or name has the same bytes, nothing is stored: the result is the stored document,
-        with its own name and metadata, and with `unchanged` set to True. A missing original file is stored again. If
-        the document of this path or name has other bytes, `on_conflict` decides: `replace` replaces this former version
-        in one step, and the result has its id in `replaced`; `keep-both` stores the file under a new name such as
-        `report (2).pdf`; `fail` raises `Conflict`. Equal bytes from two paths, or under two names, are two documents.
+        with its own name and metadata, and with `unchanged` set to True. A missing original file is stored again. But
+        if `metadata` is given and differs from the stored metadata, a new version with this metadata replaces the
+        document, and the `reason` says so. Nothing is read or embedded again.
+
+        If the document of this path or name has other bytes, `on_conflict` decides: `replace` replaces this former
+        version in one step, and the result has its id in `replaced`; `keep-both` stores the file under a new name such
+        as `report (2).pdf`; `fail` raises `Conflict`, for other metadata too. Equal bytes from two paths, or under two
+        names, are two documents.
 
         Problems of the content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a
         path that is not a readable file.
         """
-        namespace, metadata = fields.name("namespace", namespace), fields.stored_metadata(metadata)
+        namespace, stored = fields.name("namespace", namespace), fields.stored_metadata(metadata)
         on_conflict = checked_on_conflict(on_conflict)
         data, document = read_upload(file, name, origin, self._max_file_bytes)
-        document = dataclasses.replace(document, namespace=namespace, metadata=metadata)
+        document = dataclasses.replace(document, namespace=namespace, metadata=stored)
+        choose = functools.partial(place, self._backend, document, on_conflict, given_metadata=metadata is not None)
         with self._uploads.hold((namespace, document.sha256)):  # uploads of the same bytes at once are `unchanged`
-            return self._with_state(self._upload(data, document, on_conflict, password, progress))
+            return self._with_state(self._upload(data, document, choose, password, progress))
 
     def _upload(
-        self, data: bytes, document: Document, on_conflict: OnConflict, password: str | None, progress: Progress | None
+        self,
+        data: bytes,
+        document: Document,
+        choose: Callable[[], Placement],
+        password: str | None,
+        progress: Progress | None,
     ) -> Document:
-        """Store the document, or find out that its bytes are stored already. If another process changes a document that
-        the decision depends on, decide again."""
+        """Store the document, or find out that its bytes are stored already. `choose` returns the placement of the
+        document. If another process changes a document that the placement depends on, choose again."""
         text = None
         for _ in range(_ATTEMPTS):
-            placement = place(self._backend, document, on_conflict)
+            placement = choose()
             try:
-                if placement.same:
+                if placement.same and not placement.new_metadata:
                     return self._unchanged(data, document, placement.same)
                 pipeline = self._ingest()
+                if placement.same:
+                    parts = Scope(document.namespace, document_id=placement.same.id, include_archived=True)
+                    return pipeline.store_metadata(data, placement, all_entries(self._backend, parts))
                 text = text or pipeline.read(data, document.name, password)
                 return pipeline.store(data, text, placement, progress)
             except Conflict:
@@ -256,7 +270,8 @@ class RAGTool:
         `pending`."""
         if document.status != "ready" or not self._backend.pending(Scope(document.namespace, document_id=document.id)):
             return document
-        return dataclasses.replace(document, status="pending", reason=_PENDING)
+        replaced = f"{METADATA_REPLACED}; " if document.reason.startswith(METADATA_REPLACED) else ""
+        return dataclasses.replace(document, status="pending", reason=f"{replaced}{_PENDING}")
 
     def _page(self, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
         after = fields.text("after", after, fields.MAX_NAME)

@@ -69,18 +69,18 @@ def test_a_request_that_waits_in_vain_leaves_the_queue() -> None:
     limit.held().close()
 
 
-def test_only_so_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_requests_wait() -> None:
     """The server has a thread for each of them, and one more for requests that need no model."""
-    monkeypatch.setattr("agentformer.api.operations.MAX_WAITING", 2)
-    limit = ThreadLimit(1, wait_seconds=30)
+    limit = ThreadLimit(1, wait_seconds=30, max_waiting=2, limit="max_uploads", reason="an upload is in progress")
     held = limit.held()
     threads = [threading.Thread(target=lambda: limit.held().close()) for _ in range(2)]
     for thread in threads:
         thread.start()
     while len(limit._waiting) < 2:
         time.sleep(0.001)
-    with pytest.raises(Busy):
+    with pytest.raises(Busy, match=r"Server busy: an upload is in progress\.") as refused:
         limit.held()
+    assert (refused.value.limit, refused.value.retry_after) == ("max_uploads", 2)
     held.close()
     for thread in threads:
         thread.join(30)

@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
+import flask
+
 from agentformer.api import create_app, init_app
 from agentformer.api import uploads as models
 from agentformer.api.app import close_app
@@ -170,6 +172,28 @@ def test_a_replacement_is_reported_and_can_be_refused_or_avoided(client: Any) ->
     assert upload(client, boats, on_conflict="perhaps").status_code == 400
 
 
+@pytest.mark.parametrize("headers", [{}, {"Prefer": "respond-async"}], ids=["at once", "job"])
+def test_metadata_of_unchanged_bytes_are_replaced_if_they_are_sent(client: Any, headers: dict[str, str]) -> None:
+    def told(**form: str) -> Any:
+        data = {"file": (io.BytesIO(KEYS), "a.txt"), **form}
+        answer = client.post("/api/rag/upload", data=data, headers=headers)
+        while "documents" in answer.json and answer.json.get("state") in ("queued", "running"):
+            answer = client.get(f"/api/jobs/{answer.json['id']}")
+        return answer.json["documents"][0]
+
+    old = told(metadata='{"site": "north"}')
+    for form in ({}, {"metadata": ""}, {"metadata": '{"site": "north"}'}):
+        same = told(**form)
+        assert (same["id"], same["unchanged"], same["metadata"]) == (old["id"], True, {"site": "north"})
+    new = told(metadata='{"site": "south"}')
+    assert (new["replaced"], new["metadata"], new["reason"]) == (
+        old["id"],
+        {"site": "south"},
+        "the metadata were replaced",
+    )
+    assert told(metadata="{}")["metadata"] == {} and listed(client) == ["a.txt"]
+
+
 @pytest.mark.process
 def test_concurrent_uploads_of_the_same_bytes_are_one_document(app: Any) -> None:
     go = threading.Barrier(4)
@@ -283,7 +307,6 @@ def test_too_large_fields_have_their_own_limit(client: Any, more: dict[str, Any]
 
 
 def test_a_body_read_by_the_host_application_has_the_same_limits(tmp_path: Path) -> None:
-    flask = pytest.importorskip("flask")
     ours = make_app(tmp_path, max_upload_files=3)
     host = flask.Flask("host")
     host.before_request(lambda: (flask.request.form, None)[1])
@@ -294,9 +317,14 @@ def test_a_body_read_by_the_host_application_has_the_same_limits(tmp_path: Path)
     close_app(ours)
 
 
-def test_too_many_concurrent_uploads_are_429_with_retry_after(tmp_path: Path) -> None:
-    app = make_app(tmp_path, max_uploads=1)
-    client, began, go = app.test_client(), threading.Event(), threading.Event()
+@pytest.mark.parametrize("in_host", [False, True])
+def test_too_many_concurrent_uploads_are_429_with_retry_after(tmp_path: Path, in_host: bool) -> None:
+    """In a host application, a further upload does not wait, because the threads are not ours."""
+    app = make_app(tmp_path, max_uploads=1, queue_seconds=10_000 if in_host else 0.01)
+    host = flask.Flask("host") if in_host else app
+    if in_host:
+        init_app(host, app.extensions["agentformer"])
+    client, began, go = host.test_client(), threading.Event(), threading.Event()
 
     class Slow(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -312,7 +340,7 @@ def test_too_many_concurrent_uploads_are_429_with_retry_after(tmp_path: Path) ->
     body = part("slow.txt") + b"--x--\r\n"
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(
-            app.test_client().post,
+            host.test_client().post,
             "/api/rag/upload",
             input_stream=Slow(body),
             content_type=FORM,
@@ -325,6 +353,7 @@ def test_too_many_concurrent_uploads_are_429_with_retry_after(tmp_path: Path) ->
         go.set()
         assert slow.result().status_code == 201
     assert upload(client, (KEYS + b"!", "keys.txt")).status_code == 201
+    close_app(host)
     close_app(app)
 
 
@@ -343,7 +372,6 @@ def test_an_interrupted_upload_stores_nothing_and_frees_its_slot(tmp_path: Path)
 
 
 def test_a_host_application_without_a_limit_uses_ours(tmp_path: Path) -> None:
-    flask = pytest.importorskip("flask")
     ours = make_app(tmp_path, max_file_bytes=1000)
     host = flask.Flask("host")
     init_app(host, ours.extensions["agentformer"], url_prefix="/memory")
@@ -387,7 +415,7 @@ def test_a_write_only_key_learns_nothing_of_existing_documents(shared: Mounted) 
         }
     for asking in (grant("read", "write"), grant("admin")):
         seen = sent(shared, KEYS, name, asking).json["documents"][0]
-        assert (seen["name"], seen["metadata"], seen["unchanged"]) == (name, {"case": "4711"}, True)
+        assert (seen["name"], seen["metadata"], seen["unchanged"]) == (name, {"mine": 1}, True)
         broken = sent(shared, zeros, name, asking).json["documents"][0]
         assert "the former version" in broken["reason"]
     replacing = sent(shared, KEYS + b" And the doors.", name).json["documents"][0]
@@ -403,7 +431,7 @@ def test_the_upload_tool_shows_a_write_only_key_no_more(shared: Mounted) -> None
     there, new = told("Mergers 2027.md"), told("guess.md")
     assert (there["id"], there["metadata"], there["unchanged"]) == ("", {"mine": 1}, False)
     assert {key for key in there if there[key] != new[key]} == {"name"}
-    assert told("Mergers 2027.md", grant("read", "write"))["metadata"] == {"case": "4711"}
+    assert told("Mergers 2027.md", grant("read", "write"))["metadata"] == {"mine": 1}
 
 
 @pytest.mark.process

@@ -164,6 +164,79 @@ def test_slow_clients_do_not_keep_others_out(serve: Serve) -> None:
         connection.close()
 
 
+JSON = "application/json"
+
+
+def test_uploads_over_the_limit_wait_and_leave_threads_to_others(serve: Serve) -> None:
+    running = serve("--threads", "1", before=STUBBORN, AGENTFORMER_MAX_UPLOADS="1")
+    bodies = [form_of(f"{number}.txt", f"Tea at {number}.") for number in range(18)]
+    sending = []
+    for body in bodies:
+        sending.append(running.connect())
+        sending[-1].sendall(head_of("/api/rag/upload", len(body)) + body[:-1])
+    arrived = [running.connect() for _ in range(17)]  # more than uploads may wait
+    for connection in arrived:
+        connection.sendall(head_of("/api/rag/upload", len(bodies[0])) + bodies[0])
+    assert running.ask("GET", "/healthz")[0] == 200
+    assert running.post("/api/memory/search", text="tea", mode="lexical")[0] == 200
+    for connection, body in zip(sending, bodies, strict=True):
+        connection.sendall(body[-1:])
+    answers = [answer_on(connection) for connection in sending + arrived]
+    refused = [told["limit"] for status, told in answers if status == 429]
+    assert refused == ["max_uploads"] * 18  # of 35 uploads, one runs and 16 wait
+    assert [status for status, told in answers if status != 429] == [201] * 17
+    assert len(running.documents()) in range(1, 18)
+    for connection in sending + arrived:
+        connection.close()
+
+
+def test_slow_bodies_leave_threads_to_others(serve: Serve) -> None:
+    running = serve("--threads", "1", before=STUBBORN)
+    body = json.dumps({"text": "tea", "mode": "lexical"}).encode()
+    slow = [running.connect() for _ in range(100)]
+    for number, connection in enumerate(slow):
+        head = head_of("/api/memory/search", len(body), JSON)
+        if number % 2:
+            length, chunk = b"Content-Length: %d" % len(body), b"%x\r\n" % len(body)
+            head = head.replace(length, b"Transfer-Encoding: chunked") + chunk
+        connection.sendall(head + body[:-1])
+    assert running.ask("GET", "/healthz")[0] == 200
+    assert running.ask("GET", "/api/rag/documents")[0] == 200
+    assert running.upload("a.txt", "Tea at four.")[0] == 201
+    for _ in range(20):  # a body that has arrived needs no place
+        with running.connect() as connection:
+            connection.sendall(head_of("/api/memory/search", len(body), JSON) + body)
+            assert answer_on(connection)[0] == 200
+    for number, connection in enumerate(slow):
+        connection.sendall(body[-1:] + (b"\r\n0\r\n\r\n" if number % 2 else b""))
+    answers = [answer_on(connection) for connection in slow]
+    assert [status for status, _ in answers].count(200) == 24
+    assert [told["limit"] for status, told in answers if status != 200] == ["max_bodies"] * 76
+    for connection in slow:
+        connection.close()
+    assert running.end() == 0
+    assert "Traceback" not in running.told()
+
+
+def test_clients_that_do_not_read_leave_threads_to_others(serve: Serve) -> None:
+    running = serve("--threads", "1", before=STUBBORN)
+    status, told = running.upload("long.txt", "Tea at four." + "\n" * 8_000_000)
+    assert status == 201
+    request = (
+        f"GET /api/rag/documents/{told['documents'][0]['id']}/content HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    )
+    deaf = [running.connect() for _ in range(150)]
+    for connection in deaf:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(request)
+    assert running.ask("GET", "/healthz")[0] == 200
+    assert running.upload("a.txt", "Tea at five.")[0] == 201
+    for connection in deaf:
+        connection.close()
+    assert running.end() == 0
+    assert "Traceback" not in running.told()
+
+
 PARTIAL = {
     "a first request": b"G",
     "headers without an end": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 5000,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -60,6 +61,57 @@ def test_a_budget_shrinks_with_time_and_grows_with_bytes() -> None:
 def test_the_limits_of_both_servers() -> None:
     assert ServerTimeouts(headers=10, body=30, idle=20, rate=1024, linger=2) == HTTP_API
     assert ServerTimeouts(headers=20, body=30, idle=20, rate=256 * 1024, linger=1) == MCP
+
+
+def test_a_body_has_arrived_wherever_its_bytes_are(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_timeouts, "_BODY_GRACE_SECONDS", 0.01)
+    server, client = pair
+    client.sendall(HEAD + b"1234")
+    read_headers(server)
+    assert server.recv(len(HEAD) + 1) == HEAD + b"1"
+    server.expect_body(1)
+    assert [server.has_body(size) for size in (0, 4, 5, 100_000, None)] == [True, True, False, False, False]
+    client.sendall(b"5678")
+    assert [server.has_body(size) for size in (8, 9)] == [True, False]
+    assert server.recv(100) + server.recv(100) == b"2345678"  # nothing was taken
+
+
+def test_a_body_that_comes_just_after_its_headers_has_arrived(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_timeouts, "_BODY_GRACE_SECONDS", 30.0)
+    server, client = pair
+    client.sendall(HEAD)
+    read_headers(server)
+    server.recv(len(HEAD))
+    sending = threading.Timer(0.02, client.sendall, (b"12",))
+    sending.start()
+    assert server.has_body(2)
+    sending.join()
+    client.close()
+    monkeypatch.setattr(server_timeouts, "_BODY_GRACE_SECONDS", 0.0)
+    assert not server.has_body(3)
+
+
+def test_only_so_many_clients_may_read_slowly(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_timeouts, "_READ_SECONDS", 0.01)
+    monkeypatch.setattr(server_timeouts, "_slow_readers", places := threading.BoundedSemaphore(1))
+    server, client = pair
+    server._writing = TimeBudget(30.0, HTTP_API)
+    received: list[int] = []
+
+    def read() -> None:
+        while sum(received) < 5_000_000 and (data := client.recv(1_000_000)):
+            received.append(len(data))
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(server.sendall, b"x" * 5_000_000)
+        while places.acquire(blocking=False):  # until the client counts as slow
+            places.release()
+        read()
+        sending.result(30)
+    assert sum(received) == 5_000_000 and places.acquire(blocking=False)  # the place is free again, and taken here
+    with pytest.raises(BrokenPipeError, match="too slowly"):
+        server.sendall(b"x" * 50_000_000)
+    places.release()
 
 
 def test_headers_are_complete_after_a_blank_line_in_any_pieces(pair: Pair) -> None:

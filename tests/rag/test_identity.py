@@ -138,6 +138,38 @@ def test_a_document_of_an_older_version_adopts_the_path_of_the_same_bytes(
     assert af.rag.upload(path).replaced == old.id
 
 
+def test_given_metadata_replace_those_of_a_document_with_the_same_bytes(
+    af: agentformer.AgentFormer, tmp_path: Path
+) -> None:
+    """Nothing is read or embedded again, and the parts of the document have the new metadata too."""
+    path = write(tmp_path / "rules.txt", "Boats are lifted in October.\n\n" + "The caretaker keeps the keys. " * 300)
+    old = af.rag.upload(path, metadata={"site": "north", "year": 2026})
+    for metadata in (None, {"year": 2026, "site": "north"}):
+        same = af.rag.upload(path, metadata=metadata)
+        assert (same.id, same.unchanged, same.reason, dict(same.metadata)) == (old.id, True, "", dict(old.metadata))
+    with pytest.raises(Conflict, match="other metadata"):
+        af.rag.upload(path, metadata={"site": "south"}, on_conflict="fail")
+
+    def parts(document_id: str) -> list[tuple[Any, ...]]:
+        chunks, pages = af.rag.chunks(document_id), af.rag.pages(document_id)
+        return [*pages, *((c.content, c.context, c.title, c.created_at, c.source and c.source.start) for c in chunks)]
+
+    before, calls = parts(old.id), af.usage()
+    new = af.rag.upload(path, metadata={"site": "south"})
+    assert (new.replaced, new.unchanged, new.reason) == (old.id, False, "the metadata were replaced")
+    assert (new.status, dict(new.metadata), new.name, new.origin) == ("ready", {"site": "south"}, old.name, old.origin)
+    assert [document.id for document in af.rag.documents()] == [new.id] and parts(new.id) == before
+    assert af.usage() == calls and len(before) > 3
+    assert {*(chunk.metadata.get("site") for chunk in af.rag.chunks(new.id))} == {"south"}
+    assert not any("year" in chunk.metadata for chunk in af.rag.chunks(new.id))
+    question = "When are boats lifted?"
+    assert af.rag.query(question, filters={"site": "south"}).citations[0].document_id == new.id
+    assert not af.rag.query(question, filters={"site": "north"}).hits
+    assert af.rag.original(new.id) == path.read_bytes()
+    assert dict(af.rag.upload(path, metadata={}).metadata) == {}
+    assert not any(check.found for check in af.backend.verify())
+
+
 def test_ingesting_again_keeps_the_identity(af: agentformer.AgentFormer, tmp_path: Path) -> None:
     path = write(tmp_path / "docs/a.txt", "The text of a file.")
     first = af.rag.upload(path, origin=Origin.of_file(path, path.parent))
@@ -296,6 +328,35 @@ def test_the_command_keeps_files_of_two_folders_and_reports_replacements(tmp_pat
     assert sorted(d["name"] for d in listed) == ["p1/README.md", "p2/README.md"]
 
 
+def test_documents_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    path = write(tmp_path / "gate.txt", "The gate is open.")
+    with connect(tmp_path) as af:
+        from_path = af.rag.upload(path)
+        uploaded = af.rag.upload(b"The gate is closed.", name="gate.txt")
+        af.rag.upload(b"Herons stand.", name="herons.txt")
+    origins = {from_path.id: f"from {from_path.origin}", uploaded.id: "uploaded without a path"}
+    lines = command(tmp_path, "list").splitlines()
+    for document_id, origin in origins.items():
+        (line,) = [line for line in lines if document_id in line]
+        assert f"gate.txt ({origin})" in line
+    assert not any("herons.txt (" in line for line in lines)
+    for arguments in (["remove", "gate.txt"], ["ask", "Is the gate open?", "--document", "gate.txt"]):
+        refused = command(tmp_path, *arguments, code=2)
+        for document_id, origin in origins.items():
+            assert f"{document_id} (document: gate.txt, {origin})" in refused
+    assert "removed 1" in command(tmp_path, "remove", uploaded.id)
+    assert "gate.txt (" not in command(tmp_path, "list")
+    assert "is open" in command(tmp_path, "ask", "Is the gate open?", "--document", "gate.txt")
+
+
+def test_the_command_replaces_metadata_of_a_file_that_has_not_changed(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "gate.txt", "The gate is open."))
+    command(tmp_path, "ingest", path, "--metadata", '{"site": "north"}')
+    assert "unchanged" in command(tmp_path, "ingest", path)
+    assert "(the metadata were replaced)" in command(tmp_path, "ingest", path, "--metadata", '{"site": "south"}')
+    assert "is open" in command(tmp_path, "ask", "Is the gate open?", "--where", "site=south")
+
+
 def test_remove_and_forget_take_names_and_beginnings_of_ids(tmp_path: Path) -> None:
     with connect(tmp_path) as af:
         af.rag.upload(b"The first text.", name="a.txt")
@@ -303,11 +364,11 @@ def test_remove_and_forget_take_names_and_beginnings_of_ids(tmp_path: Path) -> N
         third = af.rag.upload(b"The third text.", name="c.txt")
         fact = af.memory.store("Marmots whistle.", title="Marmots")
         other = af.memory.store("Herons stand.")
-    assert "matches several" in command(tmp_path, "remove", "a.txt", second.id[:4], code=2)
+    assert "give one id" in command(tmp_path, "remove", "a.txt", second.id[:4], code=2)
     assert "there is no document" in command(tmp_path, "remove", "a.txt", "nothing", code=2)
     assert "removed 2" in command(tmp_path, "remove", "a.txt", second.id[:-1], "a.txt")
     assert "there is no document" in command(tmp_path, "remove", "Marmots", code=2)
-    assert "matches several" in command(tmp_path, "forget", fact.id[:4], code=2)
+    assert "give one id" in command(tmp_path, "forget", fact.id[:4], code=2)
     assert "agentformer remove" in command(tmp_path, "forget", "c.txt", code=2)
     assert "entries deleted: 2" in command(tmp_path, "forget", "Marmots", other.id[:-1])
     with connect(tmp_path) as af:

@@ -39,7 +39,7 @@ from agentformer import errors
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import log_requests_to
-from agentformer.api.operations import MAX_WAITING
+from agentformer.api.operations import server_threads
 from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.errors import AgentFormerError
@@ -132,7 +132,7 @@ class _Application(BaseApplication):  # type: ignore[misc]
         for name, value in {
             "bind": f"fd://{self._listener}",
             "workers": self.settings.workers,
-            "threads": self.settings.threads + MAX_WAITING,
+            "threads": server_threads(self.settings),
             "worker_class": _Worker,
             "timeout": _WORKER_TIMEOUT,
             "graceful_timeout": FINISH_SECONDS + _CLOSE_SECONDS,
@@ -305,7 +305,9 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         conn.close()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        conn.sock.expect_body()
+        received = conn.parser.unreader.take_buffered()  # the beginning of the body
+        conn.parser.unreader.unread(received)
+        conn.sock.expect_body(len(received))
         return super().handle_request(req, conn)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:

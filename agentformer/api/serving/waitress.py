@@ -16,7 +16,7 @@ import waitress
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import log_requests_to, max_body_bytes
-from agentformer.api.operations import MAX_WAITING
+from agentformer.api.operations import server_threads
 from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.settings import Settings
 
@@ -35,7 +35,7 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
         server = waitress.create_server(
             app,
             sockets=[listener],
-            threads=settings.threads + MAX_WAITING,
+            threads=server_threads(settings),
             max_request_body_size=max_body_bytes(settings) + 1,  # the application refuses bodies itself
             clear_untrusted_proxy_headers=False,  # the application uses them to detect a proxy, and trusts none
             ident="agentformer",

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from agentformer.cli.group import common, examples, filters, main
-from agentformer.cli.inputs import document_id_of, filters_of, hint_namespaces, id_of, object_of, open_existing
+from agentformer.cli.inputs import (
+    document_id_of,
+    filters_of,
+    hint_namespaces,
+    id_of,
+    object_of,
+    open_existing,
+    origin_text,
+)
 from agentformer.cli.output import (
     INTERRUPTED,
     bar,
@@ -52,15 +60,17 @@ _USABLE = ("ready", "pending")
 @click.option(
     "--metadata",
     metavar="JSON",
-    help="A JSON object that is stored with each document. Searches can filter by its fields.",
+    help="A JSON object that is stored with each document. Searches can filter by its fields. It also replaces the "
+    "metadata of documents whose files have not changed.",
 )
 @click.option("--password", metavar="TEXT", help="Password of the encrypted files.")
 @click.option(
     "--on-conflict",
     type=click.Choice(get_args(OnConflict)),
     default="replace",
-    help="What to do if another version of a file is stored: replace this version (the default), store the file under "
-    "a new name such as 'rules (2).pdf', or report the file as failed.",
+    help="What to do with a file that has changed since it was stored. 'replace' replaces the stored version (the "
+    "default). 'keep-both' keeps the stored version, and stores the file under a new name such as 'rules (2).pdf'. "
+    "'fail' stores nothing, and reports the file as failed.",
 )
 @common
 def ingest(
@@ -82,7 +92,7 @@ def ingest(
     """
     given = {
         "namespace": fields.name("--namespace", namespace),
-        "metadata": fields.stored_metadata(object_of(metadata) if metadata else None, "--metadata"),
+        "metadata": fields.stored_metadata(object_of(metadata), "--metadata") if metadata else None,
         "password": password,
         "on_conflict": on_conflict,
     }
@@ -169,16 +179,18 @@ def ask(
 def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
     """List the documents.
 
-    To list memories, use `memories`.
+    If documents have the same name, the path of each file is shown too. To list memories, use `memories`.
     """
     with open_existing(**options) as af:
-        documents = [document_json(document) for document in af.rag.documents(namespace=namespace)]
+        documents = af.rag.documents(namespace=namespace)
         hint_namespaces(af, namespace)
     if as_json:
-        print_json({"documents": documents})
+        print_json({"documents": [document_json(document) for document in documents]})
         return
     headings = ("ID", "STATE", "PAGES", "CHUNKS", "NAME")
-    print_table(headings, [_document_cells(document) for document in documents], right=(2, 3))
+    names = Counter(document.name for document in documents)
+    rows = [_document_cells(document, with_origin=names[document.name] > 1) for document in documents]
+    print_table(headings, rows, right=(2, 3))
     if not documents:
         say("there are no documents; add documents with: agentformer ingest PATH...")
 
@@ -310,13 +322,15 @@ def _document_line(document: Mapping[str, Any]) -> str:
     state = "unchanged" if document["unchanged"] else document["status"]
     size = f"  {plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}" if document["pages"] else ""
     replaced = f", replaced {document['replaced']}" if document["replaced"] else ""
-    return f"{state:9}  {document['name']}{size}{replaced}{_reason(document)}"
+    return f"{state:9}  {document['name']}{size}{replaced}{_reason(document['reason'])}"
 
 
-def _document_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
-    counts = (str(document["pages"]), str(document["chunks"]))
-    return document["id"], document["status"], *counts, f"{document['name']}{_reason(document)}"
+def _document_cells(document: Document, *, with_origin: bool) -> tuple[str, ...]:
+    """Return the cells of a document in the table of `list`. If `with_origin` is true, the origin follows the name."""
+    origin = f" ({origin_text(document.origin)})" if with_origin else ""
+    counts = (str(document.pages), str(document.chunks))
+    return document.id, document.status, *counts, f"{document.name}{origin}{_reason(document.reason)}"
 
 
-def _reason(document: Mapping[str, Any]) -> str:
-    return f"  ({document['reason']})" if document["reason"] else ""
+def _reason(reason: str) -> str:
+    return f"  ({reason})" if reason else ""
