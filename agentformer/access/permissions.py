@@ -58,6 +58,8 @@ PERMISSIONS: Mapping[str, Permission] = {
     "memory_add a record": Permission("change", ("memory_add", "memory_delete"), destructive=True),  # replaces entries
     "memory_update a core block": Permission("change", ("memory_update", "core_memory_replace")),
     "rag_upload unless stored": Permission("change", ("rag_upload",)),  # the answer says whether it is stored
+    "rag_query from memories": Permission("read", ("rag_query", "memory_search")),
+    "rag_query from messages": Permission("read", ("rag_query", "memory_search", "conversation_search")),
     # Operations without a tool.
     "context": Permission("read", ("memory_search", "conversation_search")),
     "core block": Permission("read", ("memory_get",)),

@@ -17,6 +17,7 @@ from agentformer.api.response import EVENT_STREAM, answer_stream, prefers_events
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
+from agentformer.tools.document_tools import allowed_sources
 from agentformer.tools.result_json import answer_json, document_json, passages_json
 from agentformer.types import MemoryEntry, Scope
 
@@ -62,7 +63,7 @@ def query(service: Service, grant: Grant, body: models.Question) -> Response:
     stream.
     """
     check_length("question", body.question, service.af.settings)
-    arguments = arguments_of(body, grant, exclude={"question", "stream"})
+    arguments = _question_arguments(body, grant)
     if prefers_events() if body.stream is None else body.stream:
         return answer_stream(service.af.rag.stream(body.question, **arguments))
     return reply(answer_json(service.af.rag.query(body.question, **arguments)))
@@ -83,8 +84,13 @@ def context(service: Service, grant: Grant, body: models.ContextQuestion) -> Res
     field `text` can be put into a prompt.
     """
     check_length("question", body.question, service.af.settings)
-    arguments = arguments_of(body, grant, exclude={"question"})
+    arguments = _question_arguments(body, grant)
     return reply(passages_json(service.af.rag.context(body.question, **arguments)))
+
+
+def _question_arguments(body: models.Question | models.ContextQuestion, grant: Grant) -> dict[str, Any]:
+    arguments = arguments_of(body, grant, exclude={"question", "stream"})
+    return {**arguments, **allowed_sources(grant, body.sources)}
 
 
 @router.route("GET", "/api/rag/documents", "rag_list", {200: models.Documents})

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from agentformer.errors import AgentFormerError
-from agentformer.types import Answer, MemoryEntry
+from agentformer.types import Answer, Citation, MemoryEntry
 
 if TYPE_CHECKING:
     from agentformer.evaluation.metrics import Interval
@@ -210,6 +210,14 @@ def excerpt(text: str) -> str:
     return f"{text[:EXCERPT]}…" if len(text) > EXCERPT else text
 
 
+def memory_place(citation: Citation) -> str:
+    """Return what a cited memory is, with its id, such as "message of Maija, 2026-11-20 09:15 (ID)"."""
+    speaker = f" of {citation.speaker}" if citation.speaker else ""
+    at = f", {moment(citation.at)}" if citation.at else ""
+    originals = f", of {plural(len(citation.originals), 'message')}" if citation.originals else ""
+    return f"{citation.kind}{speaker}{at}{originals} ({citation.entry_id})"
+
+
 def print_answer(answer: Answer) -> None:
     """Print an answer, its warnings and its citations. The text of an extractive answer consists of the quotes, so the
     citations then show only the pages. If no passage answers the question, the nearest passages are listed."""
@@ -224,7 +232,7 @@ def print_answer(answer: Answer) -> None:
         page = f", page {citation.page}" if citation.page else ""
         label = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
         quote = "" if answer.mode == "extractive" else f": {' '.join(citation.quote.split())}"
-        say(f"[{citation.number}] {citation.document}{page}{label}{quote}")
+        say(f"[{citation.number}] {citation.document or memory_place(citation)}{page}{label}{quote}")
 
 
 def _print_nearest(answer: Answer) -> None:

@@ -205,6 +205,7 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
         include_archived=fields.flag("include_archived", given("include_archived", False)),
         or_nobody=fields.flag("or_nobody", given("or_nobody", False)),
         pages=(),
+        except_kinds=(),
         decay=decay,
         **{name: fields.optional_name(name, given(name)) for name in optional},
     )

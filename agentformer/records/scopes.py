@@ -60,6 +60,9 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
         if allowed:
             parts.append(f"{sign.get(column, '')}{column} IN ({','.join('?' * len(allowed))})")
             values += allowed
+    if scope.except_kinds:
+        parts.append(f"+kind NOT IN ({','.join('?' * len(scope.except_kinds))})")
+        values += scope.except_kinds
     for column in _EQUAL:
         if (value := getattr(scope, column)) is not None:
             or_null = scope.or_nobody and column in OWNERS

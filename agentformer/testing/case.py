@@ -172,6 +172,7 @@ def admits(scope: Scope, entry: MemoryEntry) -> bool:
         entry.namespace == scope.namespace
         and (not scope.tiers or entry.tier in scope.tiers)
         and (not scope.kinds or entry.kind in scope.kinds)
+        and entry.kind not in scope.except_kinds
         and (not scope.categories or entry.category in scope.categories)
         and scope.session_id in (None, entry.session_id)
         and scope.agent_id in (None, entry.agent_id)

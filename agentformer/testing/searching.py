@@ -251,6 +251,8 @@ def _scopes() -> Iterator[Scope]:
     yield Scope(parent_id="p2", include_archived=True)
     yield Scope(document_id="d1", include_archived=True)
     yield Scope(document_id="d1", pages=(1, 3), include_archived=True)
+    yield Scope(except_kinds=("chunk", "message"), include_archived=True)
+    yield Scope(user_id="", or_nobody=True)
     yield Scope(occurred_from=_DAY + timedelta(hours=20))
     yield Scope(occurred_to=_DAY + timedelta(hours=20))
     yield Scope(occurred_from=_DAY + timedelta(hours=10), occurred_to=_DAY + timedelta(hours=30))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict
 
 from pydantic import AliasChoices, Field
 
 from agentformer.access.grant import Grant
 from agentformer.access.permissions import PERMISSIONS
 from agentformer.errors import InvalidInput
+from agentformer.rag.answer.sources import SourceName
 from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document
 from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.tools.caller import Caller
@@ -73,7 +74,7 @@ class DocumentTools:
                 document = self._rag.upload(file, name=name or relative, origin=origin, **place)  # type: ignore[arg-type]
         return {"document": upload_json(self._rag, document, caller.grant, name or document.name, metadata)}
 
-    @tool("Answer from documents", Hints(PERMISSIONS["rag_query"], idempotent=True))
+    @tool("Answer from documents and memories", Hints(PERMISSIONS["rag_query"], idempotent=True))
     def rag_query(
         self,
         caller: Caller,
@@ -86,14 +87,19 @@ class DocumentTools:
             dict[str, Any] | None,
             Field(description="Only documents with these metadata.", validation_alias=_NAMES_OF_METADATA),
         ] = None,
+        sources: Annotated[
+            list[SourceName] | None, Field(min_length=1, max_length=2, description="Only documents, or only memories.")
+        ] = None,
         since: Since = None,
         until: Until = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Answer a question from the uploaded documents, with exact quotes. Cite the document and the page of each
-        quote. If the quotes are not enough, ask for more passages with `context_tokens`, such as 2000."""
+        """Answer a question from the uploaded documents and the memories, with exact quotes. Cite the document and the
+        page of each quote, or what the memory is. If the quotes are not enough, ask for more passages with
+        `context_tokens`, such as 2000."""
         scope: ChunkFilters = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
-        scope |= {"since": since, "until": until}
+        scope |= {"since": since, "until": until, "user_id": caller.user_id, "project": caller.project}
+        scope |= {"every_user": True, "session_id": caller.session_id, **allowed_sources(caller.grant, sources)}
         answer = self._rag.query(question, top_k=top_k, extractive=caller.extractive, **scope)
         no_quote = caller.extractive and answer.mode == "none" and answer.hits
         passages = [passage_json(hit, _PASSAGE) for hit in answer.hits]
@@ -123,6 +129,23 @@ class DocumentTools:
         page = self._rag.page_of_documents(namespace=caller.namespace_for(namespace), after=after or "", limit=limit)
         following = page[-1].id if len(page) == limit else None
         return {"documents": [brief_document_json(document) for document in page], "next": following}
+
+
+class _Allowed(TypedDict):
+    sources: Sequence[SourceName]
+    messages: bool
+
+
+def allowed_sources(grant: Grant, sources: Sequence[SourceName] | None) -> _Allowed:
+    """Return the sources from which a caller may get an answer. If the caller chose no `sources`, memories are used
+    only if the caller may search memories, and messages only if the caller may search conversations. Raises `Forbidden`
+    if the caller chose memories but may not search them."""
+    needed = PERMISSIONS["rag_query from memories"]
+    if sources is None:
+        sources = ("documents", "memories") if needed.allows(grant) else ("documents",)
+    elif "memories" in sources:
+        needed.require(grant)
+    return {"sources": sources, "messages": PERMISSIONS["rag_query from messages"].allows(grant)}
 
 
 def upload_json(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
 from datetime import date
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from agentformer.errors import InvalidInput
 from agentformer.memory import validation
 from agentformer.memory.usage import UsageCounter
+from agentformer.rag.answer.sources import EXTRA_HITS, SourceName, usable, with_sources
 from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hits, MemoryBackend, Query, Scope
 
@@ -35,8 +36,8 @@ class QuestionLimits:
 
 
 class ChunkFilters(TypedDict, total=False):
-    """Keyword arguments that select the chunks from which a question is answered. The default of `namespace` is
-    "default". Any other key that is not given allows every value."""
+    """Keyword arguments that select the chunks and memories from which a question is answered. The default of
+    `namespace` is "default". Any other key that is not given allows every value, except `user_id`."""
 
     namespace: str
     metadata: Mapping[str, Any] | None  # the metadata of a document must have these values
@@ -44,6 +45,12 @@ class ChunkFilters(TypedDict, total=False):
     document_id: str | None
     since: date | str | None  # inclusive; a document has the time when it was stored
     until: date | str | None  # exclusive for a time, inclusive for a whole day
+    sources: Collection[SourceName] | None  # "documents", "memories" or both (the default)
+    user_id: str | None  # memories of this user, and those of no user; None: only those of no user
+    project: str | None  # memories of this project, and those of no project; None: of every project
+    every_user: bool  # without `user_id`: the memories of all users
+    messages: bool  # False: memories except messages
+    session_id: str | None  # a session whose messages are left out, because the caller reads them already
 
 
 class _Stopwatch:
@@ -154,7 +161,12 @@ class Questions:
             since=since,
             until=until,
         )
-        return self._backend.search(Query(question, chunks, limit))
+        scope = with_sources(chunks, given)
+        if scope is chunks:
+            return self._backend.search(Query(question, chunks, limit))
+        hits = self._backend.search(Query(question, scope, limit + EXTRA_HITS))
+        hits = usable(hits, question, fields.optional_name("session_id", given.get("session_id")))
+        return hits.with_hits(hits[:limit])
 
     def _events(self, question: str, found: _Found, max_tokens: int | None) -> Generator[AnswerEvent, None, None]:
         stopwatch, given = found.stopwatch, found.context.hits if found.context else ()

@@ -172,16 +172,18 @@ class RAGTool:
         extractive: bool = False,
         **scope: Unpack[ChunkFilters],
     ) -> Answer:
-        """Answer a question from the best chunks. The answer has citations, hits, warnings and timings.
+        """Answer a question from documents and memories. The answer has citations, hits, warnings and timings.
 
-        An answer without a language model quotes sentences of the best `top_k` chunks, which are the hits of the
-        answer. A language model receives as many passages as `context` returns. `max_tokens` (1..4096) limits the
+        An answer without a language model quotes sentences of the best `top_k` chunks and memories, which are the hits
+        of the answer. A language model receives as many passages as `context` returns. `max_tokens` (1..4096) limits the
         answer of a language model. If `extractive` is true, no language model is called, and the answer consists of
         quotes.
 
         `scope` contains filters: `namespace`, `metadata` (the metadata of a document must have equal values under these
         keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only documents that
-        were stored in this period; see `MemoryManager.search`). Raises `InvalidInput` for an empty question, and for an
+        were stored in this period; see `MemoryManager.search`). `sources` is `documents`, `memories` or both (the
+        default). Memories are facts, messages, summaries and other entries; of those that belong to a user, only the
+        memories of `user_id` are used. Raises `InvalidInput` for an empty question, and for an
         invalid filter.
         """
         return self._questions.answer(question, scope, top_k=top_k, max_tokens=max_tokens, extractive=extractive)

@@ -63,7 +63,7 @@ def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
 
 def citation_json(citation: Citation) -> dict[str, Any]:
     """Return a citation as JSON. The score is rounded to 4 digits."""
-    return {**dataclasses.asdict(citation), "score": round(citation.score, 4)}
+    return {**report_json(citation), "score": round(citation.score, 4)}
 
 
 def hit_json(hit: Hit) -> dict[str, Any]:
@@ -167,7 +167,16 @@ def passage_json(hit: Hit, most: int) -> dict[str, Any]:
         "document": source.name if source else None,
         "page": source.page if source else None,
         "content": _around(hit, most),
+        **({} if source else _origin(hit.entry)),
     }
+
+
+def _origin(entry: MemoryEntry) -> dict[str, Any]:
+    """Return what a memory is: its kind, speaker and time."""
+    moment = entry.occurred_at or entry.created_at
+    at = moment.isoformat(timespec="seconds") if moment else None
+    values = {"kind": entry.kind, "speaker": entry.speaker or entry.role, "at": at}
+    return {name: value for name, value in values.items() if value}
 
 
 def _around(hit: Hit, most: int) -> str:

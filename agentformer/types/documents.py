@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 from agentformer.types.memory import Hit, Span
@@ -63,7 +64,9 @@ class DocumentText:
 class Citation:
     """A quotation that supports an answer, with its position in a stored page. `quote` is equal to `text[start:end]` of
     the page, with two exceptions: a sentence that begins on the page before has this beginning in front, and a list
-    item has its lead-in and " … " in front if other items stand between. Then `quote` ends with `text[start:end]`."""
+    item has its lead-in and " … " in front if other items stand between. Then `quote` ends with `text[start:end]`. The
+    citation of a memory has no document and no page, and `start` and `end` are positions in the content of the
+    entry."""
 
     number: int  # the [n] in the answer
     document: str
@@ -75,6 +78,10 @@ class Citation:
     quote: str
     score: float
     entry_id: str
+    kind: str = "document"  # or the kind of a memory: "message", "fact", "summary" ...
+    speaker: str = ""  # of a message
+    at: datetime | None = None  # when a memory happened, or when it was stored
+    originals: tuple[str, ...] = ()  # the ids of the entries that a summary replaces
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,7 @@ class Scope:
     parent_id: str | None = None
     document_id: str | None = None
     pages: tuple[int, ...] = ()  # numbers of pages; an entry without a page is excluded
+    except_kinds: tuple[str, ...] = ()  # entries of these kinds are excluded
     occurred_from: datetime | None = None  # inclusive
     occurred_to: datetime | None = None  # exclusive
     since: datetime | None = None  # inclusive

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from agentformer.api.models import Cursor, Day, Limit, Namespace, Next, ResponseModel, Text, Tier
+from agentformer.api.models import Cursor, Day, Limit, Name, Namespace, Next, ResponseModel, Text, Tier
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.tools.questions import MAX_CONTEXT_TOKENS
@@ -26,6 +26,18 @@ class _Asked(RequestModel):
         examples=["Who keeps the keys?"],
     )
     namespace: Namespace = None
+    sources: Annotated[list[Literal["documents", "memories"]], Field(min_length=1, max_length=2)] | None = Field(
+        default=None,
+        description="Answer only from documents, or only from memories: facts, messages and summaries. By default, "
+        "both are used, if the key may search memories. ",
+    )
+    user_id: Name | None = Field(
+        default=None,
+        description="Also use the memories of this user. By default, only memories that belong to no user are used.",
+    )
+    project: Name | None = Field(
+        default=None, description="Use memories of this project and of no project. By default, of every project."
+    )
     metadata: dict[str, Any] | None = Field(
         default=None,
         max_length=100,
@@ -172,7 +184,8 @@ class DocumentPages(ResponseModel):
 
 class Citation(ResponseModel):
     """A quotation that supports the answer. `quote` is the part of the page's text from `start` to `end`. These
-    positions count Unicode code points."""
+    positions count Unicode code points. The citation of a memory has no document, and the positions are in its
+    content."""
 
     number: int = Field(description="The number of the citation, such as 1 for `[1]` in the answer.")
     document: str
@@ -183,7 +196,11 @@ class Citation(ResponseModel):
     end: int
     quote: str
     score: float
-    entry_id: str = Field(description="The id of the cited chunk.")
+    entry_id: str = Field(description="The id of the cited chunk or memory.")
+    kind: str = Field(description="`document`, or the kind of a memory: `message`, `fact`, `summary` or another word.")
+    speaker: str = Field(description="The speaker of a message.")
+    at: str | None = Field(description="When the memory happened, or when it was stored. Null for a document.")
+    originals: list[str] = Field(description="The ids of the messages that a summary replaces.")
 
 
 class Vote(ResponseModel):

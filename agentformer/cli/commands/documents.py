@@ -125,6 +125,7 @@ def ingest(
         'agentformer ask "Who holds the keys?" --document handbook.pdf --where site=north',
         'agentformer ask "What is the fee?" --since 2026-01-01',
         'agentformer ask "What is the fee?" --context',
+        'agentformer ask "Is Maija allergic to anything?" --memories --user maija',
         "agentformer ask \"What did the board decide?\" --namespace board --json | jq '.citations[].page'",
     )
 )
@@ -138,19 +139,25 @@ def ingest(
     help="Print the answer while the model writes it. With --json, print one event of the answer per line.",
 )
 @click.option("--context", is_flag=True, help="Print the passages that a language model would receive, and no answer.")
+@click.option("--documents", is_flag=True, help="Answer only from documents.")
+@click.option("--memories", is_flag=True, help="Answer only from memories: facts, messages and summaries.")
+@click.option("--user", "user_id", metavar="ID", help="Answer from memories of this user and of no user.")
+@click.option("--project", metavar="NAME", help="Answer from memories of this project and of no project.")
 @filters
 @common
 def ask(
     question: str, top_k: int | None, stream: bool, context: bool, namespace: str, as_json: bool, **options: Any
 ) -> None:
-    """Answer a question from the documents, with citations.
+    """Answer a question from the documents and the memories, with citations.
 
-    If no passage answers the question, the command says so and lists the nearest passages.
-    The exit code is 1 if the language model did not complete the answer.
+    A citation names the page of a document, or what a memory is: for example a message with its speaker and date. With
+    --document, only this document is used. If nothing answers the question, the command says so and lists the nearest
+    passages. The exit code is 1 if the language model did not complete the answer.
     """
     if context and (stream or top_k is not None):
         raise InvalidInput("--context", "prints no answer; use it without --stream and --top-k")
-    place, name = {"top_k": top_k, "namespace": namespace, **filters_of(options)}, options.pop("document")
+    place: dict[str, Any] = {"top_k": top_k, "namespace": namespace, **filters_of(options), **_sources_of(options)}
+    name = options.pop("document")
     with open_existing(**options) as af:
         place["document_id"] = document_id_of(af, name, namespace)
         if context:
@@ -238,6 +245,16 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
         say("note: interrupted; the answer is not complete", err=True)
         sys.exit(INTERRUPTED)
     return complete
+
+
+def _sources_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options that select memories, and return them as arguments of `rag.query`. Like `recall`, the command
+    reads the memories of all users unless a user is given."""
+    documents, memories = options.pop("documents"), options.pop("memories")
+    if documents and memories:
+        raise InvalidInput("--documents", "and --memories exclude each other; without both, both are used")
+    sources = ("documents",) if documents else ("memories",) if memories else None
+    return {"sources": sources, "every_user": True, **{name: options.pop(name) for name in ("user_id", "project")}}
 
 
 def _print_context(context: PassageContext, as_json: bool) -> bool:

@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.prompts import CITING, CITING_WORDS, MARKER
 from agentformer.rag.answer.sentences import RankedSentence, rank_sentences
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.prompt_quoting import strip_hidden
-from agentformer.types import Citation
+from agentformer.types import Citation, MemoryEntry
 
 # A marker with the space before it, or code, which is not changed.
 _CODE = r"(?P<code>```.*?(?:```|\Z)|`[^`\n]*`)"
@@ -89,7 +90,20 @@ def citation(number: int, sentence: RankedSentence) -> Citation:
         quote=sentence.quote,
         score=sentence.score,
         entry_id=entry.id,
+        **_origin(entry),
     )
+
+
+def _origin(entry: MemoryEntry) -> dict[str, Any]:
+    """Return the fields of a citation that say what a memory is. They are empty for a chunk of a document."""
+    if entry.source:
+        return {}
+    return {
+        "kind": entry.kind,
+        "speaker": entry.speaker or entry.role,
+        "at": entry.occurred_at or entry.created_at,
+        "originals": tuple(link.id for link in entry.derived_from if link.type == "derived_from"),
+    }
 
 
 def without_unfinished(text: str) -> str:

@@ -96,6 +96,7 @@ def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
             and (scope.include_archived or is_live(entry))
             and (not scope.tiers or entry.tier in scope.tiers)
             and (not scope.kinds or entry.kind in scope.kinds)
+            and entry.kind not in scope.except_kinds
             and (not scope.categories or entry.category in scope.categories)
             and all(getattr(entry, name) in values for name, values in equal.items())
             and (scope.document_id is None or (entry.source and entry.source.document_id) == scope.document_id)

@@ -1,0 +1,87 @@
+"""The sources of an answer: chunks of documents, and memories, such as facts, messages and summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from agentformer.errors import InvalidInput
+from agentformer.records import fields
+from agentformer.search.newest_facts import latest_first
+from agentformer.text.sentences import sentence_spans
+from agentformer.types import DOCUMENT_KINDS, Hit, Hits, MemoryEntry, Scope
+
+SourceName = Literal["documents", "memories"]
+SOURCES: tuple[SourceName, ...] = get_args(SourceName)
+EXTRA_HITS = 10  # additional hits of a search, because messages that only ask are dropped
+_CHUNK, _MESSAGE = "chunk", "message"
+_NOBODY = ""  # no entry has this user, so with `or_nobody`, it selects the entries without a user
+_ASKS = ("?", "？", "؟")  # at the end of a question
+_CLOSERS = " \t\n\"'”’»)]*_"
+
+
+def checked_sources(values: Any) -> tuple[SourceName, ...]:
+    """Return the sources that the caller chose, or all sources for None. Raises `InvalidInput` for another value."""
+    if values is None:
+        return SOURCES
+    if not isinstance(values, Collection) or isinstance(values, (str, bytes, Mapping)) or not values:
+        raise InvalidInput("sources", f"must be a list of {' and '.join(SOURCES)}, got {values!r:.80}")
+    for value in values:
+        if value not in SOURCES:
+            raise InvalidInput("sources", f"must contain only {' and '.join(SOURCES)}, got {value!r:.80}")
+    return tuple(name for name in SOURCES if name in values)
+
+
+def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
+    """Return the scope of a search in the sources that `given` names. `documents` is the scope of a search in documents
+    only. A question about one document (`document_id`) is answered from this document.
+
+    Without `user_id`, only memories that belong to no user are included, so that an answer does not show the messages
+    of one user to another one. `every_user` includes the memories of all users, as a search of a memory does.
+    """
+    sources = checked_sources(given.get("sources"))
+    user = fields.optional_name("user_id", given.get("user_id"))
+    project = fields.optional_name("project", given.get("project"))
+    if "memories" not in sources or (documents.document_id is not None and given.get("sources") is None):
+        return documents
+    if documents.document_id is not None:
+        raise InvalidInput("document_id", "selects a document, so the answer cannot use memories; leave out `sources`")
+    excluded = () if "documents" in sources else tuple(sorted(DOCUMENT_KINDS))
+    if not fields.flag("messages", given.get("messages", True)):
+        excluded = (*excluded, _MESSAGE)
+    every_user = fields.flag("every_user", given.get("every_user", False))
+    return replace(
+        documents,
+        kinds=(),
+        except_kinds=excluded,
+        user_id=None if every_user and user is None else user or _NOBODY,
+        project=project,
+        or_nobody=True,
+    )
+
+
+def usable(hits: Hits, question: str, session_id: str | None = None) -> Hits:
+    """Return the hits that can answer the question, in the order of a search of a memory: of facts that contradict each
+    other, the newest comes first. Messages that only ask, such as the same question in an earlier conversation, and
+    messages of the session `session_id`, which the caller reads already, are dropped."""
+    if all(hit.entry.kind == _CHUNK for hit in hits):
+        return hits
+    return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
+
+
+def _answers(hit: Hit, question: str, session_id: str | None) -> bool:
+    entry = hit.entry
+    if entry.kind != _MESSAGE:
+        return True
+    own = session_id is not None and entry.session_id == session_id
+    return not own and _plain(entry.content) != _plain(question) and not _only_asks(entry)
+
+
+def _only_asks(entry: MemoryEntry) -> bool:
+    spans = sentence_spans(entry.content)
+    return bool(spans) and all(entry.content[s.start : s.end].rstrip(_CLOSERS).endswith(_ASKS) for s in spans)
+
+
+def _plain(text: str) -> str:
+    return "".join(character for character in text.casefold() if character.isalnum())
