@@ -13,7 +13,7 @@ from pydantic import AliasChoices, Field
 from agentformer.access.grant import Grant
 from agentformer.access.permissions import PERMISSIONS
 from agentformer.errors import InvalidInput
-from agentformer.rag.answer.sources import SourceName
+from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document
 from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.tools.caller import Caller
@@ -99,7 +99,9 @@ class DocumentTools:
         `context_tokens`, such as 2000."""
         scope: ChunkFilters = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
         scope |= {"since": since, "until": until, "user_id": caller.user_id, "project": caller.project}
-        scope |= {"every_user": True, "session_id": caller.session_id, **allowed_sources(caller.grant, sources)}
+        scope |= {"every_user": True, "session_id": caller.session_id}
+        allowed = allowed_sources(caller.grant, sources)
+        scope |= {"sources": allowed["sources"], "messages": allowed["messages"]}
         answer = self._rag.query(question, top_k=top_k, extractive=caller.extractive, **scope)
         no_quote = caller.extractive and answer.mode == "none" and answer.hits
         passages = [passage_json(hit, _PASSAGE) for hit in answer.hits]
@@ -141,11 +143,10 @@ def allowed_sources(grant: Grant, sources: Sequence[SourceName] | None) -> _Allo
     only if the caller may search memories, and messages only if the caller may search conversations. Raises `Forbidden`
     if the caller chose memories but may not search them."""
     needed = PERMISSIONS["rag_query from memories"]
-    if sources is None:
-        sources = ("documents", "memories") if needed.allows(grant) else ("documents",)
-    elif "memories" in sources:
+    if sources is not None and "memories" in sources:
         needed.require(grant)
-    return {"sources": sources, "messages": PERMISSIONS["rag_query from messages"].allows(grant)}
+    allowed: Sequence[SourceName] = sources or (SOURCES if needed.allows(grant) else SOURCES[:1])
+    return {"sources": allowed, "messages": PERMISSIONS["rag_query from messages"].allows(grant)}
 
 
 def upload_json(

@@ -175,8 +175,8 @@ class RAGTool:
         """Answer a question from documents and memories. The answer has citations, hits, warnings and timings.
 
         An answer without a language model quotes sentences of the best `top_k` chunks and memories, which are the hits
-        of the answer. A language model receives as many passages as `context` returns. `max_tokens` (1..4096) limits the
-        answer of a language model. If `extractive` is true, no language model is called, and the answer consists of
+        of the answer. A language model receives as many passages as `context` returns. `max_tokens` (1..4096) limits
+        the answer of a language model. If `extractive` is true, no language model is called, and the answer consists of
         quotes.
 
         `scope` contains filters: `namespace`, `metadata` (the metadata of a document must have equal values under these
