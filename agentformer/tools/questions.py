@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from agentformer.errors import InvalidInput
 from agentformer.memory import validation
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.answer.sources import EXTRA_HITS, SourceName, usable, with_sources
+from agentformer.rag.answer.sources import EXTRA_HITS, SourceName, with_sources
 from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hits, MemoryBackend, Query, Scope
 
@@ -165,7 +165,7 @@ class Questions:
         if scope is chunks:
             return self._backend.search(Query(question, chunks, limit))
         hits = self._backend.search(Query(question, scope, limit + EXTRA_HITS))
-        hits = usable(hits, question, fields.optional_name("session_id", given.get("session_id")))
+        hits = self._contexts().usable(hits, question, fields.optional_name("session_id", given.get("session_id")))
         return hits.with_hits(hits[:limit])
 
     def _events(self, question: str, found: _Found, max_tokens: int | None) -> Generator[AnswerEvent, None, None]:

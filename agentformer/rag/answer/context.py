@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentformer.rag.answer import prompts
+from agentformer.rag.answer.memories import usable
 from agentformer.rag.answer.parts import best_part
 from agentformer.text.analysis import analyze_query
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
@@ -76,6 +77,10 @@ class PassageBuilder:
     backend: MemoryBackend
     token_spans: Callable[[str], list[Span]]
     candidates: ClassVar[int] = 30  # hits of a search that may be in a context
+
+    def usable(self, hits: Hits, question: str, session_id: str | None) -> Hits:
+        """Return the hits that can answer the question. See `memories.usable`."""
+        return usable(hits, question, session_id)
 
     def build(self, question: str, hits: Hits, budget: int) -> PassageContext:
         """Return a context for the question with at most `budget` tokens. `hits` are the hits of a search for the
