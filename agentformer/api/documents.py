@@ -55,7 +55,7 @@ def _waits(service: Service) -> bool:
     uses_model=lambda service, body: _waits(service),
 )
 def query(service: Service, grant: Grant, body: models.Question) -> Response:
-    """Answer a question from the documents, with citations.
+    """Answer a question from the documents and the memories, with citations.
 
     The answer can be streamed as server-sent events. Each event `token` contains the next part of the answer in the
     field `text`. If the language model fails, an event `error` describes the error. At the end, an event `answer`
