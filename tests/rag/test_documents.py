@@ -312,7 +312,9 @@ def test_memory_and_documents_share_one_store(af: agentformer.AgentFormer) -> No
     kept = af.memory.store("Aino prefers tea.", kind="fact", metadata={"about": "Aino"})
     af.rag.upload(KEYS.encode(), name="keys.txt")
     assert af.memory.search("What does Aino prefer?", limit=1)[0].entry == kept
-    assert all(hit.entry.kind == "chunk" for hit in af.rag.query("What does Aino prefer?").hits)
+    assert af.rag.query("What does Aino prefer?").citations[0].entry_id == kept.id
+    hits = af.rag.query("What does Aino prefer?", sources=["documents"]).hits
+    assert all(hit.entry.kind == "chunk" for hit in hits)
     af.memory.remove(kept.id)
     with pytest.raises(NotFound):
         af.memory.get(kept.id)
