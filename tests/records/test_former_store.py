@@ -15,6 +15,7 @@ from tests.records import former_store
 ARCHIVE = Path(__file__).with_name("former_store.tar.xz")
 META = Path("indexes", "rag_faiss_meta.json")
 INDEX = Path("indexes", "rag_faiss_index.bin")
+_QUOTED = ("number", "document", "document_id", "page", "label", "start", "end", "quote", "entry_id")
 
 
 @pytest.fixture
@@ -35,6 +36,8 @@ def test_a_former_store_gives_the_same_answers(folder: Path) -> None:
     assert new[2] == 0 and new[1] > 0
     answers["checks"].remove(new)
     answers["checks"][0][1] = expected["checks"][0][1]  # pages of the database: newer schemas have more indexes
+    for given in (answers, expected):
+        given["questions"] = {text: _quoted(answer) for text, answer in given["questions"].items()}
     for name, values in expected.items():
         assert [*_differences(name, answers[name], values)] == []
 
@@ -47,6 +50,13 @@ def test_a_rebuilt_index_has_the_same_description(folder: Path) -> None:
     (folder / INDEX).unlink()
     _search_and_close(folder)
     assert ((folder / META).read_bytes(), (folder / INDEX).read_bytes()) == former
+
+
+def _quoted(answer: list[Any]) -> list[Any]:
+    """Return an answer without the scores of its citations and its confidence, which later versions compute in another
+    way, and without the fields of citations that later versions added."""
+    text, mode, citations, warnings, _ = answer
+    return [text, mode, [{name: citation[name] for name in _QUOTED} for citation in citations], warnings]
 
 
 def _search_and_close(folder: Path) -> None:
