@@ -127,9 +127,9 @@ class Guard:
         return host.literal and self._keys.ever_made
 
     def _requires_key(self) -> bool:
-        """Return True if every request needs a key of this memory. Other web pages cannot misuse such a server, because
-        a browser never adds a key by itself. Return False if a host application authenticates the requests, because the
-        application may use cookies, which a browser adds by itself."""
+        """Return True if every request needs a key of this memory. Then a web page of another origin cannot misuse the
+        server, because a browser never adds a key by itself. Return False if no key was ever made, or if a host
+        application authenticates the requests. The application may use cookies, which a browser adds by itself."""
         return self._authorize is None and self._keys.ever_made
 
     def _is_from_other_origin(self) -> bool:

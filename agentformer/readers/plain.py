@@ -77,7 +77,7 @@ def _strict(data: bytes, encoding: str) -> str:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise CorruptDocument(
-            f"the text is {encoding.upper()} but byte {error.start} is invalid; "
+            f"the text is mostly {encoding.upper()}, but the byte at offset {error.start} is not; "
             "open the file in an editor and save it as UTF-8"
         ) from error
 
@@ -89,7 +89,9 @@ def _refuse_broken_utf8(data: bytes, error: UnicodeDecodeError) -> None:
     broken = sum(1 for c in text if "\udc80" <= c <= "\udcff")
     good = sum(1 for c in text if c > "\x7f") - broken
     if good >= 4 and good > 4 * broken:
-        raise CorruptDocument(f"the text is UTF-8 but byte {error.start} is invalid; save the file again as UTF-8")
+        raise CorruptDocument(
+            f"the text is mostly UTF-8, but the byte at offset {error.start} is not; save the file again as UTF-8"
+        )
 
 
 def _declared(data: bytes, declared: str) -> str:

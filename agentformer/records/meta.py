@@ -49,7 +49,8 @@ def secure_delete_request(connection: sqlite3.Connection) -> str:
 
 
 def finish_secure_delete(connection: sqlite3.Connection, token: str) -> None:
-    """Close the request to erase deleted text that has this token. A later request has another token and stays open."""
+    """Close the request with this token. It is a request to erase deleted text. A later request has another token and
+    stays open."""
     connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (_SECURE_DELETE, token))
 
 

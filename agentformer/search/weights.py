@@ -110,10 +110,10 @@ class LanguageCoverage:
     def of_search(self, query: QueryTerms, by_words: Sequence[str], by_vectors: Callable[[], Sequence[str]]) -> float:
         """Return the coverage of a query, 0..1. Some of the best passages are used to determine the language that is
         searched. `by_words` contains passages that the search by words has found. The function `by_vectors` returns
-        passages that the search by vectors has found. It is only called if the passages in `by_words` have another
-        language than the query, because a query that is a name occurs in texts of many languages. If `by_words` is
-        empty and the language of the query is unknown, the result is 1, because the query is probably a name or a
-        typing error. Source code is ignored, because its names show no language."""
+        passages that the search by vectors has found. It is called only if the passages in `by_words` have another
+        language than the query and lower the coverage. Then the query may be a name, and a name occurs in texts of many
+        languages. If `by_words` is empty and the language of the query is unknown, the result is 1, because the query
+        is probably a name or a typing error. Source code is ignored, because its names show no language."""
         alone = self.of_query(query)
         passages = [text for text in by_words if not is_code(text)]
         if by_words and not passages:

@@ -155,7 +155,8 @@ class Superseding(BackendCase):
                 backend.update(entry_id, {"superseded_by": successor})
 
     def test_no_cycle_of_any_length_is_stored(self, tmp_path: Path) -> None:
-        """A chain of superseded entries cannot be closed to a cycle, and its last entry is always found."""
+        """A chain of superseded entries cannot become a cycle, and a search always finds the last entry of the
+        chain."""
         backend, entries = self.stored(tmp_path, *(f"the {n}. okapi" for n in range(4)))
         ids = [entry.id for entry in entries]
         for old, new in pairwise(ids):

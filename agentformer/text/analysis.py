@@ -263,8 +263,8 @@ def _term(word: str, language: str) -> str:
 
 @lru_cache(maxsize=65536)
 def _pieces_of_stem(term: str) -> tuple[str, ...]:
-    """Return the overlapping pieces of `_PART` letters of a stem, without diacritics. "_" marks the two ends of the
-    stem."""
+    """Remove the diacritics of a stem, add "_" at both ends, and return all overlapping pieces of `_PART` characters.
+    Return () for a stem that is too short."""
     word = _fold(term.partition("~")[2])
     if len(word) < _PART - 1:
         return ()

@@ -75,8 +75,9 @@ class RAGTool:
 
     def rehearse(self, document: Document, password: str | None = None) -> Document:
         """Read and embed the original of a document again, and store nothing. Return the document with the status and
-        the reason that a new upload would have. For a caller that must not learn that its upload was `unchanged`: the
-        time and the result are those of a new document. Raises `NotFound` if the original file is missing."""
+        the reason that a new upload would have. This method is for a caller that must not learn that its upload was
+        `unchanged`: it takes as long as the upload of a new document, and has the same result. Raises `NotFound` if the
+        original file is missing."""
         result = self._ingest().rehearse(self._originals.get(document.sha256), document, password)
         return dataclasses.replace(result, reason=_PENDING) if result.status == "pending" else result
 

@@ -123,7 +123,7 @@ def test_broken_utf_8_is_refused_if_most_of_it_is_valid() -> None:
         data = "ä".encode() * good + b" a\xff" * broken
         error = UnicodeDecodeError("utf-8", data, 7, 8, "invalid")
         if refused:
-            with pytest.raises(CorruptDocument, match="the text is UTF-8 but byte 7 is invalid"):
+            with pytest.raises(CorruptDocument, match="the text is mostly UTF-8, but the byte at offset 7 is not"):
                 plain._refuse_broken_utf8(data, error)
         else:
             plain._refuse_broken_utf8(data, error)

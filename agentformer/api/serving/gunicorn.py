@@ -222,8 +222,9 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             os._exit(0)
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Start or stop accepting new connections. When the worker ends, accept the connections that are already
-        waiting, and then close the listening sockets."""
+        """Start or stop accepting new connections. If the worker ends, this method first accepts the connections that
+        are already waiting. Then it closes the listening sockets and shortens the time limit of connections without a
+        request."""
         super().set_accept_enabled(enabled)
         if enabled or self.alive:
             return

@@ -153,7 +153,7 @@ def _measure(folder: Path | None, namespace: str, as_json: bool, options: _Optio
         raise InvalidInput("PATH", "is missing; give a file of questions, a folder, or --synthetic")
     if folder is not None and not folder.is_dir():
         raise InvalidInput(
-            "PATH", f"{folder} is not a folder; use --synthetic with a folder that has a corpus, or without a folder"
+            "PATH", f"{folder} is not a folder; with --synthetic, give a folder that has a corpus, or no folder"
         )
     if options.half and options.synthetic is not None:
         raise InvalidInput("--half", "cannot be used with --synthetic; --seed changes which questions are generated")

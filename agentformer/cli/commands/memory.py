@@ -141,7 +141,12 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
     default=0.0,
     help="Show only entries whose importance after decay is at least this number, from 0 to 1.",
 )
-@click.option("--all", "every", is_flag=True, help="Also show similar entries that are not relevant.")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Also show entries that the search found but that are not relevant to the query.",
+)
 @click.option("--references", is_flag=True, help="Show only the records of your application to which the hits belong.")
 @_explain
 @memory_filters

@@ -53,15 +53,15 @@ class ContextBuilder:
 
         Core memory and recalled entries are in the first message. The role of this message is user, because the message
         contains data and no instructions. Two messages of the user may follow each other; for chat templates that do
-        not allow this, `agent.briefing.alternating` joins these messages.
+        not allow this, `agent.conversation.alternate` joins these messages.
 
         `conversation` is a list of `ChatMessage` objects, of mappings with role and content, or of entries. If
         `conversation` is empty, the last messages of the session are used. Recalled entries come from all sessions of
-        the given namespace, agent, user and project. Semantic entries without a user or project are included. Episodic
-        entries that a summary has replaced are included too.
+        the given namespace, agent, user and project. Semantic entries that have no user, or no project, are included
+        too. So are episodic entries that a summary has replaced.
 
         Raises `InvalidInput` with the name of the wrong argument. The wrong argument is `max_tokens` if core memory
-        alone has more tokens.
+        alone has more than `max_tokens` tokens.
         """
         if not isinstance(task, str):
             raise InvalidInput("task", f"must be a string, got {type(task).__name__}")

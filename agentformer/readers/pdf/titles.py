@@ -34,7 +34,8 @@ class Title(NamedTuple):
 
 
 class _Style(NamedTuple):
-    """The style of a title. The greater style belongs to the outer section."""
+    """The style of a title. Styles are compared by their fields in this order. The title with the greater style belongs
+    to the outer section."""
 
     height: float  # in points
     centered: bool

@@ -31,11 +31,11 @@ _LINE = re.compile(r"(\w+) ([\w-]+) (-?\d+): (.+)")
 
 @dataclass(frozen=True, slots=True)
 class DateRange:
-    """The days from `first` to `last` (inclusive) that a text names at its characters `[start, end)`.
+    """The days from `first` to `last` (inclusive) that a text names. The characters `[start, end)` of the text name
+    them.
 
     `relative` is True if the days were computed from another day, as for "yesterday". `border` is True if a word such
-    as "before" precedes the date, so that the date only limits a period.
-    """
+    as "before" precedes the date, so that the date only limits a period."""
 
     start: int
     end: int
