@@ -98,7 +98,7 @@ class Attempts:
             return False
         self._retries += 1
         time.sleep(wait)
-        return True
+        return time.monotonic() < latest  # a busy machine may sleep longer
 
 
 class ResponseLimit:

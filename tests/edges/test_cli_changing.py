@@ -65,7 +65,7 @@ def test_documents_are_not_changed_as_memories(run: Invoke, shown: Shown, tmp_pa
         (("update", "ID", "--metadata", "[]"), "--metadata"),
         (("update", "ID", "--salience", "nan"), "salience"),
         (("update", "ID", "--kind", "document"), "kind"),
-        (("update", "ID", "--title", "half \udcff"), "surrogate"),
+        (("update", "ID", "--title", "half \udcff"), "TITLE: is not a text in the encoding"),
         (("update", "ID", "--title", "x", "--expected-version", "0"), "expected-version"),
         (("update", "no-such-id", "--title", "x"), "no-such-id"),
         (("update", "ID", "--title", "x", "--namespace", "other"), "namespace other"),
@@ -140,7 +140,7 @@ def test_a_block_that_is_there_leads_to_its_commands(run: Invoke, shown: Shown) 
         (("append", "persona", " "), "content"),
         (("append", "persona", "word " * 2000), "over its limit of 500"),
         (("append", " ", "x"), "name"),
-        (("append", "persona", "x", "--agent", "\udcff"), "agent_id"),
+        (("append", "persona", "x", "--agent", "\udcff"), "AGENT_ID: is not a text in the encoding"),
         (("show", "--namespace", " "), "namespace"),
     ],
 )

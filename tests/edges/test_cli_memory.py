@@ -445,8 +445,10 @@ def test_ask_and_search_use_only_the_selected_period(
     ):
         hits = shown("search", "fee", *options)["hits"]
         assert {(hit["document"] and "rules") or hit["content"].split()[-2] for hit in hits} == texts, options
-        answer = shown("ask", "What is the fee?", *options)
+        answer = shown("ask", "What is the fee?", "--documents", *options)
         assert [hit["document"] for hit in answer["hits"]] == ["rules.txt"] * ("rules" in texts), options
+        answer = shown("ask", "What is the fee?", "--memories", *options)
+        assert {hit["content"].split()[-2] for hit in answer["hits"]} == texts - {"rules"}, options
     for wrong in (("--since", "yesterday"), ("--until", "2025-13-01"), ("--since", "2025-03-01T00:00:00")):
         for command in ("ask", "search"):
             done = run(command, "fee", *wrong)

@@ -65,6 +65,7 @@ ENDPOINTS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "DELETE /api/memory/core/{name}": (CHANGE, ("memory_delete",)),
     "POST /api/rag/upload": (WRITE, ("rag_upload",)),
     "POST /api/rag/query": (READ, ("rag_query",)),
+    "POST /api/rag/context": (READ, ("rag_query",)),
     "GET /api/rag/documents": (READ, ("rag_list",)),
     "GET /api/rag/documents/{document_id}": (READ, ("rag_list",)),
     "DELETE /api/rag/documents/{document_id}": (CHANGE, ("memory_delete",)),
