@@ -66,8 +66,9 @@ class Grant:
 
     @property
     def stored_metadata(self) -> dict[str, Any]:
-        """The metadata of the entries that the caller stores. They name a key without the right to read, so that its
-        entries are told apart from those of other callers."""
+        """The metadata that are added to the entries of the caller. If the key has no right to read, they contain the
+        id of the key, so that its entries can be distinguished from those of other callers. Otherwise they are
+        empty."""
         return {} if self.may("read") else {fields.STORED_BY_KEY: self.key_id}
 
     def session(self, requested: str) -> str:

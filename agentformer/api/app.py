@@ -26,6 +26,7 @@ from agentformer.api.operations import (
 from agentformer.api.response import handle_errors
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
+from agentformer.jobs.queue import Jobs
 from agentformer.settings import Settings
 
 _NAME = "agentformer"
@@ -94,35 +95,9 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
     """Add the endpoints of the memory `af` below the path `prefix`. If `whole` is true, the application has no other
     pages, so the checks of `guard` and the error handlers also apply to unknown paths."""
     blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
-    settings = af.settings
     queue = uploads.upload_jobs(af.ready())
     try:
-        service = Service(
-            af=af,
-            jobs=queue,
-            threads=ThreadLimit(
-                settings.threads - 1 if whole else sys.maxsize,  # a host application has its own limits
-                wait_seconds=settings.queue_seconds,
-            ),
-            uploads=ThreadLimit(
-                settings.max_uploads,
-                wait_seconds=settings.queue_seconds if whole else 0,  # the threads belong to the host application
-                max_waiting=MAX_WAITING_UPLOADS,
-                limit="max_uploads",
-                reason=f"{settings.max_uploads} uploads are in progress",
-            ),
-            bodies=ThreadLimit(
-                MAX_BODIES,
-                wait_seconds=0,
-                max_waiting=0,
-                limit="max_bodies",
-                reason=f"the bodies of {MAX_BODIES} requests are still arriving",
-            ),
-            followers=BoundedSemaphore(max(1, settings.threads // 4)),
-            readiness=server.ReadinessChecks(af).parts,
-            document=_document,
-            prefix=prefix,
-        )
+        service = _service(af, queue, prefix, whole=whole)
         add_rules(blueprint, _OPERATIONS, service, guard.authorize)
         handle_errors(app if whole else blueprint)
         guard.protect(app if whole else blueprint)
@@ -132,6 +107,37 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
         raise
     app.extensions[_NAME] = af
     app.extensions.setdefault(_MOUNTED, []).append(service)
+
+
+def _service(af: AgentFormer, queue: Jobs, prefix: str, *, whole: bool) -> Service:
+    """Return the memory `af`, its upload jobs, and the limits of concurrent requests. `_mount` describes `whole`."""
+    settings = af.settings
+    return Service(
+        af=af,
+        jobs=queue,
+        threads=ThreadLimit(
+            settings.threads - 1 if whole else sys.maxsize,  # a host application has its own limits
+            wait_seconds=settings.queue_seconds,
+        ),
+        uploads=ThreadLimit(
+            settings.max_uploads,
+            wait_seconds=settings.queue_seconds if whole else 0,  # the threads belong to the host application
+            max_waiting=MAX_WAITING_UPLOADS,
+            limit="max_uploads",
+            reason=f"{settings.max_uploads} uploads are in progress",
+        ),
+        bodies=ThreadLimit(
+            MAX_BODIES,
+            wait_seconds=0,
+            max_waiting=0,
+            limit="max_bodies",
+            reason=f"the bodies of {MAX_BODIES} requests are still arriving",
+        ),
+        followers=BoundedSemaphore(max(1, settings.threads // 4)),
+        readiness=server.ReadinessChecks(af).parts,
+        document=_document,
+        prefix=prefix,
+    )
 
 
 @functools.cache

@@ -74,7 +74,7 @@ class Operation:
 
     @property
     def permission(self) -> Permission | None:
-        """What the key of a request needs, or None if no key is needed."""
+        """The permission that a request requires, or None if no key is needed."""
         return None if self.needs is None else PERMISSIONS[self.needs]
 
 

@@ -3,12 +3,12 @@ name, the title and the headings."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
 from agentformer.text.chunking import split
-from agentformer.text.file_names import words_of_name
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import DocumentText, Heading, Page, Span
 
@@ -20,6 +20,14 @@ _MAX_TITLE = 100  # code points of a first line that may be a title
 _MAX_HEADERS = 160  # code points of the headers of a table that a chunk continues
 _MAX_CARRIED = 200  # code points of a sentence on the page before, added to the context of the next chunk
 _ENDS = frozenset('.!?…:;。！？"”»)]')
+_MAX_NAME = 80  # code points of the words of a file name
+# "_", "+" and "." are spaces in a name. A hyphen is a space too, but not between two digits: "2023-08-30".
+_NAME_SEPARATOR = re.compile(r"[\s_+.]+|(?<!\d)-+|-+(?!\d)")
+_NAME_WORDS = re.compile(r"[^\W\d_]{3}|[^\W\d_\x00-\x7f]")  # fewer letters are a number, such as "p1" or "10K"
+_NAME_CODE = re.compile(  # a UUID, a digest, or the part of a digest that an upload adds to a name
+    r"(?<![0-9a-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{8})(?![0-9a-z])",
+    re.IGNORECASE,
+)
 
 
 class PageChunk(NamedTuple):
@@ -59,6 +67,15 @@ def _names(title: str, name: str) -> list[str]:
     words = words_of_name(name) or ("" if title else PurePath(name).stem)
     known = set(title.casefold().split())
     return [part for part in ("" if known.issuperset(words.casefold().split()) else words, title) if part]
+
+
+def words_of_name(name: str) -> str:
+    """Return the words of the name of a file, without folder and extension, separated by spaces: "AMAZON 2017 10K" for
+    "AMAZON_2017_10K.pdf". Digests and UUIDs are left out. Return "" if the name contains no word, such as "p1"."""
+    stem = PurePath(name).stem[: 4 * _MAX_NAME]
+    words = [word for word in _NAME_SEPARATOR.split(_NAME_CODE.sub(" ", stem)) if word]
+    text = " ".join(words)[:_MAX_NAME].rstrip()
+    return text if _NAME_WORDS.search(text) else ""
 
 
 def _cut_headers(page: Page, span: Span) -> list[str]:

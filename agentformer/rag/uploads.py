@@ -159,8 +159,9 @@ class _Stored:
         return next(same, None)
 
     def copy(self) -> tuple[Document, list[MemoryEntry]]:
-        """Return the document to store beside the former version. The document has no origin and the first free name
-        with a number. If a former copy has the bytes of the upload, return this copy and its name instead."""
+        """Return the document to store in addition to the former version, and the stored copies with the same bytes.
+        The document has no origin. Its name is the name of the first such copy, or else the first free name with a
+        number, such as "report (2).pdf"."""
         for name in _numbered(self._document.name):
             stored = self._select(name=name)
             copies = [entry for entry in stored if not entry.metadata.get("origin")]

@@ -92,7 +92,7 @@ class _Row(NamedTuple):
 
     @property
     def has_data(self) -> bool:
-        """Whether the row has numbers that are not all years."""
+        """True if the row has a number that is not a year."""
         return any(not _YEAR.fullmatch(value.text) for value in self.values)
 
 

@@ -25,7 +25,7 @@ _MAX_DEPTH = 100  # levels of nested arguments; metadata have the same limit
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a tool requires (see `access.permissions`), and the effects of a call on the stored data.
+    """The permission that a tool requires (see `access.permissions`), and the effects of a call on the stored data.
 
     `idempotent`: a second call with the same arguments changes nothing. `additive`: the call adds entries and does not
     change existing entries. `changes_prompt`: the stored text becomes part of every later prompt.

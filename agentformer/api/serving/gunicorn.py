@@ -306,6 +306,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         conn.close()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
+        """Answer a request. The time limit for its body starts now; bytes that arrived with the headers count."""
         received = conn.parser.unreader.take_buffered()  # the beginning of the body
         conn.parser.unreader.unread(received)
         conn.sock.expect_body(len(received))

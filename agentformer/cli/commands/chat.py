@@ -97,12 +97,7 @@ def chat(
     session = place.pop("session_id") or new_session()
     # Without stored messages, the chat only reads, so it needs a memory that exists.
     with open_existing(**options) if read_only else connect(**options) as af:
-        tools = [tool.name for tool in af.toolbox.definitions()]
-        check_tools("--without", without, tools)
-        check_tools("--allow", allow, tools)
-        agent = _agent(
-            af, place, folder, _grant(read_only, without), {*allow, *af.settings.agent_permit.split()}, as_json
-        )
+        agent = _agent(af, place, folder, _grant(af, read_only, without), _permitted(af, allow), as_json)
         try:
             code = _run(Chat(agent, session, as_json=as_json, verbose=verbose), text)
         finally:
@@ -111,9 +106,21 @@ def chat(
     sys.exit(code)
 
 
-def _grant(read_only: bool, without: tuple[str, ...]) -> Grant:
+def _grant(af: AgentFormer, read_only: bool, without: tuple[str, ...]) -> Grant:
+    """Return the rights of the model. Raises `InvalidInput` if `without` contains an unknown tool."""
+    check_tools("--without", without, _tool_names(af))
     rights: tuple[Right, ...] = ("read",) if read_only else RIGHTS
     return Grant(frozenset(rights), without=frozenset(without))
+
+
+def _permitted(af: AgentFormer, allow: tuple[str, ...]) -> set[str]:
+    """Return the tools that may always change data. Raises `InvalidInput` if `allow` contains an unknown tool."""
+    check_tools("--allow", allow, _tool_names(af))
+    return {*allow, *af.settings.agent_permit.split()}
+
+
+def _tool_names(af: AgentFormer) -> list[str]:
+    return [tool.name for tool in af.toolbox.definitions()]
 
 
 class Chat:

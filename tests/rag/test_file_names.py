@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.text.file_names import words_of_name
+from agentformer.rag.chunks import words_of_name
 
 
 @pytest.mark.parametrize(
