@@ -108,6 +108,8 @@ def place(
         document = dataclasses.replace(document, name=name)
     check = unchanged(stored.seen)
     if same is None:
+        if own and not given_metadata:  # a new version keeps the metadata
+            document = dataclasses.replace(document, metadata=own[0].metadata.get("given", {}))
         return Placement(document, tuple(own), None, check)
     if not given_metadata or json_equal(same.metadata["given"], {**document.metadata}):
         return Placement(document, (), same, check)

@@ -64,7 +64,9 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
         raise NotFound(f"there is no entry {summary_id}")
     originals = _originals(connection, [summary_id])
     if not originals and summary.archived_at is None:
-        raise InvalidInput("summary_id", f"entry {summary_id} has no archived originals; give the id of a summary")
+        raise InvalidInput(
+            "summary_id", f"entry {summary_id} is neither a summary nor superseded, so nothing can be restored"
+        )
     if not originals:
         raise Conflict(f"the originals of the summary {summary_id} were already restored")
     _make_live(connection, originals)

@@ -113,13 +113,12 @@ class RAGTool:
         document, and the `reason` says so. Nothing is read or embedded again.
 
         If the document of this path or name has other bytes, `on_conflict` decides: `replace` replaces this former
-        version in one step, and the result has its id in `replaced`; `keep-both` stores the file under a new name such
-        as `report (2).pdf`; `fail` raises `Conflict`, for other metadata too. Equal bytes from two paths, or under two
-        names, are two documents.
+        version in one step, and the result has its id in `replaced`; without `metadata`, the new version keeps the
+        metadata of the former one. `keep-both` stores the file under a new name such as `report (2).pdf`; `fail` raises
+        `Conflict`, for other metadata too. Equal bytes from two paths, or under two names, are two documents.
 
         Problems of the content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a
-        path that is not a readable file.
-        """
+        path that is not a readable file."""
         namespace, stored = fields.name("namespace", namespace), fields.stored_metadata(metadata)
         on_conflict = checked_on_conflict(on_conflict)
         data, document = read_upload(file, name, origin, self._max_file_bytes)

@@ -374,3 +374,13 @@ def test_remove_and_forget_take_names_and_beginnings_of_ids(tmp_path: Path) -> N
     with connect(tmp_path) as af:
         assert [document.id for document in af.rag.documents()] == [third.id]
         assert not af.backend.count(Scope(kinds=("fact",)))
+
+
+def test_a_new_version_keeps_the_metadata_unless_others_are_given(af: agentformer.AgentFormer) -> None:
+    af.rag.upload(b"The gym costs 5 euros.", name="gym.txt", metadata={"site": "south"})
+    changed = af.rag.upload(b"The gym costs 6 euros.", name="gym.txt")
+    assert (changed.metadata, bool(changed.replaced)) == ({"site": "south"}, True)
+    assert "6 euros" in af.rag.query("What does the gym cost?", metadata={"site": "south"}).text
+    assert af.rag.upload(b"The gym costs 7 euros.", name="gym.txt", metadata={}).metadata == {}
+    copy = af.rag.upload(b"The gym costs 8 euros.", name="gym.txt", on_conflict="keep-both")
+    assert copy.metadata == {}
