@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -105,9 +106,8 @@ def test_only_so_many_clients_may_read_slowly(pair: Pair, monkeypatch: pytest.Mo
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(server.sendall, b"x" * 5_000_000)
         until = time.monotonic() + 30
-        while (
-            places._value and time.monotonic() < until
-        ):  # until the client counts as slow; taking the place would race
+        # Until the client counts as slow. The test must not take the place, because the server would find none.
+        while places._value and time.monotonic() < until:
             time.sleep(0.001)
         read()
         sending.result(30)
