@@ -27,8 +27,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.memory_cleaner import MemoryCleaner
-from agentformer.memory.summaries.summarizer import Summarizer
-from agentformer.memory.summaries.verification import unsupported_claims
+from agentformer.memory.summaries.summarizer import Summarizer, unsupported_claims
 from agentformer.records.entry_json import entry_to_json
 from agentformer.text.analysis import text_terms
 from agentformer.text.languages import FUNCTION_WORDS, stem

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.access.keys import KeyStore
+from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.errors import InvalidInput, Unauthenticated
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/?#@\\\s]+)(:[0-9]{0,5})?")  # the port may be empty (RFC 3986, 3.2.3)

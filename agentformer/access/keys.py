@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from agentformer.access.grant import RIGHTS, Grant, Right
+from agentformer.access.permissions import RIGHTS, Grant, Right
 from agentformer.errors import (
     Busy,
     Conflict,

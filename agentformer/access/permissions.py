@@ -1,20 +1,107 @@
-"""The permission table: the right and the tools that each operation needs. HTTP, MCP and the tools of an agent read
-this table, and contain no other list of rights."""
+"""Permissions: the rights of a caller and the namespaces to which they apply (`Grant`), and the table of the right and
+the tools that each operation needs. HTTP, MCP and the tools of an agent read this table, and contain no other list of
+rights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from agentformer.access.grant import Grant, Need
+from agentformer.errors import Forbidden, InvalidInput, NotFound
+from agentformer.records import fields
+from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry
+
+Right = Literal["read", "write", "admin"]
+Need = Right | Literal["change"]  # of an operation; `change` stands for the rights `read` and `write` together
+RIGHTS: tuple[Right, ...] = ("read", "write", "admin")
+_NO_KEY = "write-only"  # instead of the id of the key, for a caller without a key
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The rights of a caller. The right `admin` includes `read` and `write`. The right `write` does not include `read`,
+    so a caller may be allowed to store entries but not to read them. Such a caller cannot change or delete entries
+    either. If `namespaces` is empty, the caller may use all namespaces."""
+
+    rights: frozenset[Right]
+    namespaces: tuple[str, ...] = ()
+    without: frozenset[str] = frozenset()  # tools that are switched off
+    key_id: str = ""  # "": the caller has no key, such as a caller of the library
+
+    def may(self, need: Need) -> bool:
+        """Return True if the caller has this right. `change` needs the rights `read` and `write`, because the answer to
+        a change, such as "there is no entry", shows what is stored."""
+        rights = {"read", "write"} if need == "change" else {need}
+        return rights <= self.rights or "admin" in self.rights
+
+    def require(self, need: Need) -> None:
+        """Raise `Forbidden` if the caller does not have this right. See `may`."""
+        for right in ("read", "write") if need == "change" else (need,):
+            if not self.may(right):
+                raise Forbidden(f"this key does not have the right to {right}; use a key that has this right")
+
+    def require_tool(self, name: str) -> None:
+        """Raise `Forbidden` if the tool with this name is switched off for the caller."""
+        if name in self.without:
+            raise Forbidden(f"the tool {name} is switched off for this key")
+
+    def reaches(self, namespace: str) -> bool:
+        return not self.namespaces or namespace in self.namespaces
+
+    def namespace(self, requested: str | None = None) -> str:
+        """Return the namespace that a request uses. If the request names no namespace, this is the only namespace of
+        the caller, or the default namespace. Raises `Forbidden` if the caller may not use the requested namespace; the
+        message does not show whether this namespace exists. Raises `InvalidInput` if the caller has several namespaces
+        and must name one of them."""
+        if requested is None:
+            if len(self.namespaces) == 1:
+                return self.namespaces[0]
+            if not self.reaches(DEFAULT_NAMESPACE):
+                raise InvalidInput(
+                    "namespace", f"is missing; name one of the namespaces of this key: {', '.join(self.namespaces)}"
+                )
+            return DEFAULT_NAMESPACE
+        if not self.reaches(fields.name("namespace", requested)):
+            plural = "s" if len(self.namespaces) > 1 else ""
+            raise Forbidden(f"this key may use only the namespace{plural} {', '.join(self.namespaces)}")
+        return requested
+
+    @property
+    def stored_metadata(self) -> dict[str, Any]:
+        """The metadata that are added to the entries of the caller. If the key has no right to read, they contain the
+        id of the key, so that its entries can be distinguished from those of other callers. Otherwise they are
+        empty."""
+        return {} if self.may("read") else {fields.STORED_BY_KEY: self.key_id}
+
+    def session(self, requested: str) -> str:
+        """Return the id under which a session is stored in which the caller adds entries. The sessions of a key without
+        the right to read are its own: their ids begin with the id of the key. Thus the key cannot add to a session of
+        another caller, and does not learn whether such a session exists."""
+        return requested if self.may("read") else f"{self.key_id or _NO_KEY}/{requested}"
+
+    def require_all_namespaces(self) -> None:
+        """Raise `Forbidden` if the caller may use only some namespaces."""
+        if self.namespaces:
+            raise Forbidden("this request needs a key for all namespaces, but this key may use only some namespaces")
+
+    def require_visible(self, entry: MemoryEntry) -> MemoryEntry:
+        """Return the entry if the caller may use the namespace of the entry. Otherwise raise `NotFound` with the same
+        message as for a missing entry, so that the caller cannot learn whether the entry exists."""
+        if not self.reaches(entry.namespace):
+            raise NotFound(f"there is no entry {entry.id}")
+        return entry
+
+
+# For callers with access to the files: the library, the command line, and local requests while there are no keys.
+EVERYTHING = Grant(frozenset(RIGHTS))
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a caller needs for an operation. `right` is "any" if every authenticated caller may run it. `tools` are the
-    tools of an agent that do the same: a caller is refused if one of them is switched off. `destructive` is True if
-    the operation can delete or overwrite data permanently."""
+    """The right and the tools that an operation needs. `right` is "any" if every authenticated caller may run it.
+    `tools` are the tools of an agent that do the same: a caller is refused if one of them is switched off.
+    `destructive` is True if the operation can delete or overwrite data permanently."""
 
     right: Need | Literal["any"]
     tools: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
-from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.agent.calls import CallResult, Calls, Confirm, Permission, Workers, may_quote
 from agentformer.agent.citations import find_citations
 from agentformer.agent.conversation import Briefing, Conversation, brief, excerpt, system_prompt

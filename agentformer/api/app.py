@@ -10,8 +10,8 @@ from typing import Any
 
 from flask import Blueprint, Flask, redirect, request
 
-from agentformer.access.grant import Grant
-from agentformer.api import docs_page, documents, entries, jobs, memory, server, tools, uploads
+from agentformer.access.permissions import Grant
+from agentformer.api import documents, entries, jobs, memory, openapi, server, tools, uploads
 from agentformer.api.auth import Guard
 from agentformer.api.openapi import openapi_document
 from agentformer.api.operations import (
@@ -40,7 +40,7 @@ _ROUTERS: tuple[Router, ...] = (  # in the order of the OpenAPI document
     memory.core_router,
     tools.router,
     server.router,
-    docs_page.router,
+    openapi.router,
 )
 _OPERATIONS: tuple[Operation, ...] = tuple(operation for router in _ROUTERS for operation in router.operations)
 

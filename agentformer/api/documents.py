@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from flask import Response
 
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.api.models import documents as models
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import arguments_of, check_length

@@ -10,8 +10,7 @@ from typing import Any
 
 from flask import Response, abort, request, url_for
 
-from agentformer.access.grant import Grant
-from agentformer.access.permissions import PERMISSIONS
+from agentformer.access.permissions import PERMISSIONS, Grant
 from agentformer.api.models import memory as models
 from agentformer.api.models import requests
 from agentformer.api.operations import Router, Service

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flask import Response
 from pydantic import Field
 
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.api.models import Namespace, Next, ResponseModel
 from agentformer.api.models.documents import Document, DocumentsParameters
 from agentformer.api.operations import Router, Service

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from flask import Response
 
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.api.entries import (
     MEMORY,
     entries_json,

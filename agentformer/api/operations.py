@@ -15,8 +15,7 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel
 from werkzeug.exceptions import MethodNotAllowed
 
-from agentformer.access.grant import Grant
-from agentformer.access.permissions import PERMISSIONS, Permission
+from agentformer.access.permissions import PERMISSIONS, Grant, Permission
 from agentformer.api.request import body_of, check_no_query, form_of, is_arriving, query_of
 from agentformer.errors import Busy
 from agentformer.factory import AgentFormer

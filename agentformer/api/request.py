@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, UnsupportedMediaType
 
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.errors import InvalidInput, TooLarge
 from agentformer.http.server_timeouts import TimedSocket
 from agentformer.settings import Settings

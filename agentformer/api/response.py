@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from flask import Blueprint, Flask, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.errors import AgentFormerError
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.tools.result_json import event_json

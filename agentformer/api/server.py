@@ -11,7 +11,7 @@ from typing import Any, Literal
 from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.api.models import ResponseModel
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply

@@ -15,8 +15,7 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
 from werkzeug.formparser import FormDataParser
 
-from agentformer.access.grant import Grant
-from agentformer.access.permissions import PERMISSIONS
+from agentformer.access.permissions import PERMISSIONS, Grant
 from agentformer.api.auth import FORM_BYTES
 from agentformer.api.jobs import JOB
 from agentformer.api.jobs import Job as JobModel

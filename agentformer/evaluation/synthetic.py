@@ -27,9 +27,9 @@ from agentformer.evaluation.opened import page_name
 from agentformer.llms.reasoning import strip_reasoning
 from agentformer.memory.backends import all_entries
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
+from agentformer.text.normalize import normalized
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.text.sentences import sentence_spans
-from agentformer.text.unicode_forms import normalized
 from agentformer.types import ChatMessage, Hit, LanguageModel, MemoryBackend, MemoryEntry, Scope
 
 _LEAST, _MOST = 4, 8  # words of a question

@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from agentformer._version import __version__
-from agentformer.access.grant import RIGHTS, Grant
+from agentformer.access.permissions import RIGHTS, Grant
 from agentformer.errors import AccessError, AgentFormerError, InvalidInput, NotFound, StoreError
 from agentformer.factory import AgentFormer
 from agentformer.mcp_server import resources

@@ -30,8 +30,8 @@ from agentformer.text.analysis import query_terms
 from agentformer.text.dates.dates import find_dates
 from agentformer.text.facts import Facts, conflict, facts_of, find_numbers, is_year, masked, number_values, values_of
 from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, detect_language, stem
+from agentformer.text.normalize import normalized
 from agentformer.text.sentences import sentence_spans
-from agentformer.text.unicode_forms import normalized
 from agentformer.types import RESERVED_KINDS, MemoryEntry
 
 _MIN_SIMILARITY = 0.6  # least Jaccard index of the terms of two sentences that have the same subject

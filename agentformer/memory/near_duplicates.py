@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from agentformer.text.facts import Facts, facts_of, number_values
 from agentformer.text.languages import detect_language
-from agentformer.text.unicode_forms import normalized
+from agentformer.text.normalize import normalized
 
 MIN_SIMILARITY = 0.8  # least Jaccard index of the shingles of two similar texts
 # Characters. With 3, all long texts of one language are similar. With 5, a typo makes short texts different.

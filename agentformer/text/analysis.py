@@ -17,8 +17,8 @@ from typing import Any
 from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
 from agentformer.text.code import CODE_LANGUAGE, code_parts, is_code
 from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, stem
+from agentformer.text.normalize import normalized
 from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes
-from agentformer.text.unicode_forms import normalized
 
 # Languages with compound words or stacked endings: pieces of stems find "kone" in "pesukone".
 COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from agentformer.text.dates.dates import Day, Mention, find_dates, is_given
 from agentformer.text.languages import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
-from agentformer.text.unicode_forms import normalized
+from agentformer.text.normalize import normalized
 
 MAX_NUMBER_LENGTH = 40  # code points; a longer run of digits is not read as a number
 _NUMBER = re.compile(

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import Stemmer
 
-from agentformer.text.unicode_forms import normalized
+from agentformer.text.normalize import normalized
 
 # ISO 639-1 code -> Snowball algorithm, for every language with a list of function words.
 STEMMERS: Mapping[str, str] = MappingProxyType({

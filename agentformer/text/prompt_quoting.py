@@ -12,7 +12,7 @@ import re
 import struct
 from collections.abc import Iterable
 
-from agentformer.text.unicode_forms import normalized
+from agentformer.text.normalize import normalized
 
 # Tags that frame data or roles, in our prompts and in others'.
 _FRAMES = {

@@ -17,7 +17,7 @@ from operator import mul
 from pathlib import Path
 from typing import Literal
 
-from agentformer.text.unicode_forms import normalized
+from agentformer.text.normalize import normalized
 
 Verdict = Literal["good", "doubtful", "garbled", "empty"]
 

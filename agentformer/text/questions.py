@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentformer.text.languages import FUNCTION_WORDS, detect_language
-from agentformer.text.unicode_forms import normalized
+from agentformer.text.normalize import normalized
 
 QuestionType = Literal["who", "where", "when", "many", "much", "why", "how", "which", "what", "open", ""]
 

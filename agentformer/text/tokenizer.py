@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from agentformer.text.languages import word_list
-from agentformer.text.unicode_forms import normalized
+from agentformer.text.normalize import normalized
 
 MAX_TERM = 64  # code points: a SHA-256 in hexadecimal stays whole, a megabyte without spaces does not
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.errors import Forbidden, InvalidInput, NotFound
 from agentformer.types import MemoryEntry
 

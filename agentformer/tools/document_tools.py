@@ -10,8 +10,7 @@ from typing import Annotated, Any, TypedDict
 
 from pydantic import AliasChoices, Field
 
-from agentformer.access.grant import Grant
-from agentformer.access.permissions import PERMISSIONS
+from agentformer.access.permissions import PERMISSIONS, Grant
 from agentformer.errors import InvalidInput
 from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.errors import AgentFormerError, NotFound, StoreError
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.tools.caller import Caller

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.access.hosts import authenticate, check_bind_address
 from agentformer.access.keys import KeyStore
+from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
 from agentformer.testing import make_entry
 

@@ -16,9 +16,9 @@ import pytest
 from filelock import FileLock
 
 from agentformer.access import keys
-from agentformer.access.grant import EVERYTHING
 from agentformer.access.hosts import authenticate
 from agentformer.access.keys import KeyStore
+from agentformer.access.permissions import EVERYTHING
 from agentformer.errors import (
     AgentFormerError,
     Conflict,

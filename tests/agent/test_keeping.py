@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentformer import AgentFormer
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.agent import Agent
 from agentformer.errors import Forbidden, InvalidInput, LanguageModelUnavailable
 from tests.agent.conftest import Make, Open

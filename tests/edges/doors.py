@@ -19,8 +19,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 import agentformer
-from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.access.keys import KeyStore
+from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.api.app import close_app, create_app
 from agentformer.errors import AgentFormerError
 from agentformer.settings import load_settings

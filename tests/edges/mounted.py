@@ -11,7 +11,7 @@ from flask import Flask
 from pydantic import BaseModel
 
 import agentformer
-from agentformer.access.grant import EVERYTHING, Grant, Right
+from agentformer.access.permissions import EVERYTHING, Grant, Right
 from agentformer.api.app import close_app, init_app
 
 SAME = {"X-Request-ID": "the-same"}  # answers to the same request by the same name differ by nothing else

@@ -14,8 +14,8 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from flask import Flask
 
-from agentformer.access.grant import Grant
 from agentformer.access.keys import KeyStore
+from agentformer.access.permissions import Grant
 from agentformer.api import create_app, init_app
 from agentformer.api.app import close_app
 from agentformer.errors import InvalidInput, Unauthenticated

@@ -15,7 +15,7 @@ from filelock import FileLock
 Flask = pytest.importorskip("flask", reason="the extra `server` is not installed").Flask
 
 import agentformer  # noqa: E402
-from agentformer.access.grant import Grant  # noqa: E402
+from agentformer.access.permissions import Grant  # noqa: E402
 from agentformer.api import server as models  # noqa: E402
 from agentformer.api.app import close_app, init_app  # noqa: E402
 from agentformer.errors import Unauthenticated  # noqa: E402

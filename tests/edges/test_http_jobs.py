@@ -18,7 +18,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from flask import Flask
 
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.api import create_app, init_app
 from agentformer.api import jobs as api_jobs
 from agentformer.api.app import close_app

@@ -14,7 +14,7 @@ import pytest
 flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metrics` is not installed")
 
-from agentformer.access.grant import EVERYTHING  # noqa: E402
+from agentformer.access.permissions import EVERYTHING  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
 from agentformer.api.operations import add_rules  # noqa: E402
 from agentformer.api.response import handle_errors  # noqa: E402

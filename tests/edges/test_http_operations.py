@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.tools.toolbox import HINTS
 from tests.edges.mounted import SAME, Mounted, grant, mounted
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.api import tools as models
 from tests.edges.mounted import Mounted, grant, mounted, shaped
 

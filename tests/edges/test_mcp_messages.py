@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
-from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.access.keys import KeyStore
+from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.mcp_server.http import AccessMiddleware
 from agentformer.mcp_server.server import intersection
 from agentformer.mcp_server.stdio import line_error, needs_response

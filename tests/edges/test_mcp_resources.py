@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 import agentformer
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.mcp_server import resources

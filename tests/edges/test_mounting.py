@@ -16,8 +16,8 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware  # noqa: E402
 from werkzeug.test import Client  # noqa: E402
 
 import agentformer  # noqa: E402
-from agentformer.access.grant import EVERYTHING, Grant  # noqa: E402
 from agentformer.access.keys import KeyStore  # noqa: E402
+from agentformer.access.permissions import EVERYTHING, Grant  # noqa: E402
 from agentformer.api import close_app, create_app, init_app  # noqa: E402
 from agentformer.errors import InvalidInput, Unauthenticated  # noqa: E402
 from agentformer.settings import load_settings  # noqa: E402

@@ -20,8 +20,8 @@ jsonschema = pytest.importorskip("jsonschema", reason="the extra `llm` is not in
 
 from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: E402
 
-from agentformer.access.grant import RIGHTS  # noqa: E402
 from agentformer.access.keys import KeyStore  # noqa: E402
+from agentformer.access.permissions import RIGHTS  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
 from agentformer.api.app import close_app  # noqa: E402
 from agentformer.api.openapi import openapi_document  # noqa: E402

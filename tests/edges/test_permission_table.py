@@ -14,8 +14,7 @@ import pytest
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.access.grant import RIGHTS, Grant, Right
-from agentformer.access.permissions import PERMISSIONS
+from agentformer.access.permissions import PERMISSIONS, RIGHTS, Grant, Right
 from agentformer.api.app import _OPERATIONS
 from agentformer.errors import AgentFormerError, Forbidden, NotFound
 from agentformer.tools.caller import Caller

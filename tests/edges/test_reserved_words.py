@@ -14,7 +14,7 @@ import agentformer
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.agent import Agent
 from agentformer.agent.calls import may_quote
 from agentformer.errors import InvalidInput

@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.errors import AgentFormerError
 from agentformer.tools.caller import Caller
 from agentformer.tools.toolbox import HINTS

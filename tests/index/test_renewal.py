@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.words import fields, renewal
+from agentformer.index.words import fields, writer
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.index.words.writer import write_manifest
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
@@ -74,7 +74,7 @@ def test_searches_go_on_during_a_renewal_and_see_its_result(former: Path, monkey
         assert released.wait(60)
         return fields.terms_changed(content, since)
 
-    monkeypatch.setattr(renewal, "terms_changed", wait)
+    monkeypatch.setattr(writer, "terms_changed", wait)
     backend = open_store(former)
     assert len(found(backend, "rows")) == 5  # not blocked by the renewal
     backend.store([make_entry(CODE.format("foxtrot"))])
@@ -104,8 +104,8 @@ def test_an_interrupted_renewal_goes_on_where_it_stopped(former: Path, monkeypat
             raise OSError("the disk is away")
         return fields.terms_changed(content, since)
 
-    monkeypatch.setattr(renewal, "_WRITTEN", 2)
-    monkeypatch.setattr(renewal, "terms_changed", fail_at_the_fourth)
+    monkeypatch.setattr(writer, "_WRITTEN", 2)
+    monkeypatch.setattr(writer, "terms_changed", fail_at_the_fourth)
     backend = open_store(former)
     assert len(found(backend, "rows")) == 5
     finish(backend)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.summaries import flatten
 from agentformer.memory.summaries.extractive import extract
-from agentformer.memory.summaries.verification import unsupported_claims
+from agentformer.memory.summaries.summarizer import unsupported_claims
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
 

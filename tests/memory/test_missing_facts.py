@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.summaries.summarizer import Summarizer, Summary
-from agentformer.memory.summaries.verification import missing_facts
+from agentformer.memory.summaries.summarizer import Summarizer, Summary, missing_facts
 from agentformer.types import ChatMessage, MemoryEntry, Reply, Tool
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.memory_cleaner import select_groups
 from agentformer.memory.summaries.extractive import extract
-from agentformer.memory.summaries.verification import unsupported_claims
+from agentformer.memory.summaries.summarizer import unsupported_claims
 from agentformer.text.dates.dates import find_dates
 from agentformer.types import MemoryEntry
 from bench.data import DATA, load

@@ -10,7 +10,7 @@ import pytest
 
 import agentformer
 from agentformer import AgentFormer
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.errors import Forbidden, InvalidInput
 from agentformer.tools.caller import Caller
 from agentformer.tools.document_tools import allowed_sources

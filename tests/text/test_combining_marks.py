@@ -16,10 +16,9 @@ from agentformer.memory import near_duplicates
 from agentformer.text import facts
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.languages import detect_language
-from agentformer.text.normalize import clean, clean_plain
+from agentformer.text.normalize import MAX_MARKS, clean, clean_plain, normalized
 from agentformer.text.prompt_quoting import escape_text
 from agentformer.text.sentences import sentence_spans
-from agentformer.text.unicode_forms import MAX_MARKS, normalized
 
 LANGUAGES = ("", "de", "en", "fi", "ja", "sv")
 

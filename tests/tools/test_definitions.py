@@ -13,8 +13,7 @@ import pytest
 from pydantic import Field
 
 import agentformer
-from agentformer.access.grant import EVERYTHING, Grant
-from agentformer.access.permissions import Permission
+from agentformer.access.permissions import EVERYTHING, Grant, Permission
 from agentformer.errors import InvalidInput
 from agentformer.tools.definition import Hints, ToolDefinition, tool
 from agentformer.tools.document_tools import DocumentTools

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.access.grant import Grant
+from agentformer.access.permissions import Grant
 from agentformer.errors import Forbidden, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.tools.caller import Caller

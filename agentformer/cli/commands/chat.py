@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from agentformer.access.grant import RIGHTS, Grant, Right
+from agentformer.access.permissions import RIGHTS, Grant, Right
 from agentformer.agent import Agent, Recalled, ToolRun, ToolStart, Turn, TurnEvent
 from agentformer.cli.group import common, examples, explicit_namespace, in_place, main, without_tools
 from agentformer.cli.inputs import check_tools, open_existing, text_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from agentformer.access.grant import RIGHTS, Right
 from agentformer.access.keys import Key, KeyStore
+from agentformer.access.permissions import RIGHTS, Right
 from agentformer.cli.group import examples, main, without_namespace, without_tools
 from agentformer.cli.inputs import check_tools
 from agentformer.cli.output import moment, print_json, print_result, print_table, print_warnings, say

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from agentformer.access.grant import EVERYTHING, Grant, Right
+from agentformer.access.permissions import EVERYTHING, Grant, Right
 from agentformer.cli.group import common, examples, explicit_namespace, main, without_tools
 from agentformer.cli.inputs import check_tools
 from agentformer.cli.output import fail, print_result, say

@@ -27,8 +27,9 @@ from filelock import FileLock, Timeout
 from agentformer.errors import AgentFormerError, StoreFull
 from agentformer.index.words.fields import AnalyzedEntry, SharedAnalyzers, schema
 from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
-from agentformer.index.words.renewal import Analysis, Renewal
 from agentformer.index.words.writer import (
+    Analysis,
+    Renewal,
     UncommittedManifest,
     delete_unlisted,
     index_writer,
