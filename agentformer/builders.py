@@ -17,7 +17,7 @@ from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.http.guarded import Usage
 from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.documents import Originals
+from agentformer.rag.originals import Originals
 from agentformer.registry import known, lookup, names, ours
 from agentformer.settings import Settings
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
@@ -93,6 +93,7 @@ def faiss_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
 def build_rag(
     settings: Settings,
     backend: MemoryBackend,
+    originals: Originals,
     embedder: Embedder,
     model: Callable[[], LanguageModel | None],
     usage: UsageCounter,
@@ -101,8 +102,6 @@ def build_rag(
     they are first used."""
     from agentformer.tools.questions import QuestionLimits, Questions
     from agentformer.tools.rag_tool import RAGTool
-
-    originals = Originals(settings.upload_dir, backend)
 
     def ingest() -> IngestPipeline:
         from agentformer.rag.ingest import IngestPipeline

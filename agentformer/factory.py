@@ -33,7 +33,7 @@ from agentformer.errors import EmbedderUnavailable
 from agentformer.http.guarded import Usage
 from agentformer.memory.background import EmbedRetry
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.documents import Originals
+from agentformer.rag.originals import Originals
 from agentformer.settings import Settings, load_settings
 from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Reembedding
 
@@ -114,9 +114,14 @@ class AgentFormer:
         return build_model(self.settings, self._model_usage)
 
     @_Part
+    def originals(self) -> Originals:
+        """The uploaded files, which are stored without any change."""
+        return Originals.at(self.settings.originals, self.settings.upload_dir, self.backend)
+
+    @_Part
     def rag(self) -> RAGTool:
         """The document tool, which ingests documents and answers questions from them."""
-        return build_rag(self.settings, self.backend, self.embedder, lambda: self.model, self._usage)
+        return build_rag(self.settings, self.backend, self.originals, self.embedder, lambda: self.model, self._usage)
 
     @_Part
     def cleaner(self) -> MemoryCleaner:
@@ -242,13 +247,8 @@ class AgentFormer:
         from agentformer.rag.verify import StoreParts, verify
 
         self._usage.flush()
-        places = StoreParts(self.backend, self.originals, self.settings.index_dir, self.settings.upload_dir)
+        places = StoreParts(self.backend, self.originals, self.settings.index_dir)
         return verify(places, lambda document: self.rag.reingest(document), repair=repair)
-
-    @property
-    def originals(self) -> Originals:
-        """The uploaded files, which are stored without any change."""
-        return Originals(self.settings.upload_dir, self.backend)
 
     def usage(self) -> dict[str, dict[str, Any]]:
         """Return the usage counts of each embedder and language model, such as calls and tokens. The keys of the

@@ -23,7 +23,7 @@ from agentformer.access.keys import OWNER_ONLY
 from agentformer.archive.export import copy_original, write_manifest
 from agentformer.archive.format import MANIFEST, digest_of, entries_in, has_original, read_manifest
 from agentformer.errors import InvalidInput, StoreError
-from agentformer.rag.documents import Originals
+from agentformer.rag.originals import Originals
 from agentformer.records.files import delete, new_folder, write_atomically
 from agentformer.types import MemoryBackend, Scope
 

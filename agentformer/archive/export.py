@@ -24,8 +24,8 @@ from agentformer.archive.format import (
     vector_line,
     vectors_path,
 )
-from agentformer.errors import StoreError
-from agentformer.rag.documents import Originals
+from agentformer.errors import NotFound, StoreBusy, StoreError
+from agentformer.rag.originals import Originals
 from agentformer.records.files import HashedFile, hashed_file, new_folder
 from agentformer.types import EmbeddingSpace, MemoryBackend, MemorySnapshot
 
@@ -69,10 +69,12 @@ def export_to(
 def copy_original(originals: Originals, digest: str, target: Path) -> dict[str, Any] | None:
     """Copy an original file, which is named by its SHA-256 `digest`, to the new file `target`. Return the length and
     the SHA-256 of the file, or None if the original file is missing or damaged. Raises `OSError` if `target` cannot be
-    written."""
+    written, and `StoreBusy` if the place of the original files cannot be reached now."""
     try:
-        source = originals.path(digest).open("rb")
-    except OSError:
+        source = originals.files.open(digest)
+    except StoreBusy:
+        raise
+    except (NotFound, StoreError):
         return None
     with source, hashed_file(target) as file:
         shutil.copyfileobj(source, file)

@@ -11,7 +11,8 @@ from agentformer.archive.reader import Archive, ArchivedEntry, block_key
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.memory.backends import all_entries
 from agentformer.memory.core import CoreMemory
-from agentformer.rag.documents import Originals, document_of
+from agentformer.rag.documents import document_of
+from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import identity
 from agentformer.records.entry_json import COUNTS, entry_to_json
 from agentformer.types import MemoryBackend, MemoryEntry, Scope

@@ -10,7 +10,8 @@ from agentformer.embedders import estimated_spans
 from agentformer.errors import DocumentError, EmbedderError, EmbedderUnavailable, EncryptedDocument
 from agentformer.index.embedding.windows import WindowEmbedder
 from agentformer.rag.chunks import CountTokens, cut
-from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document, Originals, document_of
+from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document, document_of
+from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import Placement
 from agentformer.readers import ReadLimits, read
 from agentformer.text.languages import detect_language

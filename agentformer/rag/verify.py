@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
-import re
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
-from agentformer.errors import AgentFormerError, StoreDamaged
+from agentformer.errors import AgentFormerError, NotFound, StoreDamaged, StoreError
 from agentformer.jobs.queue import FILE as JOBS_FILE
-from agentformer.rag.documents import Document, Originals
+from agentformer.rag.documents import Document
+from agentformer.rag.originals import Originals
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
 _PAGE = 500  # entries listed at a time
-_ORIGINAL = re.compile(r"\.?([0-9a-f]{64})\.bin(\.[0-9]+\.[0-9]+)?")  # an original, or a temporary file of one
 _BUSY_SECONDS = 60
 _PARTS = {"page": "pages", "chunk": "chunks"}  # kinds, and the document's key of their number
 _INGEST_AGAIN = (
@@ -38,12 +36,11 @@ _INGEST_AGAIN = (
 
 
 class StoreParts(NamedTuple):
-    """The backend, the original files and the folders of a memory."""
+    """The backend, the original files and the index folder of a memory."""
 
     backend: MemoryBackend
     originals: Originals
     index_dir: Path
-    upload_dir: Path
 
 
 class _Listing(Protocol):
@@ -116,7 +113,7 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
     sound = all(check.mended >= check.found for check in checks)
     if repair:
         store.originals.sweep()
-    files = _uploaded_files(store.upload_dir)  # listed before the documents: a file is stored first
+    files = store.originals.files.names()  # listed before the documents: a file is stored first
     absent = _absent_digests(store.backend)
     survey = _Survey(store.backend, sound=sound)
     originals = _verify_originals(store, survey.ready)
@@ -202,19 +199,13 @@ def _verify_originals(store: StoreParts, ready: Sequence[MemoryEntry]) -> Findin
 
 def _original_problem(originals: Originals, digest: str) -> str:
     try:
-        with originals.path(digest).open("rb") as file:
-            actual = hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        return "its original file is not in the upload folder"
-    except OSError as error:
-        return f"its original file cannot be read ({error.strerror or error})"
+        with originals.files.open(digest) as file:
+            actual = hashlib.sha256(file.read()).hexdigest()
+    except NotFound:
+        return f"its original file is not in {originals.files.place}"
+    except StoreError as error:
+        return str(error)
     return "" if actual == digest else "its original file was changed after the upload (its checksum differs)"
-
-
-def _uploaded_files(folder: Path) -> list[Path]:
-    """Return all files of the upload folder, except the locks of this folder and the files of background uploads."""
-    files = (path for path in sorted(folder.rglob("*")) if not path.is_dir())
-    return [file for file in files if not file.relative_to(folder).parts[0].startswith(".")]
 
 
 def _absent_digests(backend: MemoryBackend) -> set[str]:
@@ -225,7 +216,7 @@ def _absent_digests(backend: MemoryBackend) -> set[str]:
     return set()
 
 
-def _verify_uploads(store: StoreParts, files: Sequence[Path], absent: set[str], survey: _Survey) -> Findings:
+def _verify_uploads(store: StoreParts, files: Mapping[str, str], absent: set[str], survey: _Survey) -> Findings:
     """Report the files in the upload folder that belong to no document and to no upload. These files are kept, because
     a lost document can be ingested again from its file, and because another memory may use the same folder."""
     findings = Findings("uploads", "each file in the upload folder belongs to a document", "", len(files))
@@ -234,33 +225,21 @@ def _verify_uploads(store: StoreParts, files: Sequence[Path], absent: set[str], 
         return findings
     absent |= _absent_digests(store.backend)  # a document may have been removed since the survey
     known = survey.digests | absent
-    states = {file: state for file in files if _digest_of(file) not in known and (state := _state(file))}
-    if states:
-        size = sum(state.st_size for state in states.values())
-        names = ", ".join(str(file.relative_to(store.upload_dir)) for file in [*states][:MAX_REPORTED])
-        more = f", and {len(states) - MAX_REPORTED} more" if len(states) > MAX_REPORTED else ""
+    where = store.originals.files
+    unknown = [name for name, digest in files.items() if digest not in known]
+    sizes = {name: size for name in unknown if (size := where.size(name)) is not None}  # None: deleted in the meantime
+    if sizes:
+        names = ", ".join([*sizes][:MAX_REPORTED])
+        more = f", and {len(sizes) - MAX_REPORTED} more" if len(sizes) > MAX_REPORTED else ""
         findings.note(
-            f"{_count(states)} ({size} bytes) in {store.upload_dir} without a document: {names}{more}; "
+            f"{_count(sizes)} ({sum(sizes.values())} bytes) in {where.place} without a document: {names}{more}; "
             "ingest a file again to restore a lost document; AgentFormer never deletes these files"
         )
     return findings
 
 
-def _digest_of(file: Path) -> str:
-    """Return the SHA-256 in the name of an original file, or "" for another file."""
-    match = _ORIGINAL.fullmatch(file.name)
-    return match[1] if match and file.parent.name == match[1][:2] else ""
-
-
-def _count(files: Collection[Path]) -> str:
+def _count(files: Collection[object]) -> str:
     return f"{len(files)} {'file' if len(files) == 1 else 'files'}"
-
-
-def _state(file: Path) -> os.stat_result | None:
-    """Return the `os.lstat` result of a file. Return None if the file was deleted after the files were listed."""
-    with suppress(OSError):
-        return file.lstat()
-    return None
 
 
 def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:

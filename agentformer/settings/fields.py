@@ -19,6 +19,7 @@ from agentformer.types import TIERS
 
 GOT = ", got "  # separates a message from the value
 _QUOTED = 20  # longest value that a message quotes; a key in the wrong setting is longer
+_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()/-]*)?")  # names of buckets and safe keys
 _LANGUAGES = re.compile(r"\*|[a-z]{2,3}( [a-z]{2,3})*")
 
 
@@ -44,6 +45,7 @@ class Settings:
     # Storage.
     index_dir: Path = Path("indexes")
     upload_dir: Path = Path("uploads")
+    originals: str = ""  # place of the uploaded files: "s3://BUCKET/PREFIX"; "": `upload_dir`
     backend: str = "faiss"  # backend of all entries without a route
 
     # Memory. The first route that matches an entry selects its backend: "SELECTOR=TARGET; ...". A selector is a
@@ -164,6 +166,8 @@ class Settings:
     def __post_init__(self) -> None:
         self._normalize(_check_folder, "index_dir", "upload_dir")
         self._normalize(_check_cache, "cache_dir")
+        if self.originals and not _S3.fullmatch(self.originals):
+            raise invalid("originals", "must be empty, or s3://BUCKET/PREFIX", self.originals)
         self._normalize(lambda name, value: value.strip(), "embedder", "reranker", "llm_model")
         self._check_numbers()
         self._normalize(check_url, *(name for name in _ADDRESSES if getattr(self, name)))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.documents import METADATA_REPLACED, Document, KeyedLock, Originals, document_of, page_of
+from agentformer.rag.documents import METADATA_REPLACED, Document, KeyedLock, document_of, page_of
+from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import (
     OnConflict,
     Origin,

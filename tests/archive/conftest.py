@@ -14,7 +14,7 @@ from agentformer.archive.format import FORMATS
 from agentformer.archive.importer import Destination, Imported, import_into
 from agentformer.archive.reader import read
 from agentformer.memory.core import CoreMemory
-from agentformer.rag.documents import Originals
+from agentformer.rag.originals import Originals
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope
 

@@ -16,7 +16,7 @@ from agentformer.archive import backup as backing
 from agentformer.archive.backup import check_backup
 from agentformer.errors import InvalidInput, StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect
-from agentformer.rag.documents import Originals
+from agentformer.rag.originals import Originals
 from agentformer.types import Scope
 from tests.archive.conftest import everything, fill
 from tests.edges.conftest import copy, run, shown, where  # noqa: F401

@@ -13,7 +13,7 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.memory.routing import RoutedBackend
-from agentformer.rag.documents import Originals
+from agentformer.rag.originals import Originals
 from agentformer.rag.verify import StoreParts, verify
 from agentformer.settings import Route
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
@@ -56,7 +56,7 @@ def repaired(folder: Path, meanwhile: Callable[[], object]) -> list[Check]:
     }
     routed = RoutedBackend((Route("parts", kinds=("page", "chunk")),), backends, "most")
     with closing(routed):
-        places = StoreParts(routed, Originals(folder / "u", routed), folder / "i", folder / "u")
+        places = StoreParts(routed, Originals(folder / "u", routed), folder / "i")
         return [check for check in verify(places, no_reading, repair=True) if check.found]  # type: ignore[arg-type]
 
 

@@ -73,7 +73,7 @@ def unembedded(folder: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], Any], str, str]] = {
-    "an original that is gone": (lambda at: original(at).unlink(), "originals", "is not in the upload folder"),
+    "an original that is gone": (lambda at: original(at).unlink(), "originals", "its original file is not in"),
     "an original that was changed": (lambda at: original(at).write_bytes(b"x"), "originals", "checksum differs"),
     "a chunk that is not in its page": (lambda at: change(at, CHUNK), "documents", "differs from its page's text"),
     "a page that is gone": (

@@ -500,7 +500,7 @@ def test_documents_of_a_memory_are_stored_again_as_they_are(tmp_path: Path) -> N
             assert chunks(other.backend) == chunks(af.backend)
             (hit, *_) = other.backend.search(Query("caretaker keys"))
             assert [answered_passage(hit, q) == q.relevant[0] for q in dataset.questions] == [True, True, False, True]
-        af.originals.path(document.sha256).unlink()
+        af.originals.files.path(document.sha256).unlink()
         copy = with_documents(dataset, stored, af.originals, settings)
         assert any("'rules.md'; their headings" in note for note in copy.notes)
         with trial(settings) as other:

@@ -55,7 +55,7 @@ def document(data: bytes) -> MemoryEntry:
 
 
 def write(af: AgentFormer, data: bytes, name: str = "") -> Path:
-    path = af.originals.path(hashlib.sha256(data).hexdigest())
+    path = af.originals.files.path(hashlib.sha256(data).hexdigest())
     path = path.with_name(name) if name else path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -127,7 +127,7 @@ def test_an_original_of_a_document_that_was_replaced_meanwhile_is_not_restored(a
     af.originals.restore(TEXT)
     assert files(af) == []
     stored = af.rag.upload(TEXT, name="numbat.txt")
-    af.originals.path(stored.sha256).unlink()
+    af.originals.files.path(stored.sha256).unlink()
     af.originals.restore(TEXT)
     assert files(af) == [name_of(TEXT)]
 

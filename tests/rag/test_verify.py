@@ -15,7 +15,8 @@ import pytest
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.jobs.queue import FILE as JOBS_FILE
 from agentformer.rag import verify as verification
-from agentformer.rag.documents import Document, Originals
+from agentformer.rag.documents import Document
+from agentformer.rag.originals import Originals
 from agentformer.rag.verify import StoreParts, verify
 from agentformer.testing import make_entry
 from agentformer.testing.case import Reference
@@ -96,11 +97,11 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     backend: Any = Memory()
     originals = Originals(tmp_path / "u", backend)
     put(originals, DATA)
-    return StoreParts(backend, originals, tmp_path, tmp_path / "u")
+    return StoreParts(backend, originals, tmp_path)
 
 
 def put(originals: Originals, data: bytes) -> Path:
-    path = originals.path(hashlib.sha256(data).hexdigest())
+    path = originals.files.path(hashlib.sha256(data).hexdigest())
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
@@ -177,11 +178,11 @@ def test_a_damaged_document_is_ingested_again_once(store: Any) -> None:
 def test_a_document_without_its_original_is_not_ingested_again(store: Any) -> None:
     root, page, *_ = document()
     store.backend.store(root, page)
-    path = store.originals.path(DIGEST)
+    path = store.originals.files.path(DIGEST)
     for damage, text in (
         (lambda: path.write_bytes(b"changed"), "its original file was changed after the upload"),
-        (path.unlink, "its original file is not in the upload folder"),
-        (path.mkdir, "its original file cannot be read (Is a directory)"),
+        (path.unlink, "its original file is not in "),
+        (path.mkdir, "cannot read the original file "),
     ):
         damage()
         checks = checked(store, repair=True)
@@ -213,10 +214,10 @@ def test_a_part_in_another_namespace_than_its_document_is_reported(store: Any) -
 def test_files_without_a_document_are_listed(store: Any) -> None:
     store.backend.store(*document())
     files = [put(store.originals, b"upload %d" % number) for number in range(20)]
-    (store.upload_dir / ".jobs").mkdir()
+    (Path(store.originals.files.place) / ".jobs").mkdir()
     for hidden in (".lock", ".upload-1", ".jobs/0"):
-        (store.upload_dir / hidden).touch()
-    odd = store.upload_dir / DIGEST[:2] / "notes.txt"
+        (Path(store.originals.files.place) / hidden).touch()
+    odd = Path(store.originals.files.place) / DIGEST[:2] / "notes.txt"
     odd.write_bytes(b"of somebody")
     put(store.originals, DATA).with_name(f".{DIGEST}.bin.1.2").touch()  # of a document that is stored
     files = sorted([*files, odd])
@@ -224,24 +225,24 @@ def test_files_without_a_document_are_listed(store: Any) -> None:
     check = checked(store)["uploads"]
     (note,) = check.findings
     assert (check.found, check.looked_at) == (0, 23)
-    assert note.startswith(f"21 files ({size} bytes) in {store.upload_dir} without a document: ")
-    assert str(files[19].relative_to(store.upload_dir)) in note and ", and 1 more; ingest" in note
+    assert note.startswith(f"21 files ({size} bytes) in {Path(store.originals.files.place)} without a document: ")
+    assert str(files[19].relative_to(Path(store.originals.files.place))) in note and ", and 1 more; ingest" in note
     files[0].unlink()
     (note,) = checked(store)["uploads"].findings
     assert note.startswith("20 files (") and "more" not in note
 
 
 def test_files_of_removed_documents_and_of_uploads_are_not_listed(store: Any) -> None:
-    other = store.upload_dir / "ab" / f"{DIGEST}.bin"  # no original: it is in another folder
+    other = Path(store.originals.files.place) / "ab" / f"{DIGEST}.bin"  # no original: it is in another folder
     other.parent.mkdir()
     other.write_bytes(b"1234")
     store.backend.absent = [AbsentDocument("1", DIGEST)]
     (note,) = checked(store)["uploads"].findings
-    assert note.startswith(f"1 file (4 bytes) in {store.upload_dir} without a document: ab/{DIGEST}.bin;")
-    assert store.originals.path(DIGEST).exists()
+    assert note.startswith(f"1 file (4 bytes) in {store.originals.files.place} without a document: ab/{DIGEST}.bin;")
+    assert store.originals.files.path(DIGEST).exists()
     (note,) = checked(store, repair=True)["uploads"].findings
     assert note.startswith("1 file (4 bytes)") and other.exists()
-    assert not store.originals.path(DIGEST).exists() and not store.backend.absent
+    assert not store.originals.files.path(DIGEST).exists() and not store.backend.absent
 
 
 def test_documents_that_cannot_be_read_are_reported_unless_the_backend_did(

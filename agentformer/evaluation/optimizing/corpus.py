@@ -31,7 +31,8 @@ from agentformer.evaluation.optimizing.space import Configuration, present, sett
 from agentformer.evaluation.synthetic import Built, build, corpus_sources, passage_of, with_questions
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.memory.backends import all_entries
-from agentformer.rag.documents import Document, Originals, document_of, page_of
+from agentformer.rag.documents import Document, document_of, page_of
+from agentformer.rag.originals import Originals
 from agentformer.readers import ReadLimits, read
 from agentformer.records.files import delete, read_file, write_atomically
 from agentformer.settings import Settings

@@ -1,0 +1,187 @@
+"""The original files of documents: which are stored, and which are superfluous and deleted."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentformer.errors import StoreError
+from agentformer.rag.original_files import SHA256, LocalFiles, OriginalFiles, unwritable
+from agentformer.rag.s3_files import SCHEME, S3Files
+from agentformer.types import MemoryBackend, MemoryEntry, Scope, new_id
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+log = logging.getLogger("agentformer")
+
+_UPLOAD = ".upload-"  # the beginning of the names of uploads, which are file names of locks
+_LOCK_SECONDS = 60.0  # the lock of the folder is held only for short steps
+_POLL_SECONDS = 0.005
+
+
+class Originals:
+    """The original files of the documents that `backend` stores. `files` is the place of the files.
+
+    The backend records the documents that are not stored although their original files may exist: documents that are
+    announced before their files are written, and removed documents. `sweep` deletes the files of these documents and no
+    other files. While an upload runs, its process holds a lock. If nobody holds this lock, the process was killed, and
+    the original files of the upload are superfluous."""
+
+    def __init__(self, folder: Path, backend: MemoryBackend, files: OriginalFiles | None = None) -> None:
+        """`folder` has the locks and, without `files`, the original files."""
+        self.files = files or LocalFiles(folder)
+        self._backend = backend
+        self._uploads = _Uploads(folder)
+
+    @classmethod
+    def at(cls, address: str, folder: Path, backend: MemoryBackend) -> Originals:
+        """Return the original files at `address`: `s3://BUCKET/PREFIX`, or "" for the folder `folder`."""
+        return cls(folder, backend, S3Files(address) if address.startswith(SCHEME) else None)
+
+    @contextmanager
+    def storing(self, documents: Sequence[MemoryEntry], files: Iterable[bytes]) -> Iterator[None]:
+        """Announce documents and write their original files `files`. The caller stores the documents inside the `with`
+        block. The end of the block, or the next sweep after a crash, deletes the files that no document needs. Raises
+        `StoreError` if a file cannot be written."""
+        if not documents:
+            yield
+            return
+        upload = self._uploads.new()
+        try:
+            with self._uploads.exclusive():
+                upload.acquire()
+                self._backend.announce(documents, upload.name)
+            for data in files:
+                self.files.put(_digest(data), data)
+            yield
+        finally:
+            try:
+                self.sweep(upload.name)
+            finally:
+                upload.release()
+
+    def restore(self, data: bytes) -> None:
+        """Store the original file of a stored document again if the file is missing or damaged. Do nothing if the
+        document was removed in the meantime."""
+        digest = _digest(data)
+        if not self.files.holds(digest, data):
+            with self._uploads.exclusive():  # a concurrent removal of the document deletes the file after this block
+                if self._in_use(digest):
+                    self.files.put(digest, data)
+
+    def get(self, digest: str) -> bytes:
+        """Return the bytes of the original file with this SHA-256. Raises `NotFound` if the file is missing, and
+        `StoreError` if the file cannot be read."""
+        with self.files.open(digest) as file:
+            return file.read()
+
+    def sweep(self, ended: str = "") -> None:
+        """Delete the original files of removed documents, and of uploads that ended without storing their documents. A
+        file is kept if a stored document or a running upload has the same bytes. `ended` is the name of an upload of
+        the caller that ends now. If a file cannot be deleted, log a warning, and leave the file to the next sweep."""
+        try:
+            if self._uploads.exist() and (self._uploads.names() or self._backend.absent_documents()):
+                with self._uploads.exclusive():
+                    self._sweep(ended)
+        except (OSError, StoreError) as error:
+            log.warning(
+                "original files of removed documents may remain in %s until the memory is opened again: %s",
+                self.files.place,
+                error,
+            )
+
+    def _sweep(self, ended: str) -> None:
+        uploads = self._uploads.names()
+        running = {name for name in uploads if name != ended and self._uploads.is_running(name)}
+        absent = self._backend.absent_documents()  # read after the locks: an upload that ends now is not in the list
+        needed = {document.sha256 for document in absent if document.upload in running}
+        done = [document for document in absent if document.sha256 not in needed]
+        # If its lock is missing, the end of an upload is not known, such as in a restored older database.
+        superfluous = {document.sha256 for document in done if document.upload in ("", *uploads)}
+        self.files.delete([each for each in superfluous if SHA256.fullmatch(each) and not self._in_use(each)])
+        if done:
+            self._backend.forget_absent(done)
+        for name in uploads - running - {document.upload for document in absent if document.sha256 in needed}:
+            self._uploads.forget(name)
+
+    def _in_use(self, digest: str) -> bool:
+        """Return whether a document of any namespace has the bytes with this SHA-256."""
+        kept = {"kinds": ("document",), "metadata": {"sha256": digest}, "include_archived": True}
+        return any(self._backend.count(Scope(name, **kept)) for name in self._backend.namespaces())  # type: ignore[arg-type]
+
+
+class _Uploads:
+    """The running uploads of the processes on this machine. Each has a locked file `.upload-ID` in the folder; the
+    operating system releases the lock if the process dies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def new(self) -> _Upload:
+        return _Upload(self._folder, f"{_UPLOAD}{new_id()}")
+
+    def exist(self) -> bool:
+        """Return whether there was ever an upload in this folder."""
+        return self._folder.is_dir()
+
+    def names(self) -> set[str]:
+        """Return the names of the uploads that are running, or that ended when their process was killed."""
+        return {path.name for path in self._folder.glob(f"{_UPLOAD}*")}
+
+    def is_running(self, name: str) -> bool:
+        from filelock import Timeout
+
+        upload = _Upload(self._folder, name)
+        try:
+            upload.acquire(seconds=0)
+        except Timeout:
+            return True
+        upload.release()
+        return False
+
+    def forget(self, name: str) -> None:
+        """Delete the lock of an upload that has ended. Some systems cannot delete a locked file; the next sweep deletes
+        it."""
+        with suppress(OSError):
+            (self._folder / name).unlink()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the lock of the folder, so that no other process announces an upload or deletes files. Raises
+        `StoreFull` if the folder cannot be written."""
+        lock = _Upload(self._folder, ".lock")
+        lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+class _Upload:
+    """A file lock in the folder, which the caller acquires and releases."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        from filelock import FileLock
+
+        self.name = name
+        self._folder = folder
+        self._lock: FileLock = FileLock(str(folder / name))
+
+    def acquire(self, seconds: float = _LOCK_SECONDS) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=seconds, poll_interval=_POLL_SECONDS)
+        except OSError as error:
+            raise unwritable(self._folder, error) from error
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
