@@ -35,6 +35,7 @@ from agentformer.settings import Settings, load_settings
 from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import detect_language
 from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Query, Scope, new_id
+from bench.answers_fit import logistic
 from bench.data import DATA, DataSet, Row, load
 
 SETS = (
@@ -151,7 +152,7 @@ def fitted(found: dict[str, list[Asked]]) -> Iterator[str]:
 
 
 def logistic_fit(found: dict[str, list[Asked]], used: tuple[int, int]) -> list[float]:
-    """Return a logistic regression by Newton's method. Each set has the same weight; half of it are answerable
+    """Return the coefficients of a logistic regression. Each set has the same weight; half of it are answerable
     questions, and the kinds of the other half weigh the same."""
     inputs, right, weights = [], [], []
     for asked in found.values():
@@ -162,13 +163,8 @@ def logistic_fit(found: dict[str, list[Asked]], used: tuple[int, int]) -> list[f
             inputs.append((1.0, one.grounds.share * used[0], (one.grounds.cosine or 0.0) * used[1]))
             right.append(float(answerable))
             weights.append(1.0 / counts[one.kind] / (1 if answerable else len(counts) - 1))
-    x, y, w = np.array(inputs), np.array(right), np.array(weights) * len(right) / sum(weights)
-    beta = np.zeros(3)
-    for _ in range(25):
-        p = 1 / (1 + np.exp(-x @ beta))
-        slope = x.T @ (w * (y - p)) - 1e-3 * beta  # a small ridge, so that an unused column has no effect
-        beta += np.linalg.solve((x * (w * p * (1 - p))[:, None]).T @ x + 1e-3 * np.eye(3), slope)
-    return [float(each) for each in beta]
+    scale = len(right) / sum(weights)
+    return logistic(np.array(inputs), np.array(right), np.array(weights) * scale).tolist()
 
 
 def measure(name: str, settings: Settings, sample: int) -> list[Asked]:

@@ -1,13 +1,17 @@
 """Extractive answers: how often the quotes hold the answer, and how honest the confidence is.
-`python -m bench.answers [SET ...] [--sample N] [--reliability] [--fit]`.
+`python -m bench.answers [SET ...] [--sample N] [--reliability] [--fit] [--time]`.
 
 Each passage is uploaded as a document and each question is asked as a user would, with the packaged MiniLM and without
 a language model. Questions with even numbers chose the weights of `rag/answer/sentences.py` and of
 `rag/answer/confidence.py`; those with odd numbers are reported. "Hits" is the bound: the text of a hit of the right
-passage holds the answer. ECE is the expected calibration error of the confidence in ten bins; "sure and wrong" is the
-share of the questions that get a wrong first quote with a confidence above .8. `pdfs` is the set of
+passage holds the answer. Every tenth
+question is also asked of hits without the documents that answer it (*without*), so that the confidence is also measured
+on questions without an answer. ECE is the expected calibration error of the confidence in ten bins, over the questions
+and over both; "sure and wrong" is the share of both that get a wrong first quote with a confidence above .8. *Lost* is
+the share of the questions with a right first quote that are declined. `pdfs` is the set of
 `bench/pdf_questions.jsonl` over the PDFs of the collection, and `filings` the one of company filings; a quote of
-`filings` is right if the evidence contains it. `--fit` prints the fitted weights (`bench/answers_fit.py`).
+`filings` is right if the evidence contains it. `--fit` prints the fitted weights and the coefficients of the confidence
+(`bench/answers_fit.py`), and `--time` the time of an answer against that of an embedded question.
 """
 
 from __future__ import annotations
@@ -20,17 +24,26 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
+from time import perf_counter
 
 import agentformer
+from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.quotes import MAX_QUOTE
-from agentformer.types import Answer, Citation, Hit
+from agentformer.types import DEFAULT_NAMESPACE, Answer, Citation, Hit, Query, Scope
 from bench import answers_fit
 from bench.data import DATA, load
 
 SETS = ("norquad", "xquad/en", "xquad/de", "jsquad_valid", "pdfs", "nordic_pdf_qa", "filings")
 _SURE = 0.8
+_TOP, _DEEP = 3, 10  # hits of an answer, and of a search; enough remain if those of the document are taken out
+_EVERY = 10  # of so many questions, one is also asked without its documents
+_COLUMNS = (
+    *("n", "hits", "first quote", "any quote", "quotes", "characters", "lost", "ECE"),
+    *("without", "declined", "ECE with them", "sure and wrong"),
+)
 _BINS = 10
+_QUOTED = ("first", "quoted")
 # The answers of nordic_pdf_qa as its pages write them, where the set only summarises them.
 _WRITTEN = {
     "HLR, Barn-HLR, Andningsstopp": ("HLR, Barn-HLR samt Andningsstopp",),
@@ -41,16 +54,20 @@ _WRITTEN = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, and which texts answer it: `right` tells it of the text of a page of a document."""
+    """A question, and which texts answer it: `right` tells it of the text of a page of a document. `documents` are the
+    names of the documents with the answer."""
 
     number: int
     text: str
+    documents: frozenset[str]
     right: Callable[[str, int | None, str], bool]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one question. `chars` is the length of the first quote."""
+    """The result of one question. `first` and `quoted` are true if the first quote or any quote is right, also if the
+    question is declined; `chars` is the length of the first quote. `taken_out` is true if the question was asked
+    without the documents that answer it."""
 
     number: int
     possible: bool
@@ -59,6 +76,8 @@ class Outcome:
     quotes: int
     chars: int
     confidence: float
+    declined: bool
+    taken_out: bool = False
 
 
 def main() -> None:
@@ -66,14 +85,17 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", default=SETS)
     parser.add_argument("--sample", type=int, default=500, help="questions of a set at most, evenly spread; 0: all")
     parser.add_argument("--reliability", action="store_true", help="print the share of right quotes per bin")
-    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--fit", action="store_true", help="print the fitted weights and coefficients")
+    parser.add_argument("--time", action="store_true", help="print the time of an answer against an embedded question")
+    parser.add_argument("--stores", type=Path, help="a folder that keeps the stored sets for the next run")
     chosen = parser.parse_args()
     everything: list[Outcome] = []
-    examples: dict[str, list[answers_fit.Example]] = {}
-    print("| set | half | n | hits | first quote | any quote | quotes | characters | ECE | sure and wrong |")
-    print("|---" * 10 + "|")
+    measured: dict[str, Measured] = {}
+    print(f"| set | half | {' | '.join(_COLUMNS)} |")
+    print("|---" * (len(_COLUMNS) + 2) + "|")
     for name in chosen.sets:
-        outcomes, examples[name] = measure(name, chosen.sample)
+        measured[name] = measure(name, chosen.sample, fit=chosen.fit, stores=chosen.stores)
+        outcomes = measured[name].outcomes
         halves = {"even": [o for o in outcomes if o.number % 2 == 0], "odd": [o for o in outcomes if o.number % 2]}
         for half, part in halves.items() if min(map(len, halves.values())) >= 20 else [("all", outcomes)]:
             print(f"| {name} | {half} | {row(part)} |", flush=True)
@@ -83,24 +105,65 @@ def main() -> None:
         print("\n| confidence | n | mean confidence | first quote right |\n|---|---|---|---|")
         for line in reliability(everything):
             print(f"| {' | '.join(line)} |")
+    if chosen.time:
+        print("\n| set | embedded question | answer | with the search | answer: times | with the search: times |")
+        print("|---|---|---|---|---|---|")
+        for name, each in measured.items():
+            print(f"| {name} | {times(each.seconds)} |")
     if chosen.fit:
-        print("\n".join(answers_fit.fitted(examples)))
+        print("\n".join(answers_fit.fitted({name: each.examples for name, each in measured.items()})))
+        print("\n".join(answers_fit.confidence_fitted({name: each.judged for name, each in measured.items()})))
 
 
-def measure(name: str, sample: int = 0) -> tuple[list[Outcome], list[answers_fit.Example]]:
-    """Return the outcomes of the questions of a set, and examples for a fit."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        agentformer.connect(index_dir=f"{folder}/index", upload_dir=f"{folder}/up", embedder="minilm") as af,
-    ):
-        questions = _spread(_stored(af, name), sample)
-        found = [(asked, af.rag.query(asked.text)) for asked in questions]
-        examples = [
-            answers_fit.example(asked.number, asked.text, asked.right, answer, af.embedder)
-            for asked, answer in found
-            if answer.hits
-        ]
-        return [_outcome(asked, answer) for asked, answer in found], examples
+@dataclass(frozen=True)
+class Measured:
+    """The results of a set. `examples` and `judged` are for the fits. `seconds` are times of each question: to embed
+    it, to answer it from its hits, and to search and answer."""
+
+    outcomes: list[Outcome]
+    examples: list[answers_fit.Example]
+    judged: list[answers_fit.Judged]
+    seconds: list[tuple[float, float, float]]
+
+
+def measure(name: str, sample: int = 0, *, fit: bool = False, stores: Path | None = None) -> Measured:
+    """Return the results of a set. Every tenth question is also asked of hits without the documents that answer it."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = stores / name.replace("/", "_") if stores else Path(temporary)
+        with agentformer.connect(index_dir=folder / "index", upload_dir=folder / "up", embedder="minilm") as af:
+            result = Measured([], [], [], [])
+            quoting = Answerer(None, af.embedder, abstain=0.0)
+            for n, asked in enumerate(_spread(_stored(af, name), sample)):
+                _ask(af, quoting, asked, result, without=n % (2 * _EVERY) < 2, fit=fit)
+            return result
+
+
+def _ask(
+    af: agentformer.AgentFormer, quoting: Answerer, asked: Asked, result: Measured, *, without: bool, fit: bool
+) -> None:
+    started = perf_counter()
+    found = af.backend.search(Query(asked.text, Scope(DEFAULT_NAMESPACE, kinds=("chunk",)), _DEEP))
+    searched = perf_counter()
+    answer = quoting.answer(asked.text, found[:_TOP])
+    answered = perf_counter()
+    af.embedder.embed_query(asked.text)
+    result.seconds.append((perf_counter() - answered, answered - searched, answered - started))
+    result.outcomes.append(_outcome(asked, answer, af.settings.abstain))
+    others = [hit for hit in found if _document(hit) not in asked.documents][:_TOP] if without else []
+    if others:
+        result.outcomes.append(_outcome(asked, quoting.answer(asked.text, others), af.settings.abstain, taken_out=True))
+    for hits in (answer.hits, others) if fit else ():
+        for answerer in (quoting, Answerer(None, None)):
+            ranked, grounds = answerer.judged(asked.text, hits)
+            example = answers_fit.example(asked.number, asked.right, ranked)
+            if example and grounds:
+                result.judged.append(answers_fit.Judged(asked.number, grounds, bool(example.right[0])))
+                if answerer is quoting:
+                    result.examples.append(example)
+
+
+def _document(hit: Hit) -> str:
+    return hit.entry.source.name if hit.entry.source else ""
 
 
 def _stored(af: agentformer.AgentFormer, name: str) -> list[Asked]:
@@ -113,7 +176,7 @@ def _stored(af: agentformer.AgentFormer, name: str) -> list[Asked]:
     for row in data.corpus:
         af.rag.upload(row.text.encode(), name=f"{row.id}.txt")
     return [
-        Asked(n, query.text, _holds({f"{each}.txt" for each in query.relevant}, None, query.meta["answers"]))
+        _asked(n, query.text, {f"{each}.txt" for each in query.relevant}, None, query.meta["answers"])
         for n, query in enumerate(query for query in data.queries if query.relevant)
     ]
 
@@ -121,7 +184,7 @@ def _stored(af: agentformer.AgentFormer, name: str) -> list[Asked]:
 def _own_questions() -> list[Asked]:
     lines = Path(__file__).with_name("pdf_questions.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
-    return [Asked(n, r["question"], _holds({r["document"]}, {r["page"]}, r["answers"])) for n, r in enumerate(rows)]
+    return [_asked(n, r["question"], {r["document"]}, {r["page"]}, r["answers"]) for n, r in enumerate(rows)]
 
 
 def _nordic_questions() -> list[Asked]:
@@ -129,24 +192,25 @@ def _nordic_questions() -> list[Asked]:
     for n, query in enumerate(load("nordic_pdf_qa").queries):
         pages = {int(each.rpartition("#p")[2]) + 1 for each in query.relevant}
         answer = query.meta["answer"]
-        right = _holds({query.meta["file"]}, pages, _WRITTEN.get(answer, (answer,)))
-        questions.append(Asked(n, query.text, right))
+        questions.append(_asked(n, query.text, {query.meta["file"]}, pages, _WRITTEN.get(answer, (answer,))))
     return questions
 
 
 def _filings_questions() -> list[Asked]:
     lines = (DATA / "filings" / "questions.jsonl").read_text("utf-8").splitlines()
-    return [Asked(n, row["text"], _within(row)) for n, row in enumerate(map(json.loads, lines))]
+    return [
+        Asked(n, row["text"], frozenset({row["file"]}), _within(row)) for n, row in enumerate(map(json.loads, lines))
+    ]
 
 
-def _holds(documents: set[str], pages: set[int] | None, golds: Iterable[str]) -> Callable[[str, int | None, str], bool]:
+def _asked(number: int, text: str, documents: set[str], pages: set[int] | None, golds: Iterable[str]) -> Asked:
     wanted = [_plain(gold) for gold in golds]
 
     def right(document: str, page: int | None, text: str) -> bool:
         in_place = document in documents and (pages is None or page in pages)
         return in_place and any(gold in _plain(text) for gold in wanted)
 
-    return right
+    return Asked(number, text, frozenset(documents), right)
 
 
 def _within(row: dict[str, object]) -> Callable[[str, int | None, str], bool]:
@@ -179,7 +243,7 @@ def _spread(questions: list[Asked], sample: int) -> list[Asked]:
     return [asked for asked in questions if asked.number % (2 * step) < 2]
 
 
-def _outcome(asked: Asked, answer: Answer) -> Outcome:
+def _outcome(asked: Asked, answer: Answer, abstain: float, *, taken_out: bool = False) -> Outcome:
     def right(one: Citation | Hit) -> bool:
         if isinstance(one, Citation):
             return asked.right(one.document, one.page, one.quote)
@@ -195,16 +259,33 @@ def _outcome(asked: Asked, answer: Answer) -> Outcome:
         len(holds),
         len(answer.citations[0].quote) if holds else 0,
         answer.confidence or 0.0,
+        (answer.confidence or 0.0) < abstain,
+        taken_out,
     )
 
 
 def row(outcomes: Sequence[Outcome]) -> str:
-    """Return the cells of a table for these questions."""
-    names = ("possible", "first", "quoted")
-    shares = [f"{mean(getattr(o, name) for o in outcomes):.3f}" for name in names]
-    wrong = mean(not o.first and o.quotes > 0 and o.confidence > _SURE for o in outcomes)
-    sizes = [f"{mean(o.quotes for o in outcomes):.2f}", f"{mean(o.chars for o in outcomes):.0f}"]
-    return " | ".join([str(len(outcomes)), *shares, *sizes, f"{calibration_error(outcomes):.3f}", f"{wrong:.3f}"])
+    """Return the cells of a table for these questions. A quote of a declined question is not counted."""
+    asked = [o for o in outcomes if not o.taken_out]
+    others = [o for o in outcomes if o.taken_out]
+    shares = [
+        mean(o.possible for o in asked),
+        *(mean(getattr(o, n) and not o.declined for o in asked) for n in _QUOTED),
+    ]
+    sizes = [f"{mean(o.quotes for o in asked):.2f}", f"{mean(o.chars for o in asked):.0f}"]
+    lost = mean([o.declined for o in asked if o.first] or [0])
+    wrong = mean(not o.first and o.confidence > _SURE for o in outcomes)
+    declined = f"{mean(o.declined for o in others):.3f}" if others else ""
+    cells = [str(len(asked)), *(f"{share:.3f}" for share in shares), *sizes, f"{lost:.3f}"]
+    errors = [f"{calibration_error(each):.3f}" for each in (asked, outcomes)]
+    return " | ".join([*cells, errors[0], str(len(others)), declined, errors[1], f"{wrong:.3f}"])
+
+
+def times(seconds: Sequence[tuple[float, float, float]]) -> str:
+    """Return the cells of a table: the medians in milliseconds, and how many times that of an embedded question."""
+    embedded, answered, together = (median(each) for each in zip(*seconds, strict=True))
+    spans = [f"{each * 1000:.1f} ms" for each in (embedded, answered, together)]
+    return " | ".join([*spans, f"{answered / embedded:.1f}", f"{together / embedded:.1f}"])
 
 
 def _bins(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:

@@ -1,8 +1,10 @@
-"""Fit the weights of `rag/answer/sentences.py` to questions with even numbers: `python -m bench.answers --fit`.
+"""Fit the weights of sentences (`rag/answer/sentences.py`) and of the confidence (`rag/answer/confidence.py`) to
+questions with even numbers: `python -m bench.answers --fit`.
 
 The score of a sentence is a weighted sum of its features. The probability that a sentence answers its question is the
 softmax of the scores over the sentences of the three hits. The fit maximises the probability of the sentences whose
-quote holds the answer, with the same weight for each set.
+quote holds the answer, with the same weight for each set. The confidence is a logistic function. Questions that a rule
+decides (hits that hardly contain an answer, an unknown name) are left out of its fit.
 """
 
 from __future__ import annotations
@@ -13,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from agentformer.rag.answer.confidence import QuoteFeatures
 from agentformer.rag.answer.features import Features
-from agentformer.rag.answer.passages import read_passages
-from agentformer.rag.answer.sentences import knows_language, rank_sentences
-from agentformer.text.analysis import analyze_query
-from agentformer.types import Answer, Embedder
+from agentformer.rag.answer.sentences import RankedSentence
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 _STEPS = 40  # of Newton's method
 _RIDGE = 0.02  # of each weight, per set
 
@@ -28,22 +29,31 @@ class Example:
     """A question with the features of its sentences, shape (sentences, features), and which quotes hold the answer."""
 
     number: int
-    features: np.ndarray[Any, np.dtype[np.float64]]
+    features: Floats
     right: np.ndarray[Any, np.dtype[np.bool_]]
     embedded: bool
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A question with the values of its confidence, and whether its first quote is right."""
+
+    number: int
+    grounds: QuoteFeatures
+    right: bool
+
+
 def example(
-    number: int, question: str, right: Callable[[str, int | None, str], bool], answer: Answer, embedder: Embedder | None
-) -> Example:
-    """Return the example of a question that was answered."""
-    known = knows_language(answer.hits)
-    ranked = rank_sentences(analyze_query(question), read_passages(answer.hits), embedder if known else None)
+    number: int, right: Callable[[str, int | None, str], bool], ranked: Sequence[RankedSentence]
+) -> Example | None:
+    """Return the example of a question with its ranked sentences, or None if there are none."""
     holds = []
     for sentence in ranked:
         source = sentence.hit.entry.source
         holds.append(source is not None and right(source.name, source.page, sentence.quote))
-    return Example(number, np.array([s.features for s in ranked]), np.array(holds), known)
+    if not ranked:
+        return None
+    return Example(number, np.array([s.features for s in ranked]), np.array(holds), ranked[0].cosine is not None)
 
 
 def fitted(examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:
@@ -59,7 +69,7 @@ def fitted(examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:
         yield f"{name} = Features({values})"
 
 
-def fit(examples: Mapping[str, Sequence[Example]], used: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def fit(examples: Mapping[str, Sequence[Example]], used: Sequence[int]) -> Floats:
     """Return the weights of all features; a feature that is not `used` has the weight 0."""
     beta = np.zeros(len(used))
     for _ in range(_STEPS):
@@ -80,6 +90,34 @@ def fit(examples: Mapping[str, Sequence[Example]], used: Sequence[int]) -> np.nd
     return weights
 
 
-def _softmax(scores: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    odds: np.ndarray[Any, np.dtype[np.float64]] = np.exp(scores - scores.max())
+def confidence_fitted(judged: Mapping[str, Sequence[Judged]]) -> Iterator[str]:
+    """Yield the coefficients of the confidence, without and with cosines, as lines of code."""
+    for name, cosine in (("_QUOTE_WORDS", False), ("_QUOTE_COSINE", True)):
+        inputs, right, weights = [], [], []
+        for each in judged.values():
+            used = [one for one in each if (one.grounds.cosine is not None) == cosine and one.grounds.is_judged]
+            even = [one for one in used if one.number % 2 == 0]
+            inputs += [one.grounds.values for one in even]
+            right += [float(one.right) for one in even]
+            weights += [1 / max(1, len(even))] * len(even)
+        if inputs:
+            scale = len(inputs) / sum(weights)
+            beta = logistic(np.array(inputs), np.array(right), np.array(weights) * scale, 0.5)
+            yield f"{name} = ({', '.join(f'{each:.2f}' for each in beta)})"
+
+
+def logistic(x: Floats, y: Floats, weights: Floats, ridge: float = 1e-3) -> Floats:
+    """Return the coefficients of a logistic regression by Newton's method. The rows of `x` are the inputs, `y` (0 or 1)
+    are the results. The ridge keeps the coefficient of a column without an effect at 0."""
+    beta = np.zeros(x.shape[1])
+    for _ in range(_STEPS):
+        p = 1 / (1 + np.exp(-x @ beta))
+        slope = x.T @ (weights * (y - p)) - ridge * beta
+        curve = (x * (weights * p * (1 - p))[:, None]).T @ x + ridge * np.eye(len(beta))
+        beta += np.linalg.solve(curve, slope)
+    return beta
+
+
+def _softmax(scores: Floats) -> Floats:
+    odds: Floats = np.exp(scores - scores.max())
     return odds / odds.sum()

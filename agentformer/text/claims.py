@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from agentformer.text.dates.dates import (
@@ -38,6 +39,7 @@ _UNINFLECTED = frozenset({"ca", "da", "de", "en", "es", "fr", "id", "it", "ja", 
 _SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # languages in which "Anna" and "Annu" share only "An"
 # Languages that write every noun with a capital.
 _CAPITAL_NOUNS = frozenset({"de"})
+_SIMILAR = 0.8  # share of letters that a name and its other spelling have in common
 _COMMON = 4  # least number of letters that two forms of a name have in common
 _ENDING = 7  # largest number of letters of an ending
 _ENDING_OF_NAME = re.compile(
@@ -177,6 +179,12 @@ class Vocabulary:
             return True
         graded = _graded(folded)  # in an uninflected language, `_beginnings` is empty
         return any(_may_be_same(graded, other) for other in self._beginnings.get(graded[:2], ()))
+
+    def has_part(self, name: str) -> bool:
+        """Return whether the texts contain a word of this name, or a similar word: "German" for "Germany", or another
+        spelling."""
+        words = [match[0] for match in _WORD.finditer(name)]
+        return any(self.has(word) or get_close_matches(_folded(word), self._words, 1, _SIMILAR) for word in words)
 
 
 def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Name]:

@@ -100,7 +100,8 @@ class Answer:
     """An answer to a question, with citations. `mode` is `llm` if a language model wrote the answer, `extractive` if
     the answer consists of quoted sentences, and `none` if no passage answers the question.
 
-    `confidence` is computed from the search hits. It is not a judgment about the text of the answer.
+    `confidence` is the probability that the first quote, the best sentence of the hits, answers the question. It is not
+    a judgment about the text of a model.
     """
 
     text: str
@@ -110,7 +111,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds
     complete: bool = True  # False: the model stopped too early, and `text` is not complete
-    confidence: float | None = None  # probability that the hits contain the answer, 0..1; None without hits
+    confidence: float | None = None  # that the first quote answers the question, 0..1; None without hits
     unsupported: tuple[UnsupportedSentence, ...] = ()  # the sentences of a model that its passages do not support
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages
 from agentformer.rag.answer.sentences import RankedSentence, rank_sentences
 from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import STEMMERS
-from agentformer.types import Hit, Matrix, MemoryEntry, Source, Vector
+from agentformer.types import EmbeddingSpace, Hit, Matrix, MemoryEntry, Source, Vector
 from tests.rag.models import BOATS, HITS, Scripted, hit
 
 
@@ -163,17 +164,22 @@ def test_there_is_a_sentence_for_every_language_with_a_stemmer() -> None:
 
 
 class Judge(HashingEmbedder):
-    """Finds every sentence equally near."""
+    """Finds every sentence of `HITS` equally near to a question, and all other texts unrelated."""
 
     def __init__(self, nearness: float) -> None:
         super().__init__()
         self.nearness = nearness
 
+    @property
+    def space(self) -> EmbeddingSpace:
+        return dataclasses.replace(super().space, provider="judge")
+
     def embed_query(self, text: str) -> Vector:
         return np.array([1.0, 0.0], np.float32)
 
-    def embed_documents(self, texts: list[str]) -> Matrix:  # type: ignore[override]
-        return np.tile(np.array([self.nearness, (1 - self.nearness**2) ** 0.5], np.float32), (len(texts), 1))
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        near = [self.nearness * any(text in each.entry.content for each in HITS) for text in texts]
+        return np.array([[cosine, (1 - cosine**2) ** 0.5] for cosine in near], np.float32)
 
 
 DENSE = [dataclasses.replace(each, dense_rank=1) for each in HITS]

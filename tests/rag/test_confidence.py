@@ -19,11 +19,13 @@ from agentformer.rag.answer.confidence import (
     REFERENCE,
     ConfidenceFeatures,
     CosineBaselines,
+    QuoteFeatures,
     confidence_features,
     normalized_cosine,
 )
 from agentformer.rag.answer.passages import read_passages
-from agentformer.rag.answer.prompts import NOTHING_FOUND
+from agentformer.rag.answer.prompts import NOTHING_FOUND, nothing_found
+from agentformer.rag.answer.support import unknown_in_question
 from agentformer.settings import Settings
 from agentformer.text.analysis import analyze_query
 from agentformer.tools.result_json import answer_json
@@ -275,6 +277,87 @@ def test_the_command_line_tells_the_confidence_of_quotations(capsys: pytest.Capt
     for citation in answer.citations:
         assert shown.count(" ".join(citation.quote.split())) == 1, "each quote is printed once"
         assert f"[{citation.number}] {citation.document}" in shown
+
+
+@pytest.mark.parametrize("cosine", [None, 0.5])
+def test_confidence_grows_with_what_is_known_of_the_hits_and_the_quote(cosine: float | None) -> None:
+    middle = QuoteFeatures(0.6, 0.5, 0.5, 10, cosine)
+    more = [middle._replace(hits=0.8), middle._replace(score=0.9), middle._replace(words=0.9)]
+    more += [middle._replace(cosine=0.8)] if cosine else []
+    assert all(0 < middle.confidence < each.confidence < 1 for each in more)
+
+
+def test_a_quote_of_hopeless_hits_is_not_more_probable_than_they_are() -> None:
+    sure = QuoteFeatures(0.05, 0.99, 1.0, 1)
+    assert sure.confidence == 0.05 < sure._replace(hits=0.2).confidence
+    assert not sure.is_judged and sure._replace(hits=0.2).is_judged
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "unknown"),
+    [
+        ("What is the door code of room 909?", "The door code of room 303 is 4471.", ["number 909"]),
+        ("What is the door code of room 303?", "The door code of room 303 is 4471.", []),
+        (
+            "How many staff has Tesla?",
+            "Adobe has 29,945 employees. Its staff is spread over 26 countries.",
+            ["name Tesla"],
+        ),
+        ("How many staff has Adobe?", "Adobe has 29,945 employees. Its staff is spread over 26 countries.", []),
+        ("What did Pfizer earn in 2024?", "Pfizer earned 58 billion dollars in 2023.", ["number 2024"]),
+        ("Which schools are private in Germany?", "German private schools are called Ersatzschulen.", []),
+        ("When was the Maastrich Treaty signed?", "The Maastricht Treaty was signed in 1992.", []),  # misspelt
+        ("Missä Virtanen on töissä?", "Pekka Virtasen työpaikka on Turun satamassa, ja hän asuu Helsingissä.", []),
+        ("Missä Korhonen on töissä?", "Pekka Virtasen työpaikka on Turun satamassa.", ["name Korhonen"]),
+        ("Prior to noon, who keeps the keys?", "The caretaker keeps the keys before noon.", []),  # begins a sentence
+        ("Wo liegt der Schlüssel für den Keller?", "Der Hausmeister verwahrt alles im Büro an der Straße.", []),
+        ("WHO KEEPS THE KEYS?", "The caretaker has them in the office.", []),
+        ("Who is Matti Virtanen in this club?", "Матти Виртанен был избран председателем клуба.", []),  # another script
+    ],
+)
+def test_what_the_question_names_and_no_passage_does_is_unknown(question: str, text: str, unknown: list[str]) -> None:
+    assert unknown_in_question(question, read_passages([hit(text, 1)])) == unknown
+    assert (Answerer(None, None).answer(question, [hit(text, 1)]).confidence or 1) < 0.1 or not unknown
+
+
+def test_a_file_name_a_heading_and_a_speaker_name_what_the_passage_is_about() -> None:
+    question = "How many staff has Tesla?"
+    entry = hit("The staff has 29,945 people.", 1).entry
+    assert unknown_in_question(question, read_passages([Hit(entry, 1.0)])) == ["name Tesla"]
+    assert entry.source
+    named = dataclasses.replace(entry.source, name="TESLA_2022_10K.pdf")
+    for known in (
+        {"source": named}, {"context": "Tesla, annual report"}, {"title": "Tesla"}, {"speaker": "Tesla"}
+    ):  # fmt: skip
+        assert unknown_in_question(question, read_passages([Hit(dataclasses.replace(entry, **known), 1.0)])) == []
+
+
+def test_vectors_of_sentences_are_kept_for_the_next_question() -> None:
+    reader = Reader("counting")
+    answerer = Answerer(None, reader)
+    first = answerer.answer("Who keeps the keys?", near(0.6, *HITS))
+    read = list(reader.read)
+    assert first.citations[0].quote in read and len(read) == len(set(read)), "each text is embedded once"
+    answerer.answer("Which caretaker keeps the keys?", near(0.6, *HITS))
+    assert reader.read == read
+
+
+@pytest.mark.parametrize(
+    ("question", "passages", "language"),
+    [
+        ("Door code?", "en", "en"),  # "door" is Dutch, too
+        ("Sauna hinta?", "fi", "fi"),
+        ("Was kostet die Sauna?", "de", "de"),
+        ("Hvem er leder?", "no", "no"),
+        ("Hvem er leder?", "da", "da"),
+        ("Wer kommt?", "en", "de"),
+        ("Kuka?", "en", "fi"),
+        ("Paljonko sauna maksaa?", "en", "fi"),
+        ("Xyzzy?", "", "en"),
+    ],
+)
+def test_nothing_found_is_said_in_the_language_of_a_short_question(question: str, passages: str, language: str) -> None:
+    assert nothing_found(analyze_query(question), passages) == NOTHING_FOUND[language]
 
 
 def test_a_bound_out_of_range_is_refused() -> None:

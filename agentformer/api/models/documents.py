@@ -267,7 +267,9 @@ class Answer(ResponseModel):
     timings: dict[str, float] = Field(description="Times in milliseconds.")
     warnings: list[str]
     complete: bool = Field(description="False if the model was interrupted, or if the answer was cut off.")
-    confidence: float | None = Field(description="The estimated probability, 0 to 1, that the hits contain the answer.")
+    confidence: float | None = Field(
+        description="The estimated probability, 0 to 1, that the first quote answers the question."
+    )
     unsupported: list[UnsupportedSentence]
 
 

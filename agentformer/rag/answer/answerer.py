@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import cached_property
 
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer import citations, output, prompts, support
-from agentformer.rag.answer.confidence import BASELINES, confidence_features, normalized_cosine
+from agentformer.rag.answer.confidence import BASELINES, QuoteFeatures, confidence_features, normalized_cosine
+from agentformer.rag.answer.features import Features
 from agentformer.rag.answer.passages import Passage, read_passages
 from agentformer.rag.answer.sentences import (
     RankedSentence,
@@ -44,10 +46,11 @@ _PLACED = "the model cited no passage, so the citations were placed where the wo
 _DECLINED = "the model wrote NO_ANSWER, but this text also occurs in a passage, so the answer quotes the best sentences"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class _Request:
     """A question and the search hits for the question. `given` are the hits that a model receives, and
-    `given_passages` are their passages. The text of the question and of each hit is analyzed only once."""
+    `given_passages` are their passages. The text of the question and of each hit is analyzed only once, and its
+    sentences are ranked only once."""
 
     question: str
     terms: QueryTerms
@@ -55,12 +58,55 @@ class _Request:
     passages: Sequence[Passage]
     given: Sequence[Hit]
     given_passages: Sequence[Passage]
+    embedder: Embedder | None
+    vectors: SentenceVectors
 
-    @classmethod
-    def of(cls, question: str, hits: Sequence[Hit], given: Sequence[Hit] = ()) -> _Request:
-        passages = read_passages(hits)
-        given_passages = read_passages(given) if given else passages
-        return cls(question, analyze_query(question), hits, passages, given or hits, given_passages)
+    @cached_property
+    def baseline(self) -> float | None:
+        """The mean cosine that the embedder gives to unrelated texts. None if the embedder found none of the hits,
+        compares only spelling, does not separate similar texts from unrelated ones, or is unavailable."""
+        if self.embedder is None or not any(hit.dense_rank for hit in self.hits):
+            return None
+        embedder = current_embedder(self.embedder)
+        try:
+            measured = None if embedder.space.provider == _WITHOUT_MEANING else BASELINES.of(embedder)
+        except EmbedderError:
+            return None
+        return None if normalized_cosine(1.0, measured) is None else measured
+
+    @cached_property
+    def ranked(self) -> list[RankedSentence]:
+        """The sentences of the hits, best first. The embedder is used only if it has a baseline and knows the language
+        of the hits."""
+        if self.embedder and self.baseline is not None and knows_language(self.hits):
+            embedder = current_embedder(self.embedder)
+            with suppress(EmbedderError):  # a server may count a sentence's tokens in another way
+                return rank_sentences(self.terms, self.passages, embedder, self.vectors, self.baseline)
+        return rank_sentences(self.terms, self.passages)
+
+    @cached_property
+    def grounds(self) -> QuoteFeatures | None:
+        """The values from which the confidence is computed, or None if there are no hits."""
+        if not self.hits:
+            return None
+        hits = confidence_features(self.terms, self.passages, baseline=self.baseline).confidence
+        if not self.ranked:
+            return QuoteFeatures(hits, 0.0, 0.0, 1)
+        first = self.ranked[0]
+        features = first.features or Features()
+        return QuoteFeatures(
+            hits,
+            first.score,
+            features.words + features.quoted_before,
+            len(self.ranked),
+            first.cosine,
+            bool(support.unknown_in_question(self.question, self.passages)),
+        )
+
+    @property
+    def confidence(self) -> float | None:
+        """The probability (0..1) that the first quote answers the question, or None if there are no hits."""
+        return self.grounds.confidence if self.grounds else None
 
     def given_texts(self, count: int) -> list[str]:
         """Return the texts that the model received, without the escapes of the prompt: the question, and the document
@@ -82,8 +128,9 @@ class _Request:
 @dataclasses.dataclass(frozen=True)
 class Answerer:
     """Answers questions from search hits. If `model` is None, every answer is extractive: the answer quotes sentences
-    of the hits. If the confidence of an extractive answer is below `abstain` (0..1), the answer only says that nothing
-    was found. If `abstain` is 0, only a question without hits gets such an answer.
+    of the hits. If the confidence of an extractive answer (the probability that its first quote answers the question)
+    is below `abstain` (0..1), the answer only says that nothing was found. If `abstain` is 0, only a question without
+    hits gets such an answer.
 
     `check` is for the text of the model. `report` compares each sentence with the passages that it cites, and lists the
     sentences that state something else in `Answer.unsupported`. `retry` also asks the model once more, except in a
@@ -111,7 +158,7 @@ class Answerer:
         model fails, the answer quotes the best sentences and has a warning with the reason. If `extractive` is true,
         the model is not called. `given` are the passages that the model receives, with the numbers 1, 2 and so on; if
         it is empty, the model receives the hits."""
-        request = _Request.of(question, hits, given)
+        request = self._request(question, hits, given)
         if extractive:
             return self._extractive(request)
         model = self._usable_model(request)
@@ -132,6 +179,18 @@ class Answerer:
                 answer = self._checked(request, count, output.visible_text(reply.text), cut=_cut(reply, limit))
                 return self._asked_again(request, count, [*prompt, ChatMessage("assistant", reply.text)], answer, limit)
         return self._after_failure(request, reason)
+
+    def judged(self, question: str, hits: Sequence[Hit]) -> tuple[list[RankedSentence], QuoteFeatures | None]:
+        """Return the sentences of the hits, best first, and the values from which the confidence is computed (None
+        without hits)."""
+        request = self._request(question, hits)
+        return request.ranked, request.grounds
+
+    def _request(self, question: str, hits: Sequence[Hit], given: Sequence[Hit] = ()) -> _Request:
+        passages = read_passages(hits)
+        given_passages = read_passages(given) if given else passages
+        terms = analyze_query(question)
+        return _Request(question, terms, hits, passages, given or hits, given_passages, self.embedder, self.vectors)
 
     def _asked_again(
         self, request: _Request, count: int, prompt: Sequence[ChatMessage], answer: Answer, limit: int
@@ -156,7 +215,7 @@ class Answerer:
         the model fails after the first piece, yield an `AnswerFault`, and then an `Answer` whose `complete` is false.
         If the model returns no text, the answer quotes sentences of the hits. Closing this generator also closes the
         stream of the model. `given` are the passages that the model receives, as in `answer`."""
-        request = _Request.of(question, hits, given)
+        request = self._request(question, hits, given)
         model = self._usable_model(request)
         if model is None:
             yield from _at_once(self._without_model(request))
@@ -203,11 +262,8 @@ class Answerer:
         similar meaning. Return False if there is no embedder, because then the meaning cannot be compared."""
         if request.shares_terms():  # fast, and true for most questions
             return False
-        cosines = [sentence.cosine for sentence in self._ranked(request) if sentence.cosine is not None]
-        if not cosines:
-            return False
-        normalized = normalized_cosine(max(cosines), self._baseline(request))
-        return (max(cosines) if normalized is None else normalized) < _FAR
+        cosines = [sentence.cosine for sentence in request.ranked if sentence.cosine is not None]
+        return bool(cosines) and max(cosines) < _FAR
 
     def _checked(self, request: _Request, count: int, text: str, *, cut: str) -> Answer:
         """Check the text that the model wrote, and return the answer. The model received the first `count` given hits.
@@ -259,7 +315,7 @@ class Answerer:
             tuple(request.hits),
             (*warnings, *support.warnings(unsupported)),
             complete=complete,
-            confidence=self._confidence(request),
+            confidence=request.confidence,
             unsupported=unsupported,
         )
 
@@ -274,46 +330,19 @@ class Answerer:
         )
 
     def _nothing(self, request: _Request, warnings: Sequence[str] = ()) -> Answer:
-        confidence = self._confidence(request)
-        text = prompts.nothing_found(request.terms)
-        return Answer(text, "none", hits=tuple(request.hits), warnings=tuple(warnings), confidence=confidence)
+        text = prompts.nothing_found(request.terms, next((p.language for p in request.passages if p.language), ""))
+        return Answer(text, "none", hits=tuple(request.hits), warnings=tuple(warnings), confidence=request.confidence)
 
     def _extractive(self, request: _Request, warnings: tuple[str, ...] = ()) -> Answer:
         """Return an answer that quotes the best sentences of the hits word for word. If the confidence is too low,
         return an answer that says that nothing was found."""
-        confidence = self._confidence(request)
-        ranked = self._ranked(request) if confidence is not None and confidence >= self.abstain else []
-        if not ranked:
+        confidence = request.confidence
+        if confidence is None or confidence < self.abstain or not request.ranked:
             return self._nothing(request, warnings)
-        best = choose_quotes(ranked, _MAX_QUOTES)
+        best = choose_quotes(request.ranked, _MAX_QUOTES)
         quotes = tuple(citations.citation(n, sentence) for n, sentence in enumerate(best, 1))
         text = "\n".join(f"“{' '.join(c.quote.split())}” [{c.number}]" for c in quotes)
         return Answer(text, "extractive", quotes, tuple(request.hits), warnings, confidence=confidence)
-
-    def _confidence(self, request: _Request) -> float | None:
-        if not request.hits:
-            return None
-        return confidence_features(request.terms, request.passages, baseline=self._baseline(request)).confidence
-
-    def _baseline(self, request: _Request) -> float | None:
-        """Return the mean cosine that the embedder gives to unrelated texts. Return None in three cases: the embedder
-        found none of the hits, the embedder compares only spelling, or the embedder is unavailable."""
-        if self.embedder is None or not any(hit.dense_rank for hit in request.hits):
-            return None
-        embedder = current_embedder(self.embedder)
-        try:
-            return None if embedder.space.provider == _WITHOUT_MEANING else BASELINES.of(embedder)
-        except EmbedderError:
-            return None
-
-    def _ranked(self, request: _Request) -> list[RankedSentence]:
-        """Return the sentences of the hits, best first. The embedder is used only if it knows the language of the
-        hits."""
-        embedder = current_embedder(self.embedder) if self.embedder and knows_language(request.hits) else None
-        try:
-            return rank_sentences(request.terms, request.passages, embedder, self.vectors)
-        except EmbedderError:  # a server may count a sentence's tokens in another way, and refuse it
-            return rank_sentences(request.terms, request.passages)
 
 
 def _shown(

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from agentformer.text.analysis import QueryTerms
-from agentformer.text.languages import likelier_of_alike
+from agentformer.text.languages import detect_language, likelier_of_alike
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_hidden, strip_template_tokens
+from agentformer.text.questions import classify
 from agentformer.types import ChatMessage, Hit, MemoryEntry
 
 NO_ANSWER = "NO_ANSWER"  # a model declines with this token, which is not a phrase of any language
@@ -59,6 +60,7 @@ NOTHING_FOUND = {
     "uk": "У документах не знайшлося відповіді на це.",
     "zh": "在文档中没有找到答案。",
 }
+_TELLING = 3  # words; fewer of one language often occur in another ("Door code?" has a Dutch word)
 # Words that a model may put before the number of a passage.
 CITING_WORDS = r"(?:passages?|sources?|doc(?:ument)?s?|ref(?:erence)?s?)\b[ \t.:#]{0,4}"
 _RANGE = r"\^?\d{1,3}(?:\s*[–-]\s*\^?\d{1,3})?(?!\s*[–-])"  # two dashes make a date or a part's number
@@ -72,10 +74,16 @@ _REFERENCES = re.compile(rf"(?<![A-Za-z0-9_\])])(?:{_PLAIN})+", re.IGNORECASE)
 _NO_ANSWER = re.compile(r"NO(?:[\\_ ]{1,3})ANSWER")  # in all spellings that `stream` recognizes
 
 
-def nothing_found(query: QueryTerms) -> str:
+def nothing_found(query: QueryTerms, language: str = "") -> str:
     """Return the sentence "I found nothing in the documents that answers this." in the language of the question. If
-    this language is unknown or has no translation, return the English sentence."""
-    return NOTHING_FOUND.get(query.language or likelier_of_alike(query.text), NOTHING_FOUND["en"])
+    this language is uncertain, it is probably `language`, that of the passages. If it has no translation, return the
+    English sentence."""
+    own = query.language
+    if len(query.text.split()) < _TELLING and not classify(query.text).asking:
+        own = detect_language(query.text, language)
+    alike = likelier_of_alike(query.text)
+    alike = language if {alike, language} == {"da", "no"} else alike
+    return NOTHING_FOUND.get(own or alike or language, NOTHING_FOUND["en"])
 
 
 def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agentformer.errors import EmbedderUnavailable
+from agentformer.rag.answer.confidence import REFERENCE, normalized_cosine
 from agentformer.rag.answer.features import Features, SentenceFeatures, read_sentences
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.quotes import whole_quote
@@ -46,8 +47,7 @@ class RankedSentence:
     """A sentence of a hit with its score. `span` is the position of the quote in the content of the hit: the sentence,
     and the sentence before if a reader needs it. `lead` is text that the quote begins with and that stands elsewhere
     (`quotes.Quote`). `score` is the probability, 0..1, that this sentence of all sentences answers the question, given
-    that one does; `cosine` is in 0..1. Cosines can be compared between questions. `cosine` is None if the sentence was
-    not embedded."""
+    that one does; `cosine` is in 0..1, on the scale of `normalized_cosine`; None if the sentence was not embedded."""
 
     hit: Hit
     span: Span
@@ -67,10 +67,12 @@ def rank_sentences(
     passages: Sequence[Passage],
     embedder: Embedder | None = None,
     vectors: SentenceVectors | None = None,
+    baseline: float = REFERENCE,
 ) -> list[RankedSentence]:
     """Return all sentences of the passages, best first. If there is no `embedder`, or if the embedder is unavailable,
-    the score depends only on words and on the ranks of the passages. `vectors` is a cache for the embedder. Raises
-    `EmbedderError` if the embedder fails in another way."""
+    the score depends only on words and on the ranks of the passages. `vectors` is a cache for the embedder, and
+    `baseline` the mean cosine that it gives to unrelated texts. Raises `EmbedderError` if the embedder fails in another
+    way."""
     sentences = read_sentences(passages)
     if not sentences:
         return []
@@ -82,9 +84,9 @@ def rank_sentences(
     cosines: dict[int, float] = {}
     if embedder:
         best = _to_embed(features, [sentence.passage for sentence in sentences])
-        cosines = _cosines(
-            query.text, {n: quotes[n].text(sentences[n]) for n in best}, embedder, vectors or SentenceVectors()
-        )
+        texts = {n: quotes[n].text(sentences[n]) for n in best}
+        cosines = _cosines(query.text, texts, embedder, vectors or SentenceVectors())
+        cosines = {n: max(0.0, normalized_cosine(cosine, baseline) or 0.0) for n, cosine in cosines.items()}
         least = min(cosines.values(), default=0.0)
         features = [each._replace(cosine=cosines.get(n, least)) for n, each in enumerate(features)]
     scores = _probabilities(features, _WEIGHTS_WITH_COSINE if cosines else _WEIGHTS)
@@ -144,14 +146,14 @@ def _probabilities(features: Sequence[Features], weights: Features) -> list[floa
 
 
 def _cosines(question: str, texts: dict[int, str], embedder: Embedder, vectors: SentenceVectors) -> dict[int, float]:
-    """Return a dictionary: number of a text -> cosine of the text and the question, 0..1. If the embedder is
+    """Return a dictionary: number of a text -> cosine of the text and the question, -1..1. If the embedder is
     unavailable, the dictionary is empty."""
     try:
         rows = vectors.of(list(texts.values()), embedder)
         cosines = rows @ vectors.of_query(question, embedder)
     except EmbedderUnavailable:
         return {}
-    return {n: max(0.0, float(cosine)) for n, cosine in zip(texts, cosines, strict=True)}
+    return {n: float(cosine) for n, cosine in zip(texts, cosines, strict=True)}
 
 
 class SentenceVectors:

@@ -32,6 +32,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 _SHOWN = 3  # sentences that a warning quotes
 _SHOWN_LENGTH = 80  # code points of each
 _END = re.compile(r"\s*[.!?。！？…:;]*\s*\Z")
+_LONG_QUESTION = 25  # words; of a longer one, a passage need not contain each name
 _AGREED = 0.6  # share of a sentence's terms that a passage must contain to be cited for it
 _MIN_TERMS = 2  # of this sentence
 
@@ -48,6 +49,14 @@ def unsupported_sentences(text: str, passages: Sequence[Passage], question: str)
         if missing := reader.missing(sentence, numbers):
             found.append(UnsupportedSentence(" ".join(_MARKERS.sub("", sentence).split()), tuple(missing), numbers))
     return tuple(found)
+
+
+def unknown_in_question(question: str, passages: Sequence[Passage]) -> list[str]:
+    """Return the numbers, dates and names of the question that no passage contains, for example "number 909" or "name
+    Tesla". A passage contains its text, title, headings, file name and speaker. A name of several words is known if one
+    of them is, or if a passage contains a similar word. The first word of a sentence is not compared, and nothing in a
+    question that is a long report."""
+    return _Reader(passages, "", question).unknown()
 
 
 def finding(unsupported: Sequence[UnsupportedSentence]) -> str:
@@ -93,6 +102,7 @@ class _Reader:
     def __init__(self, passages: Sequence[Passage], question: str, text: str) -> None:
         self._passages = passages
         self._question = question
+        self._text = text
         self._letters = cache(self._letters_of)
         self._stated = cache(self._stated_of)
         self._languages = {passage.language for passage in passages}
@@ -109,6 +119,22 @@ class _Reader:
         if language not in self._languages:
             found = [claim for claim in found if not claim.startswith("name ")]
         return [*found, *self._missing_quotations(plain, numbers)]
+
+    def unknown(self) -> list[str]:
+        """Return the claims of the text, a question, that no passage contains."""
+        text, everything = self._text, tuple(range(1, len(self._passages) + 1))
+        if len(_WORD.findall(text)) > _LONG_QUESTION:
+            return []
+        stated = self._stated(everything, self._language)
+        found = claims.unsupported_claims(text, stated, self._language)
+        figures = [claim for claim in found if not claim.startswith("name ")]
+        if self._language not in self._languages or text.isupper():
+            return figures
+        letters = self._letters(everything)
+        names = claims.inner_names(text, self._language)
+        return figures + [
+            f"name {name}" for name in names if not (stated.words.has_part(name) or _letters(name) in letters)
+        ]
 
     def agreeing(self, sentence: str) -> int:
         """Return the number of the passage that supports a sentence, or 0."""

@@ -1,0 +1,48 @@
+"""The measures of `bench.answers`, on numbers whose result is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agentformer.rag.answer.confidence import QuoteFeatures
+from bench.answers import Outcome, calibration_error, reliability, row, times
+from bench.answers_fit import Judged, confidence_fitted
+
+
+def outcome(confidence: float, right: bool, *, declined: bool = False, taken_out: bool = False) -> Outcome:
+    return Outcome(1, True, right, right, 1, 40, confidence, declined, taken_out)
+
+
+def test_the_calibration_error_is_the_mean_gap_of_the_bins() -> None:
+    honest = [outcome(0.75, right) for right in (True, True, True, False)]
+    assert calibration_error(honest) == 0
+    assert calibration_error([outcome(0.95, False)]) == pytest.approx(0.95)
+    assert calibration_error([*honest, *(outcome(0.25, True) for _ in range(4))]) == pytest.approx(0.375)
+    assert reliability(honest) == [["0.7 to 0.8", "4", "0.75", "0.75"]]
+
+
+def test_a_row_counts_declined_and_wrong_answers_and_questions_without_their_documents() -> None:
+    outcomes = [outcome(0.9, True), outcome(0.9, False), outcome(0.05, True, declined=True)]
+    outcomes += [outcome(0.05, False, declined=True, taken_out=True), outcome(0.85, False, taken_out=True)]
+    cells = row(outcomes).split(" | ")
+    assert (cells[0], cells[2], cells[6]) == ("3", "0.333", "0.500")  # asked, right and not declined, lost
+    assert (cells[8], cells[9], cells[11]) == ("2", "0.500", "0.400")  # without, declined, sure and wrong
+
+
+def test_times_are_medians_and_their_ratios() -> None:
+    assert times([(0.01, 0.05, 0.1), (0.01, 0.06, 0.2), (0.5, 0.9, 0.9)]) == "10.0 ms | 60.0 ms | 200.0 ms | 6.0 | 20.0"
+
+
+def test_the_fit_of_the_confidence_finds_what_made_the_answers() -> None:
+    rng = np.random.default_rng(3)
+    judged = []
+    for n in range(8000):
+        grounds = QuoteFeatures(rng.uniform(0.2, 0.85), rng.uniform(0.1, 0.9), rng.uniform(), int(rng.integers(2, 60)))
+        logit = float(np.dot((1.2, 0.5, 0.6, 0.9, -1.2, 0.0), grounds.values))
+        judged.append(Judged(2 * n, grounds, bool(rng.uniform() < 1 / (1 + np.exp(-logit)))))
+    unknown = [Judged(0, QuoteFeatures(0.8, 0.9, 1.0, 2, None, True), False)] * 4000  # a rule decides on these
+    (line,) = confidence_fitted({"one": [*judged, *unknown]})
+    assert line.startswith("_QUOTE_WORDS = (")
+    found = [float(each) for each in line.split("(")[1].rstrip(")").split(", ")]
+    assert found == pytest.approx([1.2, 0.5, 0.6, 0.9, -1.2, 0.0], abs=0.25)
