@@ -39,6 +39,7 @@ from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Ree
 
 if TYPE_CHECKING:
     from agentformer.archive.backup import BackedUp
+    from agentformer.archive.copy import Copied
     from agentformer.archive.export import Exported
     from agentformer.archive.importer import Imported
     from agentformer.evaluation.dataset import Question
@@ -195,6 +196,20 @@ class AgentFormer:
                 self.embedder.for_space(archive.vectors[0].space)
         destination = Destination(self.backend, self.originals, self.memory.core)
         return import_into(destination, archive, progress)
+
+    def copy_to(
+        self, target: AgentFormer, *, delete: bool = False, progress: Callable[[int, int], None] | None = None
+    ) -> Copied:
+        """Make another memory equal to this memory, which may be in use. `archive.copy.copy_entries` describes what is
+        copied, and when an error is raised. Original files stay where they are."""
+        from agentformer.archive.copy import copy_entries
+
+        self._usage.flush()
+        active = [state.space for state in self.backend.spaces() if state.state == "active"]
+        if active and target.settings.embedder == "auto" and not target.backend.spaces():
+            with suppress(EmbedderUnavailable):
+                target.embedder.for_space(active[0])
+        return copy_entries(self.backend, target.backend, delete=delete, progress=progress)
 
     def backup(self, folder: str | os.PathLike[str]) -> BackedUp:
         """Copy the records and their original files into a new folder, while the memory is in use. The copy contains

@@ -68,6 +68,7 @@ CALLED = {
     "Stemmer": "pystemmer",
 }
 BROUGHT = {
+    "botocore": "boto3",
     "anyio": "mcp",
     "h11": "uvicorn",
     "huggingface_hub": "sentence-transformers",
@@ -193,7 +194,7 @@ PLANTED: dict[Rule, tuple[str, ...]] = {
     names_no_address_that_is_not_documented: ("URL = 'https://telemetry.test/v1'", "send(f'http://10.0.0.1/{x}')"),
     imports_only_what_is_declared: (
         "import requests",
-        "def f():\n    from boto3 import client",
+        "def f():\n    from paramiko import SSHClient",
         "import_module('pandas')",
     ),
 }

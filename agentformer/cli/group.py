@@ -65,6 +65,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "reembed": "Move the memory to another embedder while the memory stays in use",
         "spaces": "Show the embedding spaces of the memory",
         "backup": "Copy the whole memory into a new folder while the memory stays in use",
+        "copy": "Copy a memory from one backend to another while it is in use",
         "export": "Write the stored data to a folder, or print the text of the documents",
         "import": "Import the folder that `export --to` wrote",
     },

@@ -214,6 +214,16 @@ def open_existing(**options: Any) -> AgentFormer:
     return AgentFormer(settings)
 
 
+def address(option: str, place: str) -> dict[str, Any]:
+    """Return the settings that open the memory at a place such as `faiss:indexes`, and no other backend. Raises
+    `InvalidInput` for a place without a backend or a folder."""
+    backend, _, folder = place.partition(":")
+    if not backend or not folder:
+        raise InvalidInput(option, f"must be BACKEND:PLACE, such as faiss:indexes, got {place!r:.80}")
+    alone = {"routes": (), "hierarchical_backend": "", "cleanup_interval": 0, "embed_retry_seconds": 0}
+    return {"backend": backend, "index_dir": Path(folder), **alone}
+
+
 def require_memory(settings: Settings) -> None:
     """Raise `InvalidInput` if the index folder contains no file of a memory, so that a command with a wrong path does
     not create a new memory there."""

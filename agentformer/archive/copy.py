@@ -1,0 +1,244 @@
+"""Copy the entries of one backend into another, while the source is in use.
+
+A copy is a sequence of passes. Each pass compares a snapshot of the source with the target and makes the target equal
+to the snapshot. So an interrupted copy is continued by the next one, and the last pass, which finds nothing to change,
+is also the check of the copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from agentformer.archive.format import entries_in, entry_lines
+from agentformer.errors import Conflict
+from agentformer.types import MemoryBackend, MemoryEntry, MemorySnapshot, Use
+
+T = TypeVar("T")
+_BATCH = 500  # entries of one transaction; entries that belong together are never separated
+_COUNTED = ("access_count", "match_count", "read_count", "last_accessed")
+
+Progress = Callable[[int, int], None]  # receives the number of stored entries, and of all entries to store
+
+
+@dataclass(slots=True)
+class Copied:
+    """The result of a copy. `source` and `target` are checksums of all entries and their former versions, as 64
+    hexadecimal digits. They were computed by the last pass, before its changes."""
+
+    entries: int = 0  # entries of the source in the last pass
+    stored: int = 0  # entries that were stored, in all passes
+    removed: int = 0  # entries that are not in the source any more
+    counted: int = 0  # entries of which only the use counts were changed
+    vectors: int = 0  # vectors that were kept, so that their texts were not embedded again
+    passes: int = 0
+    source: str = ""
+    target: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the last pass found the target equal to the source."""
+        return bool(self.source) and self.source == self.target
+
+
+def copy_entries(
+    source: MemoryBackend,
+    target: MemoryBackend,
+    *,
+    most: int = 10,
+    delete: bool = False,
+    progress: Progress | None = None,
+) -> Copied:
+    """Make `target` equal to `source`, in at most `most` passes. The last pass finds no difference, unless the source
+    is changed all the time.
+
+    Entries keep their ids, times, versions, counts, links and former versions. Vectors are copied if both backends use
+    the same embedding space. Leases and original files are not copied. The target must not be in use. Raises `Conflict`
+    and changes nothing if the target has entries that the source does not have, unless `delete` is True. These entries
+    are then removed.
+    """
+    done = Copied()
+    while not done.equal and done.passes < most:
+        with source.snapshot() as snapshot:
+            plan = _compare(snapshot, target)
+            if plan.surplus and not (delete or done.passes):
+                raise Conflict(
+                    f"nothing was copied: the target has {len(plan.surplus)} entries that the source does not have, "
+                    f"such as {plan.surplus[0]}; copy into an empty memory, or remove these entries with --delete"
+                )
+            done.passes += 1
+            done.entries, done.source, done.target = plan.entries, plan.source.hexdigest(), plan.target.hexdigest()
+            _apply(plan, snapshot, target, done, progress)
+    return done
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The differences between a snapshot of the source and the target."""
+
+    entries: int = 0
+    source: Any = field(default_factory=hashlib.sha256)
+    target: Any = field(default_factory=hashlib.sha256)
+    surplus: list[str] = field(default_factory=list)  # ids that only the target has
+    missing: set[str] = field(default_factory=set)  # ids that only the source has
+    changed: set[str] = field(default_factory=set)  # ids whose entries differ
+    uses: list[Use] = field(default_factory=list)  # of entries that differ in their use counts only
+    groups: _Groups = field(default_factory=lambda: _Groups())
+
+
+class _Stated(NamedTuple):
+    """An entry and its former versions, and both as text."""
+
+    entry: MemoryEntry
+    history: Sequence[MemoryEntry]
+    text: str
+
+
+class _Groups:
+    """Entries that must be stored in one transaction: a document with its parts, a summary with its originals, and an
+    entry with its successor. A group is named by one of its ids (union-find: Tarjan and van Leeuwen 1984)."""
+
+    def __init__(self) -> None:
+        self._above: dict[str, str] = {}
+
+    def add(self, entry: MemoryEntry) -> None:
+        links = [entry.parent_id, entry.archived_by, entry.superseded_by]
+        links += [entry.source.document_id] if entry.source else []
+        links += [link.id for link in entry.derived_from]
+        for linked in filter(None, links):
+            self._above[self.of(entry.id)] = self.of(linked)
+
+    def of(self, entry_id: str) -> str:
+        """Return the name of the group of an entry."""
+        above = self._above
+        while (parent := above.get(entry_id, entry_id)) != entry_id:
+            above[entry_id] = entry_id = above.get(parent, parent)
+        return entry_id
+
+
+def _compare(snapshot: MemorySnapshot, target: MemoryBackend) -> _Plan:
+    plan = _Plan()
+    for namespace in sorted({*snapshot.namespaces(), *target.namespaces()}):
+        for ours, theirs in _pairs(_stated(snapshot, namespace), _stated(target, namespace)):
+            if ours:
+                plan.entries += 1
+                plan.source.update(ours.text.encode())
+                plan.groups.add(ours.entry)
+            if theirs:
+                plan.target.update(theirs.text.encode())
+            _add_difference(plan, ours, theirs)
+    return plan
+
+
+def _add_difference(plan: _Plan, ours: _Stated | None, theirs: _Stated | None) -> None:
+    if ours is None:
+        assert theirs is not None
+        plan.surplus.append(theirs.entry.id)
+    elif theirs is None:
+        plan.missing.add(ours.entry.id)
+    elif ours.text != theirs.text:
+        if use := _more_uses(ours, theirs):
+            plan.uses.append(use)
+        else:
+            plan.changed.add(ours.entry.id)
+
+
+def _apply(
+    plan: _Plan, snapshot: MemorySnapshot, target: MemoryBackend, done: Copied, progress: Progress | None
+) -> None:
+    """Remove what differs from the target, and store the entries of the snapshot in its place. Entries are removed
+    before any entry is stored, because an id may have moved to another namespace."""
+    needed = {plan.groups.of(entry_id) for entry_id in (*plan.missing, *plan.changed)}
+    members = {
+        entry.id
+        for entry in entries_in(snapshot, snapshot.namespaces())
+        if needed and plan.groups.of(entry.id) in needed
+    }
+    for batch in _batches([*plan.surplus, *(members - plan.missing)]):
+        target.remove(batch)
+        target.forget_absent(target.absent_documents())  # the original files belong to the source
+    done.removed += len(plan.surplus)
+    if members:
+        done.vectors += target.keep_vectors(snapshot.vectors(snapshot.namespaces()))
+    stored = 0
+    for group in _transactions(snapshot, plan.groups, members):
+        former = {each.entry.id: each.history for each in group if each.history}
+        target.store([each.entry for each in group], former=former)
+        stored += len(group)
+        if progress:
+            progress(stored, len(members))
+    done.stored += stored
+    uses = [use for use in plan.uses if use.id not in members]
+    for uses_batch in _batches(uses):
+        target.touch(uses_batch)
+    done.counted += len(uses)
+
+
+def _transactions(snapshot: MemorySnapshot, groups: _Groups, members: set[str]) -> Iterator[list[_Stated]]:
+    """Yield the entries `members` of the snapshot in lists of at least `_BATCH` entries, the last one excepted. A group
+    is never divided."""
+    left: dict[str, int] = {}  # members of each group that did not come yet
+    for entry_id in members:
+        left[groups.of(entry_id)] = left.get(groups.of(entry_id), 0) + 1
+    waiting: dict[str, list[_Stated]] = {}
+    batch: list[_Stated] = []
+    for namespace in snapshot.namespaces() if members else ():
+        for each in _stated(snapshot, namespace, members):
+            group = groups.of(each.entry.id)
+            waiting.setdefault(group, []).append(each)
+            left[group] -= 1
+            if not left[group]:
+                batch += waiting.pop(group)
+            if len(batch) >= _BATCH:
+                yield batch
+                batch = []
+    if batch:
+        yield batch
+
+
+def _stated(
+    records: MemorySnapshot | MemoryBackend, namespace: str, members: set[str] | None = None
+) -> Iterator[_Stated]:
+    """Yield the entries of a namespace with their former versions, in order of id. If `members` is given, yield only
+    the entries with these ids."""
+    for entry in entries_in(records, [namespace]):
+        if members is None or entry.id in members:
+            history = records.history(entry.id) if entry.version > 1 else ()
+            yield _Stated(entry, history, "".join(entry_lines(entry, history)))
+
+
+def _pairs(ours: Iterator[_Stated], theirs: Iterator[_Stated]) -> Iterator[tuple[_Stated | None, _Stated | None]]:
+    """Yield the entries of both sides with equal ids together. The sides are in order of id."""
+    left, right = next(ours, None), next(theirs, None)
+    while left or right:
+        if right is None or (left and left.entry.id < right.entry.id):
+            yield left, None
+            left = next(ours, None)
+        elif left is None or right.entry.id < left.entry.id:
+            yield None, right
+            right = next(theirs, None)
+        else:
+            yield left, right
+            left, right = next(ours, None), next(theirs, None)
+
+
+def _more_uses(ours: _Stated, theirs: _Stated) -> Use | None:
+    """Return the uses that make the target's entry equal to the source's, or None if there are no such uses."""
+    entry, former = ours.entry, theirs.entry
+    counts = {name: getattr(entry, name) for name in _COUNTED}
+    if ours.history != theirs.history or replace(former, **counts) != entry or entry.last_accessed is None:
+        return None
+    matches, reads = entry.match_count - former.match_count, entry.read_count - former.read_count
+    others = entry.access_count - former.access_count - matches - reads
+    if min(matches, reads, others) < 0 or (former.last_accessed and former.last_accessed > entry.last_accessed):
+        return None
+    return Use(entry.id, entry.last_accessed, matches, reads, others)
+
+
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch
