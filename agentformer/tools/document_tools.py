@@ -27,6 +27,7 @@ from agentformer.tools.result_json import (
     document_json,
     passage_json,
 )
+from agentformer.types import Answer
 
 _PASSAGE = 1_500  # characters of a passage that is returned with an answer; few chunks are longer
 _NAMES_OF_METADATA = AliasChoices("metadata", "filters")  # the second name is the former one
@@ -102,21 +103,13 @@ class DocumentTools:
         allowed = allowed_sources(caller.grant, sources)
         scope |= {"sources": allowed["sources"], "messages": allowed["messages"]}
         answer = self._rag.query(question, top_k=top_k, extractive=caller.extractive, **scope)
+        if context_tokens is None:
+            passages = [passage_json(hit, _PASSAGE) for hit in answer.hits]
+        else:
+            context = self._rag.context(question, max_tokens=context_tokens, **scope)
+            passages = [context_passage_json(passage) for passage in context.passages]
         no_quote = caller.extractive and answer.mode == "none" and answer.hits
-        passages = [passage_json(hit, _PASSAGE) for hit in answer.hits]
-        if context_tokens is not None:
-            passages = [
-                context_passage_json(passage)
-                for passage in self._rag.context(question, max_tokens=context_tokens, **scope).passages
-            ]
-        return {
-            "answer": _NO_QUOTE if no_quote else answer.text,
-            "mode": answer.mode,
-            "confidence": None if answer.confidence is None else round(answer.confidence, 2),
-            "citations": [citation_json(citation) for citation in answer.citations],
-            "passages": passages,
-            "warnings": list(answer.warnings),
-        }
+        return {**_answer_json(answer), "passages": passages} | ({"answer": _NO_QUOTE} if no_quote else {})
 
     @tool("List documents", Hints(PERMISSIONS["rag_list"], idempotent=True))
     def rag_list(
@@ -130,6 +123,17 @@ class DocumentTools:
         page = self._rag.page_of_documents(namespace=caller.namespace_for(namespace), after=after or "", limit=limit)
         following = page[-1].id if len(page) == limit else None
         return {"documents": [brief_document_json(document) for document in page], "next": following}
+
+
+def _answer_json(answer: Answer) -> dict[str, Any]:
+    return {
+        "answer": answer.text,
+        "mode": answer.mode,
+        "confidence": None if answer.confidence is None else round(answer.confidence, 2),
+        "citations": [citation_json(citation) for citation in answer.citations],
+        "passages": [],  # the caller chooses them
+        "warnings": list(answer.warnings),
+    }
 
 
 class _Allowed(TypedDict):

@@ -301,14 +301,15 @@ def test_headers_that_do_not_end_are_refused_when_too_much_came(serve: Serve, en
 
 
 def test_who_is_refused_before_the_body_is_sent_holds_no_thread(serve: Serve) -> None:
-    running = serve("--threads", "1", before=STUBBORN)
+    idle = "import agentformer.api.serving.gunicorn as ours\nours._KEEP_ALIVE_SECONDS = 1\n"
+    running = serve("--threads", "1", before=STUBBORN + idle)
     refused = [running.connect() for _ in range(8)]
     for connection in refused:
         connection.sendall(head_of("/api/rag/upload", 5000).replace(b"localhost", b"elsewhere.test"))
     assert {answer_on(connection)[0] for connection in refused} == {421}
     assert running.ask("GET", "/healthz")[0] == 200
     for connection in refused:
-        connection.sendall(b"x" * 5000)  # is taken, and the connection stands until they have read the answer
+        connection.sendall(b"x" * 5000)  # is taken, and the connection stands until it has been idle for a second
         assert connection.recv(1) == b""
         connection.close()
 

@@ -182,20 +182,23 @@ class DocumentPages(ResponseModel):
     next: Next
 
 
-class Citation(ResponseModel):
-    """A quotation that supports the answer. `quote` is the part of the page's text from `start` to `end`. These
-    positions count Unicode code points. The citation of a memory has no document, and the positions are in its
-    content."""
-
-    number: int = Field(description="The number of the citation, such as 1 for `[1]` in the answer.")
+class _Place(ResponseModel):
     document: str
     document_id: str
     page: int | None
     label: str
     start: int
     end: int
-    quote: str
     score: float
+
+
+class Citation(_Place):
+    """A quotation that supports the answer. `quote` is the part of the page's text from `start` to `end`. These
+    positions count Unicode code points. The citation of a memory has no document, and the positions are in its
+    content."""
+
+    number: int = Field(description="The number of the citation, such as 1 for `[1]` in the answer.")
+    quote: str
     entry_id: str = Field(description="The id of the cited chunk or memory.")
     kind: str = Field(description="`document`, or the kind of a memory: `message`, `fact`, `summary` or another word.")
     speaker: str = Field(description="The speaker of a message.")
@@ -273,20 +276,13 @@ class Answer(ResponseModel):
     unsupported: list[UnsupportedSentence]
 
 
-class ContextPassage(ResponseModel):
+class ContextPassage(_Place):
     """A passage of a context. `text` is the part of the page's text from `start` to `end`. These positions count
     Unicode code points."""
 
     number: int = Field(description="The number with which an answer cites the passage, such as 1 for `[1]`.")
-    document: str
-    document_id: str
-    page: int | None
-    label: str
-    start: int
-    end: int
     text: str
     tokens: int = Field(description="The number of tokens of `text`, as the embedding model counts them.")
-    score: float
     entry_ids: list[str] = Field(description="The ids of the chunks with this text.")
 
 

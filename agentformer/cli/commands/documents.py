@@ -96,13 +96,7 @@ def ingest(
         "password": password,
         "on_conflict": on_conflict,
     }
-    if not any(Path(path).exists() for path in paths):
-        raise InvalidInput(
-            "PATH", f"{' and '.join(paths)} {'do' if len(paths) > 1 else 'does'} not exist; check the path"
-        )
-    files = [item for path in paths for item in _files(Path(path))]
-    if not files:
-        raise InvalidInput("PATH", "contains no files to ingest")
+    files = _existing_files(paths)
     with connect(**options) as af:
         names = _names(files)
         results = []
@@ -279,6 +273,18 @@ def _print_mode(answer: Answer) -> None:
     the end of the answer."""
     if not (answer.complete or answer.citations):
         say(f"\n({answer.mode})")
+
+
+def _existing_files(paths: Sequence[str]) -> list[tuple[Path, Path | None]]:
+    """Return the files at these paths as `_files` does. Raises `InvalidInput` if there is none."""
+    if not any(Path(path).exists() for path in paths):
+        raise InvalidInput(
+            "PATH", f"{' and '.join(paths)} {'do' if len(paths) > 1 else 'does'} not exist; check the path"
+        )
+    files = [item for path in paths for item in _files(Path(path))]
+    if not files:
+        raise InvalidInput("PATH", "contains no files to ingest")
+    return files
 
 
 def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
