@@ -68,7 +68,7 @@ def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
     that the client does not learn which entries exist."""
     if not grant.may("read"):
         return Response(status=204)
-    headers = {"Location": url_for(f".get {_ENTRY}", entry_id=entry.id), **_etag(entry)}
+    headers = {"Location": url_for(f".{_ENTRY}", entry_id=entry.id), **_etag(entry)}
     return reply(entry_to_json(entry), 200 if entry.repeat_count else 201, headers)
 
 

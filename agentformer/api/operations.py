@@ -118,26 +118,31 @@ def add_rules(
     /api/memory/search would delete the entry with the id `search`. `authorize` returns the grant of the current request
     (the rights of the client), or raises `Unauthenticated`.
     """
-    allowed: dict[str, set[str]] = {}
+    paths: dict[str, dict[str, View]] = {}
     for operation in operations:
-        methods = {"GET", "HEAD"} if operation.method == "GET" else {operation.method}
-        allowed.setdefault(operation.path, set()).update(methods)
         view = functools.partial(_handle, operation, service, authorize)
-        _add_rule(blueprint, operation.path, operation.method.lower(), view, [operation.method])
-    for path, methods in allowed.items():
-        view = functools.partial(_refuse_method, sorted({*methods, "OPTIONS"}))
-        _add_rule(blueprint, path, "other", view, _METHODS - methods)
+        paths.setdefault(operation.path, {})[operation.method] = view
+    for path, views in paths.items():
+        blueprint.add_url_rule(
+            re.sub(r"{(\w+)}", r"<\1>", path),
+            endpoint=path.replace(".", " "),  # `url_for` takes this name after a dot
+            view_func=functools.partial(_dispatch, views),
+            methods=_METHODS,
+            provide_automatic_options=False,
+            merge_slashes=False,  # an empty id must not lead to another endpoint
+        )
 
 
-def _add_rule(blueprint: Blueprint, path: str, name: str, view: View, methods: Collection[str]) -> None:
-    blueprint.add_url_rule(
-        re.sub(r"{(\w+)}", r"<\1>", path),
-        endpoint=f"{name} {path}".replace(".", " "),  # `url_for` takes this name after a dot
-        view_func=view,
-        methods=methods,
-        provide_automatic_options=False,
-        merge_slashes=False,  # an empty id must not lead to another endpoint
-    )
+def _dispatch(views: Mapping[str, View], **parameters: str) -> Any:
+    """Call the view of the method of the current request. `parameters` are the values in the path. Raises
+    `MethodNotAllowed` if the path does not have this method."""
+    view = views.get("GET" if request.method == "HEAD" else request.method)
+    if view is not None:
+        return view(**parameters)
+    allowed = sorted({*views, "OPTIONS", *(("HEAD",) if "GET" in views else ())})
+    if request.method != "OPTIONS":
+        raise MethodNotAllowed(valid_methods=allowed)
+    return Response(status=204, headers={"Allow": ", ".join(allowed)})
 
 
 def _handle(operation: Operation, service: Service, authorize: Callable[[], Grant], **parameters: Any) -> Any:
@@ -161,12 +166,6 @@ def _handle(operation: Operation, service: Service, authorize: Callable[[], Gran
         if uses_model(service, parameters["body"]) if callable(uses_model) else uses_model:
             return service.threads.run(view)
         return view()
-
-
-def _refuse_method(methods: Sequence[str], **parameters: str) -> Response:
-    if request.method != "OPTIONS":
-        raise MethodNotAllowed(valid_methods=methods)
-    return Response(status=204, headers={"Allow": ", ".join(methods)})
 
 
 def server_threads(settings: Settings) -> int:

@@ -123,7 +123,7 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     streams = [cast(BinaryIO, file.stream) for file in files]
     if _prefers_job():
         job = service.jobs.submit(task, streams, form.password)
-        location = url_for(f".get {JOB}", job_id=job.id)
+        location = url_for(f".{JOB}", job_id=job.id)
         return reply(job.as_json(), 202, {"Location": location, "Preference-Applied": _ASYNC})
     documents, conflicts = [], []
     for number, (name, stream) in enumerate(zip(names, streams, strict=True)):

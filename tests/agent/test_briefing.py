@@ -56,7 +56,8 @@ def test_a_framed_failure_cannot_leave_its_frame() -> None:
     assert 'failed="true"' in framed
 
 
-_MESSAGES = st.lists(st.builds(ChatMessage, st.sampled_from(["system", "user", "assistant"]), st.text(min_size=1)))
+_TEXT = st.text(min_size=1, max_size=20)
+_MESSAGES = st.lists(st.builds(ChatMessage, st.sampled_from(["system", "user", "assistant"]), _TEXT), max_size=12)
 
 
 @given(_MESSAGES)

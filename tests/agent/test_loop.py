@@ -167,7 +167,10 @@ class Slow:
         return self.act(call)  # type: ignore[no-any-return]
 
 
-def test_a_tool_that_hangs_is_told_as_such_and_time_is_left_to_answer(agent: Make, af: AgentFormer) -> None:
+def test_a_tool_that_hangs_is_told_as_such_and_time_is_left_to_answer(
+    agent: Make, af: AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentformer.agent.turn._TOOL_SHARE", 0.1)
     let_go, begun = threading.Event(), []
 
     def hang(call: ToolCall) -> ToolResult:

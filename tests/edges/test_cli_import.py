@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import agentformer
 from agentformer.records.fields import MAX_CONTENT
 from tests.edges.conftest import Copy, Invoke, Shown
 
@@ -199,14 +201,20 @@ def twice(folder: Path) -> None:
     resign(folder)
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    with agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing", clean_every=0) as af:
+        (folder / "rules.txt").write_text(KEYS)
+        af.rag.upload(folder / "rules.txt")
+        af.memory.store("Aino prefers tea.")
+        af.export_to(folder / "out")
+    return folder / "out"
+
+
 @pytest.mark.parametrize("what", DAMAGES)
-def test_a_damaged_export_is_refused_and_writes_nothing(
-    run: Invoke, shown: Shown, copy: Copy, tmp_path: Path, what: str
-) -> None:
-    (tmp_path / "rules.txt").write_text(KEYS)
-    shown("ingest", str(tmp_path / "rules.txt"))
-    shown("remember", "Aino prefers tea.")
-    run("export", "--to", str(tmp_path / "out"))
+def test_a_damaged_export_is_refused_and_writes_nothing(exported: Path, copy: Copy, tmp_path: Path, what: str) -> None:
+    shutil.copytree(exported, tmp_path / "out")
     damage, said = DAMAGES[what]
     damage(tmp_path / "out")
     done = copy("import", str(tmp_path / "out"))

@@ -8,6 +8,8 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from agentformer.errors import AgentFormerError, Forbidden, NotFound
 from agentformer.tools.caller import Caller
 from agentformer.tools.toolbox import HINTS
 from tests.edges.mounted import Mounted, grant, mounted
+from tests.faults.long_form import LONG
 
 DESTRUCTIVE = ("memory_delete", "rag_upload")
 READ, WRITE, CHANGE, ADMIN = {"read"}, {"write"}, {"read", "write"}, {"admin"}
@@ -84,18 +87,32 @@ SETS: list[tuple[Right, ...]] = [
 ]
 
 
-@pytest.fixture
-def host(tmp_path: Any) -> Iterator[Mounted]:
-    with mounted(tmp_path) as host:
+@contextmanager
+def opened(folder: Path) -> Iterator[Mounted]:
+    with mounted(folder) as host:
         host.af.memory.core.append("persona", "Be kind.")
         host.af.rag.upload(b"The boat is red.", name="rules.txt")
         yield host
 
 
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Mounted]:
+    with opened(tmp_path) as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    """A host for requests that change nothing."""
+    with opened(tmp_path_factory.mktemp("shared")) as host:
+        yield host
+
+
 def callers(tools: tuple[str, ...]) -> Iterator[tuple[Grant, bool]]:
-    """Callers with each set of rights, with one tool switched off or none, and whether this tool is among `tools`."""
+    """Callers with each set of rights, with one tool switched off or none, and whether this tool is among `tools`.
+    Unless the tests run in their long form, other tools are switched off for one set of rights only."""
     for rights in SETS:
-        for off in (None, *HINTS):
+        for off in (None, *HINTS) if LONG or len(rights) == len(RIGHTS) else (None, *tools):
             yield grant(*rights, without=() if off is None else (off,)), off in tools
 
 
@@ -111,23 +128,23 @@ def test_every_endpoint_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_each_endpoint_needs_its_right_and_its_tools(host: Mounted, endpoint: str) -> None:
+def test_each_endpoint_needs_its_right_and_its_tools(shared: Mounted, endpoint: str) -> None:
     """The permission is checked before the request, so an empty request tells whether the caller is refused."""
     needed, tools = ENDPOINTS[endpoint]
     method, path = endpoint.split()
     for own, is_off in callers(tools):
-        answer = host.ask(method, re.sub("{.*}", "none", path), own)
+        answer = shared.ask(method, re.sub("{.*}", "none", path), own)
         assert (answer.status_code == 403) == (is_off or not suffices(own, needed)), (own, answer.text)
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_each_tool_needs_its_right_and_itself(host: Mounted, name: str) -> None:
+def test_each_tool_needs_its_right_and_itself(shared: Mounted, name: str) -> None:
     for own, is_off in callers((name,)):
         refused = is_off or not suffices(own, TOOLS[name])
-        assert (name not in {tool.name for tool in host.af.toolbox.definitions(own)}) == refused
-        assert (host.post(f"/api/tools/{name}", {"unknown": 1}, own).status_code == 403) == refused
+        assert (name not in {tool.name for tool in shared.af.toolbox.definitions(own)}) == refused
+        assert (shared.post(f"/api/tools/{name}", {"unknown": 1}, own).status_code == 403) == refused
         with pytest.raises(Forbidden if refused else AgentFormerError) as raised:
-            host.af.toolbox.call(name, {"unknown": 1}, Caller(own))
+            shared.af.toolbox.call(name, {"unknown": 1}, Caller(own))
         assert isinstance(raised.value, Forbidden) == refused
 
 

@@ -38,6 +38,13 @@ DOORS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.fixture(scope="module", params=["faiss", "local_json"])
+def shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Mounted]:
+    """A host for requests that are refused."""
+    with mounted(tmp_path_factory.mktemp("shared"), backend=request.param) as host:
+        yield host
+
+
 @pytest.fixture(params=["faiss", "local_json"])
 def host(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Mounted]:
     with mounted(tmp_path, backend=request.param) as host:
@@ -49,30 +56,30 @@ def entries(host: Mounted) -> list[MemoryEntry]:
 
 
 @pytest.mark.parametrize("key", sorted(RESERVED_METADATA))
-def test_every_door_refuses_reserved_metadata(host: Mounted, key: str) -> None:
-    fact, message = host.af.memory.store("Boats are blue."), host.af.memory.add_message("s", "user", "Hello.")
-    before = entries(host)
+def test_every_door_refuses_reserved_metadata(shared: Mounted, key: str) -> None:
+    fact, message = shared.af.memory.store("Boats are blue."), shared.af.memory.add_message("s", "user", "Hello.")
+    before = entries(shared)
     for method, path, template in DOORS:
         for value in (False, True, None, "x"):
             text = json.dumps(template).replace('"metadata": null', f'"metadata": {json.dumps({key: value})}')
             place = path.replace("FACT", fact.id).replace("MESSAGE", message.id)
-            answer = host.ask(method, place, json=json.loads(text.replace("FACT", fact.id)))
+            answer = shared.ask(method, place, json=json.loads(text.replace("FACT", fact.id)))
             assert answer.status_code == 400, (path, value, answer.text)
             assert key in answer.json["detail"]
     form = {"file": (io.BytesIO(b"x"), "a.txt"), "metadata": json.dumps({key: False})}
-    assert host.ask("POST", "/api/rag/upload", data=form).status_code == 400
-    memory, given = host.af.memory, {"metadata": {key: False}}
+    assert shared.ask("POST", "/api/rag/upload", data=form).status_code == 400
+    memory, given = shared.af.memory, {"metadata": {key: False}}
     for call in (
         lambda: memory.store("x", **given),
         lambda: memory.store_many(["x"], **given),
         lambda: memory.add_message("s", "assistant", "x", **given),
         lambda: memory.add_messages([{**SAID, **given}]),
         lambda: memory.update(message.id, **given),
-        lambda: host.af.rag.upload(b"x", name="a.txt", **given),
+        lambda: shared.af.rag.upload(b"x", name="a.txt", **given),
     ):
         with pytest.raises(InvalidInput, match=key):
             call()
-    assert entries(host) == before
+    assert entries(shared) == before
 
 
 def test_the_command_line_refuses_reserved_metadata_and_kinds(run: Invoke) -> None:
@@ -96,9 +103,9 @@ def test_an_import_of_an_own_export_keeps_reserved_metadata(run: Invoke, copy: C
 
 
 @pytest.mark.parametrize("kind", sorted(RESERVED_KINDS))
-def test_no_entry_gets_a_reserved_kind(host: Mounted, kind: str) -> None:
-    fact = host.af.memory.store("Boats are blue.")
-    before = entries(host)
+def test_no_entry_gets_a_reserved_kind(shared: Mounted, kind: str) -> None:
+    fact = shared.af.memory.store("Boats are blue.")
+    before = entries(shared)
     for method, path, body in (
         ("POST", "/api/memory", {"content": "x"}),
         ("POST", "/api/memory", {"content": "x", "tier": "episodic", "session_id": "s", "speaker": "Aino"}),
@@ -106,11 +113,11 @@ def test_no_entry_gets_a_reserved_kind(host: Mounted, kind: str) -> None:
         ("POST", "/api/tools/memory_add", {"content": "x"}),
         ("POST", "/api/tools/memory_update", {"id": fact.id}),
     ):
-        answer = host.ask(method, path, json={**body, "kind": kind})
+        answer = shared.ask(method, path, json={**body, "kind": kind})
         assert (answer.status_code, answer.json["field"]) == (400, "kind"), path
     with pytest.raises(InvalidInput, match="reserved"):
-        host.af.memory.store("x", kind=kind)
-    assert entries(host) == before
+        shared.af.memory.store("x", kind=kind)
+    assert entries(shared) == before
 
 
 def test_the_kind_of_a_message_cannot_be_changed_and_new_words_are_marked(host: Mounted) -> None:

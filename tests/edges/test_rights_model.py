@@ -173,10 +173,10 @@ CALLERS = [(name, user) for name in NAMES for user in (None, "aino")]
 @pytest.mark.parametrize(("name", "user"), CALLERS)
 def test_an_id_shows_and_changes_only_what_the_model_allows(world: World, name: str, user: str | None) -> None:
     caller = Caller(GRANTS[name], user_id=user)
+    before = world.state()
     for operation, (is_change, say) in by_id(world, caller).items():
         missing = say(None)
         for thing in world.things:
-            before = world.state()
             answer = say(thing)
             what = (name, user, operation, thing.secret, answer)
             after = world.state()
@@ -190,6 +190,7 @@ def test_an_id_shows_and_changes_only_what_the_model_allows(world: World, name: 
             assert {i: after.get(i) for i in others} == {i: before[i] for i in others}, what
             if after != before:
                 world.restore(thing)
+                before = world.state()
     assert sum(changes(caller, thing) for thing in world.things) > 0 or not caller.grant.may("change")
 
 

@@ -112,6 +112,7 @@ def test_a_reader_is_told_that_a_file_is_unchanged_without_further_work(host: Mo
     assert (status, json.loads(answer)["documents"][0]["unchanged"], work.taken()) == (201, True, (0, 0))
 
 
+@pytest.mark.process  # pypdf looks for a program
 def test_a_known_encrypted_file_is_not_ready_without_its_password(tmp_path: Path) -> None:
     pypdf = pytest.importorskip("pypdf")
     writer, files = pypdf.PdfWriter(clone_from=io.BytesIO(make_pdf([["The boat is red."]]))), []

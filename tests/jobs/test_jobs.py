@@ -183,6 +183,7 @@ def test_a_store_error_puts_the_job_back_into_the_queue(jobs: Jobs, ingestor: Re
             raise faults.pop()
 
     ingestor.action = full
+    jobs._worker._pause = 0.1  # seconds before the next attempt
     job = jobs.submit(task("a"), files(b"1"))
     waiting = until(jobs, job.id, lambda job: bool(job.reason))
     assert (waiting.state, "/somewhere" in waiting.reason) == ("queued", False)

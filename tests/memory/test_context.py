@@ -328,9 +328,9 @@ def test_the_work_for_long_entries_and_messages_is_bounded_by_the_budget(
     monkeypatch.setattr(relevance, "text_terms", counted_terms)
     for filler in ("snow ", "雪", "x"):
         for kept in (20, 40_000):  # entries that fit and entries that do not
-            facts = [MemoryEntry(f"f{n:02}", f"winter tyres {n} " + filler * kept * scale) for n in range(30)]
+            facts = [MemoryEntry(f"f{n:02}", f"winter tyres {n} " + filler * kept * scale) for n in range(10)]
             work.update(counted=0, analysed=0)
-            said = [ChatMessage("user", f"{n} " + filler * 40_000 * scale) for n in range(30)]
+            said = [ChatMessage("user", f"{n} " + filler * 40_000 * scale) for n in range(10)]
             built = ContextBuilder(Shelf(facts), count).build("winter tyres", said, budget)  # type: ignore[arg-type]
             assert built.report.total <= budget
             assert bool(built.report.included["semantic"]) == (kept == 20)

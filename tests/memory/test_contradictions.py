@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from agentformer.memory.contradictions import Contradiction, FactContradictions
 from agentformer.testing import make_entry
 
@@ -222,6 +224,7 @@ def test_long_facts_and_many_contradictions_are_noted() -> None:
     assert len(notes) == 2 and notes[0].startswith("102 contradictions") and notes[1].endswith(": 1")
 
 
+@pytest.mark.slow
 def test_the_time_is_proportional_to_the_number_of_facts() -> None:
     def seconds(count: int) -> float:
         entries = [make_entry(f"The fee of the boat is {n} euros.", created_at=NOW) for n in range(count)]

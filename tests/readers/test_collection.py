@@ -9,6 +9,7 @@ import pytest
 
 from agentformer.errors import AgentFormerError
 from agentformer.readers import read
+from tests.faults.long_form import LONG
 
 pytestmark = pytest.mark.process
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.process
 def test_no_file_of_the_collection_surprises(collection: Path) -> None:
     with (collection / "manifest.csv").open(encoding="utf-8", newline="") as manifest:
         rows = list(csv.DictReader(manifest))
-    for row in rows:
+    for row in rows if LONG else rows[::3]:
         try:
             document = read((collection / "files" / row["file"]).read_bytes(), row["file"], ocr=False)
         except AgentFormerError as error:

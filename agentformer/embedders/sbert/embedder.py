@@ -31,6 +31,7 @@ from agentformer.embedders.sbert.openvino import (
     import_package,
 )
 from agentformer.embedders.sbert.runtime import (
+    ADVICE,
     Tokenized,
     TorchRuntime,
     local_folder,
@@ -68,12 +69,15 @@ class SbertEmbedder:
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> SbertEmbedder:
         """Load the model with the name `sbert:NAME_OR_FOLDER` or `sbert:NAME_OR_FOLDER@int8` in the settings. `model`
-        is the text after `sbert:`. If it contains no name, the multilingual default model is loaded."""
+        is the text after `sbert:`. If it contains no name, the multilingual default model is loaded. Raise
+        `EmbedderUnavailable` if the model cannot be loaded."""
         name, precision = _split_precision(model)
         name = name or settings.multilingual_model
         folder = Path(name).expanduser()
         if folder.is_dir():
             name = str(folder.resolve())  # `auto` finds the full path again, from any working directory
+        elif folder.is_absolute():
+            raise EmbedderUnavailable(f"there is no folder {name!r}; give the folder of the model, {ADVICE}")
         return cls._open(_Request(name, name, precision, settings))
 
     @classmethod

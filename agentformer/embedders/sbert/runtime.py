@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Vectors of two runtimes may be in one index if their mean cosine over the probe texts is at least this.
 SAME_SPACE = 0.9999
-_ADVICE = "check the connection to the model hub, or use --embedder minilm"
+ADVICE = "check the connection to the model hub, or use --embedder minilm"
 _NO_ANSWER = "it is not cached, and the model hub does not answer"
 _HUB_SECONDS = 3.0  # a hub that is reachable answers sooner; the start must not wait long for a hub that is not
 _FLAGS = Path("/proc/cpuinfo")
@@ -114,9 +114,9 @@ class TorchRuntime:
 def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransformer:
     """Load a model by its name on the model hub or by its folder. With `local_only`, nothing is downloaded. Raise
     `EmbedderUnavailable` if the model cannot be loaded."""
-    with loading(EmbedderUnavailable, f"the model {model!r}", _ADVICE):
+    with loading(EmbedderUnavailable, f"the model {model!r}", ADVICE):
         if not local_only and local_folder(model) is None and (reason := _why_not_downloaded(model)):
-            raise EmbedderUnavailable(f"the model {model!r} cannot be loaded: {reason}; {_ADVICE}")
+            raise EmbedderUnavailable(f"the model {model!r} cannot be loaded: {reason}; {ADVICE}")
         from sentence_transformers import SentenceTransformer
 
         return SentenceTransformer(model, local_files_only=local_only, device=device or None)
