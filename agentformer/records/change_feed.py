@@ -54,10 +54,10 @@ def append(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
     nums = list(nums)
     if not nums:
         return
-    connection.executemany("INSERT OR REPLACE INTO changes (entry) VALUES (?)", ((num,) for num in nums))
-    connection.execute(
-        "INSERT OR REPLACE INTO points SELECT seq, randomblob(8) FROM sqlite_sequence WHERE name = 'changes'"
-    )
+    last = [*dict.fromkeys(reversed(nums))][::-1]
+    connection.executemany("DELETE FROM changes WHERE entry = ?", ((num,) for num in nums))
+    connection.executemany("INSERT INTO changes (entry) VALUES (?)", ((num,) for num in last))
+    connection.execute("INSERT OR REPLACE INTO points SELECT max(seq), randomblob(8) FROM changes")
 
 
 def last_seq(connection: sqlite3.Connection) -> int:

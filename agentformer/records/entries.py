@@ -35,7 +35,10 @@ _PLACE_FIELDS = (
 )
 _DETAIL_FIELDS = ("title", "speaker", "category", "occurred_at", "parent_id", "pair_id", "derived_from")
 _NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
-_INSERT = f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)})"
+_INSERT = (
+    f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)}) "
+    "ON CONFLICT (id) DO NOTHING RETURNING num"
+)
 _OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
 _SAME_START = (
@@ -73,13 +76,10 @@ def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> li
 
 
 def _insert_one(connection: sqlite3.Connection, entry: MemoryEntry) -> int:
-    try:
-        cursor = connection.execute(_INSERT, to_row(entry))
-    except sqlite3.IntegrityError:
-        if not numbers(connection, [entry.id]):
-            raise  # the id is not the cause
-        raise Conflict(f"entry {entry.id} already exists; update it, or store the new entry with another id") from None
-    return int(cursor.lastrowid or 0)
+    row = connection.execute(_INSERT, to_row(entry)).fetchone()
+    if row is None:
+        raise Conflict(f"entry {entry.id} already exists; update it, or store the new entry with another id")
+    return int(row[0])
 
 
 def insert_unique(

@@ -136,7 +136,7 @@ def searchable_numbers(
     condition, values = where(scope)
     table = "entries"
     if among is not None:  # CROSS JOIN makes SQLite look up each number in this order
-        table = "(SELECT value AS wanted FROM json_each(?)) CROSS JOIN entries ON entries.num = wanted"
+        table = "(SELECT value AS wanted FROM json_each(?)) AS w CROSS JOIN entries ON entries.num = wanted"
         values = [json.dumps([*among]), *values]
     # The numbers are read as one text, since a Python row for each of a million entries would take a second.
     query = f"SELECT group_concat(num) FROM {table} WHERE {condition} AND {SEARCHED}"

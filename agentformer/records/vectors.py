@@ -175,7 +175,7 @@ def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str,
         delete_unused_vectors(connection, former)
     connection.executemany(
         "INSERT INTO pending VALUES (?, 1, ?, ?) ON CONFLICT (entry) DO UPDATE SET "
-        "attempts = attempts + 1, last_error = excluded.last_error, refused = excluded.refused",
+        "attempts = pending.attempts + 1, last_error = excluded.last_error, refused = excluded.refused",
         ((num, error, int(refused)) for num in nums),
     )
 

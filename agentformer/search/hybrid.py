@@ -13,35 +13,35 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
-from agentformer.index.files import WORDS_FOLDER
-from agentformer.index.scope_masks import ScopeCache, ScopeMask
-from agentformer.index.vectors import IndexOptions
-from agentformer.index.vectors.follower import VectorFollower
+from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
-from agentformer.index.words.index import WordIndex
 from agentformer.index.words.query import WordHits
 from agentformer.records import change_feed
 from agentformer.records import entries as records
-from agentformer.records.database import Database
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.spaces import active_space
+from agentformer.records.store import RecordStore
 from agentformer.records.vectors import has_pending, pending_count, window_spans
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
 from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
 from agentformer.search.statements import favor_statements
-from agentformer.search.vector_search import HelperThread, RankedEntries, VectorSearch, exact_scores, rescore
+from agentformer.search.vector_search import (
+    HelperThread,
+    RankedEntries,
+    VectorSearch,
+    VectorSide,
+    exact_scores,
+    rescore,
+)
 from agentformer.search.weights import LONG, LanguageCoverage, asks_for_code, weight_factors
 from agentformer.text.analysis import QueryTerms, analyze_query
-from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query, Scope
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
 MAX_LIMIT = 10_000  # hits of one search; `list` returns more
-_SMALL = 20_000  # number of changes up to which closing the store updates its indexes
 _SAMPLES = 3  # number of passages that are compared with the language of the query
 _SAMPLED = 5  # number of passages of each list whose length is read
 _SAMPLE_LENGTH = 600  # code points of each
@@ -77,32 +77,50 @@ class _Candidates:
     one_sided: bool  # True if a hybrid search could not use the words, or could not use the vectors
 
 
-class HybridSearch:
-    """Searches the entries of a store by vectors and by words. `fanout` is the minimum number of results that is
-    requested from each of the two searches. Thread-safe."""
+class WordView(Protocol):
+    """The state of the index of words for one search; see `index.words.query.View`."""
+
+    def search(
+        self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
+    ) -> WordHits: ...
+
+
+class WordSide(Protocol):
+    """The index of words that a search uses; see `index.words.index.WordIndex`."""
+
+    def view(self, database: RecordStore, newest: int = -1) -> WordView: ...
+
+
+class ScopeSide(Protocol):
+    """Finds the entries of a scope; see `index.scope_masks.ScopeCache`."""
+
+    def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask: ...
+
+
+class RankedSearch:
+    """Searches the entries of a store by vectors and by words, in any indexes. `fanout` is the minimum number of
+    results that is requested from each of the two indexes. Thread-safe."""
 
     def __init__(
         self,
-        folder: Path,
-        database: Database,
+        database: RecordStore,
         embedder: Embedder,
+        vectors: VectorSide,
+        words: WordSide,
+        scopes: ScopeSide,
         *,
         fanout: int,
         fusion: FusionOptions | None = None,
-        index_options: IndexOptions | None = None,
-        analyzers: Analyzers = PLAIN,
     ) -> None:
         self._database = database
-        self.vectors = VectorFollower(folder, database.store_id, index_options)
-        self._vector_search = VectorSearch(self.vectors, database, embedder)
-        self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analyzers)
+        self._vector_index = vectors
+        self._vector_search = VectorSearch(vectors, database, embedder)
+        self._word_index = words
         self._coverage = LanguageCoverage(embedder)
         self._fanout = fanout
         self._fusion = fusion or FusionOptions()
-        self._scopes = ScopeCache()
+        self._scopes = scopes
         self._helper = HelperThread()
-        with database.reading() as connection:
-            self._opened_at = change_feed.last_seq(connection)
 
     def search(self, query: Query) -> Hits:
         """Return the hits, best first. If the embedder is unavailable, only words are searched. If the word index
@@ -144,7 +162,7 @@ class HybridSearch:
         if query.mode == "dense":
             return lambda: _NO_WORDS, None
         try:
-            view = self._words.view(self._database, request.seq)
+            view = self._word_index.view(self._database, request.seq)
         except StoreError as error:
             if query.mode == "lexical" or isinstance(error, StoreDamaged):
                 raise
@@ -157,7 +175,7 @@ class HybridSearch:
         if query.mode != "hybrid" or request.space is None:
             return search, None
         cached = self._vector_search.cache.has(request.space[0], query.text)
-        slow = len(self.vectors) >= _THREAD_WINDOWS or not cached
+        slow = len(self._vector_index) >= _THREAD_WINDOWS or not cached
         return self._helper.start(search) if slow else search, None
 
     def _search_vectors(
@@ -268,41 +286,9 @@ class HybridSearch:
                 factors.append(Factor("long", self._fusion.long_weight))
         return tuple(factors)
 
-    def refresh(self) -> None:
-        """Update the word index and the vector index with the newest changes, and write the word index to the disk.
-        Without this call, the next search does this work."""
-        self._words.flush(self._database)
-        self.vectors.refresh(self._database)
-
-    def catches_up_soon(self) -> bool:
-        """Return whether updating the indexes is useful and fast. Updating is useful if the store has changed since it
-        was opened, and fast if the store has few changes in total."""
-        with self._database.reading() as connection:
-            changes = change_feed.last_seq(connection)
-            return changes != self._opened_at and changes <= _SMALL
-
     def close(self) -> None:
-        """Stop the background threads, and write changes that the word index keeps in memory."""
-        self.vectors.close()
+        """Stop the helper thread."""
         self._helper.close()
-        self._words.close(self._database)
-
-    def discard(self) -> None:
-        """Delete the index files, because they may still contain deleted entries. Raises `OSError` if a file cannot be
-        deleted, or if another process is writing the files. After an error, call this method again later."""
-        try:
-            self._words.discard()
-        finally:
-            self.vectors.discard()
-
-    def renew(self, *, words: bool = False, vectors: bool = False) -> None:
-        """Delete the word index, the vector index or both, on disk and in memory. The next search rebuilds a deleted
-        index. Raises `OSError`."""
-        if words:
-            self._words.discard()
-        if vectors:
-            self.vectors.unload()
-            self.vectors.discard()
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:

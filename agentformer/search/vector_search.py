@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from agentformer.index.embedding.active import ActiveEmbedder, current_embedder, embedder_for
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import IntArray
-from agentformer.index.vectors.follower import VectorFollower, read_stored_vectors
+from agentformer.index.vectors.follower import read_stored_vectors
 from agentformer.index.vectors.index import VectorHits
-from agentformer.records.database import Database
 from agentformer.records.spaces import space_of
+from agentformer.records.store import RecordStore
 from agentformer.types import Embedder, EmbeddingSpace, Vector
 
 _CACHED_QUERIES = 512  # number of cached query vectors: less than 2 MB at 768 dimensions
@@ -35,11 +35,24 @@ _RESCORED = 32  # number of entries that get exact cosines if words also decide;
 Result = TypeVar("Result")
 
 
+class VectorSide(Protocol):
+    """The index of vectors that a search uses; `index.vectors.follower.VectorFollower` describes the methods."""
+
+    @property
+    def space(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def follow(self, database: RecordStore, newest: int, space: int) -> None: ...
+
+    def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None: ...
+
+
 class VectorSearch:
     """Searches the vector index of a store. The query is embedded with the model that made the vectors of the index.
     Thread-safe."""
 
-    def __init__(self, index: VectorFollower, database: Database, embedder: Embedder) -> None:
+    def __init__(self, index: VectorSide, database: RecordStore, embedder: Embedder) -> None:
         self._index = index
         self._database = database
         self._embedder = embedder

@@ -68,6 +68,10 @@ class Settings:
     summary_tokens: int = 512
     lease_seconds: float = 300.0  # seconds after which the claim of a dead cleaner ends; longer than one summary takes
 
+    # The backend `postgres`. Its address may contain a password, so that it is never shown.
+    postgres_url: str = field(default="", repr=False)  # postgresql://user:password@host:5432/database
+    postgres_schema: str = "agentformer"  # the schema that contains the tables of this memory
+
     # Embedding: `provider:model`, or `auto`: the multilingual model if it is available, or the packaged model.
     embedder: str = "auto"
     multilingual_model: str = "paraphrase-multilingual-mpnet-base-v2"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, TextTooLong
-from agentformer.index.embedding.queue import EmbeddingQueue
+from agentformer.index.embedding.queue import EmbeddingQueue, queue_lock
 from agentformer.index.embedding.windows import GROUP, Refused, WindowCutter, WindowEmbedder, WindowTable
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
@@ -216,7 +217,7 @@ def test_columns_give_back_what_was_put_into_them() -> None:
 
 def test_of_a_long_call_each_vector_is_written_once(database: Database, tmp_path: Path) -> None:
     entries = many(3 * GROUP)
-    embedding = EmbeddingQueue(tmp_path, database, HashingEmbedder())
+    embedding = EmbeddingQueue(partial(queue_lock, tmp_path), database, HashingEmbedder())
     prepared = embedding.embed(entries)
     with database.reading() as connection:
         kept = set(store.vector_ids(connection, 1, {text_hash(entry.content) for entry in entries}))
@@ -232,7 +233,7 @@ def test_an_entry_whose_kept_vector_went_meanwhile_waits_and_is_embedded_later(
     database: Database, tmp_path: Path
 ) -> None:
     entries = many(3 * GROUP)
-    embedding = EmbeddingQueue(tmp_path, database, HashingEmbedder())
+    embedding = EmbeddingQueue(partial(queue_lock, tmp_path), database, HashingEmbedder())
     prepared = embedding.embed(entries)
     with database.writing() as connection:
         lost = connection.execute("DELETE FROM vectors WHERE id <= 7").rowcount

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from agentformer.index.embedding.windows import Refused, WindowEmbedder
 from agentformer.records import entries as records
 from agentformer.records import spaces
 from agentformer.records import vectors as store
-from agentformer.records.database import Database
+from agentformer.records.store import RecordStore
 from agentformer.records.vectors import Rows, Window
 from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, Reembedding
 
@@ -68,14 +68,21 @@ def migration_lock(folder: Path) -> Iterator[None]:
 
 class SpaceMigration:
     """One run of a migration (`reembed`). `former` is the embedder of the present space, and `target` is the embedder
-    of the new space. `run` raises `Conflict` if another process migrates the store, and `EmbedderUnavailable` if the
-    new embedder fails. After a failure, a later run with the same `target` continues the migration."""
+    of the new space. `lock` returns the lock that only one migration of the store can have. `run` raises `Conflict` if
+    another process migrates the store, and `EmbedderUnavailable` if the new embedder fails. After a failure, a later
+    run with the same `target` continues the migration."""
 
     def __init__(
-        self, folder: Path, database: Database, former: Embedder, target: Embedder, *, window_tokens: int = 0
+        self,
+        lock: Callable[[], AbstractContextManager[None]],
+        database: RecordStore,
+        former: Embedder,
+        target: Embedder,
+        *,
+        window_tokens: int = 0,
     ) -> None:
         self._window_tokens = window_tokens
-        self._folder = folder
+        self._lock = lock
         self._database = database
         self._former = former
         self._target = target
@@ -97,7 +104,7 @@ class SpaceMigration:
                     "finished; to cancel the move, run `agentformer reembed --abandon`"
                 )
             return Reembedding(former, space, switched=False)
-        with migration_lock(self._folder):
+        with self._lock():
             result = self._run(former, space, queries, progress)
         return replace(result, seconds=round(time.monotonic() - started, 3))
 

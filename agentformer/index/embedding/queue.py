@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from pathlib import Path
@@ -24,9 +24,9 @@ from agentformer.index.embedding.windows import Progress, Refused, WindowEmbedde
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
-from agentformer.records.database import Database
 from agentformer.records.fields import STORED_BY_KEY
 from agentformer.records.spaces import active_space, add_to_move, claim_space, set_wanted_embedder
+from agentformer.records.store import RecordStore
 from agentformer.records.vectors import Rows, Window
 from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry, StoredVector
 
@@ -62,13 +62,35 @@ class NotEmbedded(NamedTuple):
         return self
 
 
-class EmbeddingQueue:
-    """Embeds entries and stores their vectors. `window_tokens` is the maximum number of tokens in a window (0: the
-    maximum of the model). Methods that embed raise `SpaceMismatch` if the vectors of the store belong to another
-    embedding space."""
+def queue_lock(folder: Path, wait: bool) -> AbstractContextManager[object]:
+    """Return the lock of the process that embeds the queue. Raises `filelock.Timeout` if another process has it and
+    `wait` is False, and `StoreFull` if the lock file cannot be written."""
+    try:
+        return FileLock(folder / LOCK_FILE, timeout=-1 if wait else 0).acquire()
+    except Timeout:
+        raise
+    except OSError as error:
+        raise StoreFull(
+            f"{folder} cannot be written to: {error.strerror}; no entry was embedded; "
+            "free some disk space or check the permissions"
+        ) from error
 
-    def __init__(self, folder: Path, database: Database, embedder: Embedder, *, window_tokens: int = 0) -> None:
-        self._folder = folder
+
+class EmbeddingQueue:
+    """Embeds entries and stores their vectors. `lock(wait)` returns the lock of the process that embeds the queue; it
+    raises `filelock.Timeout` if another process has the lock. `window_tokens` is the maximum number of tokens in a
+    window (0: the maximum of the model). Methods that embed raise `SpaceMismatch` if the vectors of the store belong to
+    another embedding space."""
+
+    def __init__(
+        self,
+        lock: Callable[[bool], AbstractContextManager[object]],
+        database: RecordStore,
+        embedder: Embedder,
+        *,
+        window_tokens: int = 0,
+    ) -> None:
+        self._lock = lock
         self._database = database
         self._embedder = embedder
         self._window_tokens = window_tokens
@@ -168,17 +190,6 @@ class EmbeddingQueue:
         with self._database.reading() as connection:
             return store.pending_count(connection, refused=refused)
 
-    def _lock(self, wait: bool) -> AbstractContextManager[object]:
-        try:
-            return FileLock(self._folder / LOCK_FILE, timeout=-1 if wait else 0).acquire()
-        except Timeout:
-            raise
-        except OSError as error:
-            raise StoreFull(
-                f"{self._folder} cannot be written to: {error.strerror}; no entry was embedded; "
-                "free some disk space or check the permissions"
-            ) from error
-
     def _embed_queue(self, progress: Progress | None, refused: bool) -> None:
         if isinstance(self._embedder, ActiveEmbedder):
             self._embedder.retry_now()
@@ -207,7 +218,7 @@ class EmbeddingQueue:
 class VectorImport:
     """An import of vectors from another store. Call `store` first, then store the entries, then call `drop_unused`."""
 
-    def __init__(self, database: Database, embedder: Embedder) -> None:
+    def __init__(self, database: RecordStore, embedder: Embedder) -> None:
         self._database = database
         self._embedder = embedder
         self._imported = array("q")  # numbers of vectors

@@ -20,10 +20,10 @@ from agentformer.errors import EmbedderError, StoreDamaged
 from agentformer.index.embedding.windows import SHARES, WindowCutter
 from agentformer.records import change_feed
 from agentformer.records import vectors as store
-from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity.verify import DamagedRow, lenient_text, readable_rows
 from agentformer.records.spaces import active_space, add_to_move, building_space, decode_space
+from agentformer.records.store import RecordStore
 from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
 
 _ENTRIES = 500  # read at a time
@@ -157,7 +157,7 @@ def verify_vectors(connection: sqlite3.Connection) -> Findings:
     return findings
 
 
-def repair_vectors(database: Database, findings: Findings) -> None:
+def repair_vectors(database: RecordStore, findings: Findings) -> None:
     """Delete the vectors that are damaged according to `findings`, and delete the text windows that use these vectors.
     Put the entries of these windows into the embedding queue, so that they are embedded again."""
     numbers = [damaged.num for damaged in findings.keys if damaged.last == damaged.num]
@@ -172,7 +172,7 @@ def repair_vectors(database: Database, findings: Findings) -> None:
     findings.mark_repaired(len(numbers), f"the damaged vectors were deleted, and their texts are {_REQUEUED}")
 
 
-def repair_windows(database: Database, findings: Findings) -> None:
+def repair_windows(database: RecordStore, findings: Findings) -> None:
     """Put the entries with wrong windows into the queue. Delete windows that belong to an entry or an embedding space
     that does not exist."""
     for batch in _batches(findings.keys):

@@ -24,8 +24,8 @@ from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.index import Image, VectorHits, VectorIndex
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
-from agentformer.records.database import Database
 from agentformer.records.spaces import active_space
+from agentformer.records.store import RecordStore
 from agentformer.records.vectors import decode_vectors
 from agentformer.types import Matrix, Vector
 
@@ -68,7 +68,7 @@ class VectorFollower:
         index = self._index
         return index.space if index is not None else 0
 
-    def refresh(self, database: Database) -> None:
+    def refresh(self, database: RecordStore) -> None:
         """Apply all committed changes of the records to the index. If the store has moved to another embedding space,
         the index of the new space is loaded or built."""
         with database.reading() as connection:
@@ -76,7 +76,7 @@ class VectorFollower:
         if space is not None:
             self.follow(database, newest, space[0])
 
-    def follow(self, database: Database, newest: int, space: int) -> None:
+    def follow(self, database: RecordStore, newest: int, space: int) -> None:
         """Apply all changes up to the change number `newest` or a later one, and start a training if one is needed. The
         caller has just read `newest` and the number of the active embedding space `space` from the database."""
         if self.space != space or self._applied < newest:
@@ -130,7 +130,7 @@ class VectorFollower:
         about = read_index_status(self._folder) if index is None else {**index.status(), "in_memory": True}
         return {**about, "training": self._trainer.running, "problem": self._trainer.problem or None}
 
-    def train_now(self, database: Database) -> None:
+    def train_now(self, database: RecordStore) -> None:
         """Train the index if a training is needed, and wait until the training ends."""
         self.refresh(database)
         self._train_not_before = 0.0
@@ -174,14 +174,14 @@ class VectorFollower:
         self._applied = self._saved_seq = snapshot.seq
         return VectorIndex.from_image(snapshot.image, self._options, space)
 
-    def _train_soon(self, database: Database) -> None:
+    def _train_soon(self, database: RecordStore) -> None:
         index = self._index
         if index is None or time.monotonic() < self._train_not_before:
             return
         if index.needs_training() or index.needs_tuning():
             self._trainer.start(lambda stopped: self._train(database, index, stopped))
 
-    def _train(self, database: Database, index: VectorIndex, stopped: Stopped) -> None:
+    def _train(self, database: RecordStore, index: VectorIndex, stopped: Stopped) -> None:
         def read_vectors(vectors: IntArray) -> tuple[IntArray, Matrix]:
             with database.reading() as connection:
                 return read_stored_vectors(connection, vectors, index.dimension)

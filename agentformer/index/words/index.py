@@ -41,8 +41,8 @@ from agentformer.index.words.writer import (
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
-from agentformer.records.database import Database
 from agentformer.records.files import delete
+from agentformer.records.store import RecordStore
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS
 
@@ -80,7 +80,7 @@ class WordIndex:
         self._writer: threading.Thread | None = None
         self._closed = False
 
-    def view(self, database: Database, newest: int = -1) -> View:
+    def view(self, database: RecordStore, newest: int = -1) -> View:
         """Return the state of the index for one search, after all committed changes were applied. If the present state
         already contains exactly the changes up to `newest`, the records are not read. The returned state never changes,
         even if another thread deletes the index. Raises `StoreFull` if the index cannot be written, or another
@@ -94,7 +94,7 @@ class WordIndex:
                 if self._view is not None:
                     return self._view
 
-    def flush(self, database: Database) -> None:
+    def flush(self, database: RecordStore) -> None:
         """Write all changes of the records to the index on disk. The call returns when they are written."""
         self._update(database, wait=True)
 
@@ -108,7 +108,7 @@ class WordIndex:
             for folder in (self._folder, self._aside):
                 delete(folder)
 
-    def close(self, database: Database) -> None:
+    def close(self, database: RecordStore) -> None:
         """Wait for the background thread, and write the changes that are still in memory. After this call, no
         background thread is started."""
         with self._lock:
@@ -122,7 +122,7 @@ class WordIndex:
         with self._writing:
             self._index = None  # ends tantivy's thread that watches the folder
 
-    def _up_to_date(self, database: Database) -> bool:
+    def _up_to_date(self, database: RecordStore) -> bool:
         """Add the newest changes of the records to the state in memory. Return False if the index on disk must be
         updated first, because there are too many changes or no state in memory."""
         with database.reading() as connection:
@@ -142,19 +142,21 @@ class WordIndex:
             self._start_commit(database)
         return True
 
-    def _start_commit(self, database: Database) -> None:
+    def _start_commit(self, database: RecordStore) -> None:
         if self._closed or (self._writer is not None and self._writer.is_alive()):
             return
         self._writer = threading.Thread(target=self._commit, args=(database,), name="agentformer-words", daemon=True)
         self._writer.start()
 
-    def _commit(self, database: Database) -> None:
+    def _commit(self, database: RecordStore) -> None:
         try:
             self._update(database, wait=False)
         except (AgentFormerError, OSError, ValueError) as error:
             log.warning("The word index could not be written; the next change tries it again: %s", error)
 
-    def _update(self, database: Database, *, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None) -> None:
+    def _update(
+        self, database: RecordStore, *, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None
+    ) -> None:
         """Write the newest changes to the index on disk. If another process is writing the index, wait for it if `wait`
         is True, otherwise do nothing. `renewal` contains entries that are analyzed again, and the analysis that the
         index has afterwards; it has no effect on an index that is current. Raises `StoreError`."""
@@ -170,7 +172,7 @@ class WordIndex:
             raise store_error(error, self._folder) from error
 
     def _update_locked(
-        self, database: Database, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None
+        self, database: RecordStore, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None
     ) -> None:
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         with self._writing:
@@ -200,7 +202,7 @@ class WordIndex:
             if not self._analysis.current and not database.read_only:
                 self._renewal.start(database, self._analysis)
 
-    def _renew(self, database: Database, nums: Sequence[int], analysis: Analysis) -> Analysis:
+    def _renew(self, database: RecordStore, nums: Sequence[int], analysis: Analysis) -> Analysis:
         self._update(database, wait=True, renewal=(nums, analysis))
         return self._analysis
 
@@ -252,7 +254,7 @@ class WordIndex:
             else:
                 self._view = View(self._committed, self._view.memtable.after(self._applied))
 
-    def _write_changes(self, database: Database, analysis: Analysis, outdated: Sequence[int] = ()) -> None:
+    def _write_changes(self, database: RecordStore, analysis: Analysis, outdated: Sequence[int] = ()) -> None:
         delete_unlisted(self._folder)
         with index_writer(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
             newest = change_feed.last_seq(connection)

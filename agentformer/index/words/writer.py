@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from agentformer.errors import AgentFormerError, StoreError, StoreFull
 from agentformer.index.words.fields import ANALYSIS, RENEWABLE, terms_changed
 from agentformer.records import entries as records
-from agentformer.records.database import Database
 from agentformer.records.files import open_regular_file, read_file, write_atomically
+from agentformer.records.store import RecordStore
 
 log = logging.getLogger("agentformer")
 
@@ -200,7 +200,7 @@ class Analysis(NamedTuple):
         return {"analysis": self.version, **({} if self.current else {"renewed": self.renewed})}
 
 
-Write = Callable[[Database, Sequence[int], Analysis], Analysis]
+Write = Callable[[RecordStore, Sequence[int], Analysis], Analysis]
 
 
 class Renewal:
@@ -214,7 +214,7 @@ class Renewal:
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
 
-    def start(self, database: Database, analysis: Analysis) -> None:
+    def start(self, database: RecordStore, analysis: Analysis) -> None:
         """Start the thread, unless it is running, or the renewal was stopped."""
         with self._lock:
             if self._stopped.is_set() or (self._thread is not None and self._thread.is_alive()):
@@ -234,7 +234,7 @@ class Renewal:
         self._stopped.set()
         self.wait()
 
-    def _run(self, database: Database, analysis: Analysis) -> None:
+    def _run(self, database: RecordStore, analysis: Analysis) -> None:
         try:
             for nums, last in _changed(database, analysis):
                 if self._stopped.is_set():
@@ -248,7 +248,7 @@ class Renewal:
             log.warning("The word index could not be renewed; the next change tries it again: %s", error)
 
 
-def _changed(database: Database, analysis: Analysis) -> Iterator[tuple[list[int], int]]:
+def _changed(database: RecordStore, analysis: Analysis) -> Iterator[tuple[list[int], int]]:
     """Yield the numbers of entries whose terms have changed since the version of the index, and the number up to which
     all entries were examined."""
     last, changed = analysis.renewed, list[int]()

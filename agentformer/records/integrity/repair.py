@@ -24,6 +24,7 @@ from agentformer.records.database import Database
 from agentformer.records.files import sync_folder
 from agentformer.records.integrity import Findings, checksums
 from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact, lenient_text
+from agentformer.records.store import RecordStore
 from agentformer.types import DOCUMENT_KINDS
 
 _MAX_ROWS = 1_000  # deleted in one transaction
@@ -204,7 +205,7 @@ def history(database: Database, findings: Findings, quarantine: Quarantine) -> N
         findings.mark_repaired(1, f"moved to {quarantine.path.name}")
 
 
-def links(database: Database, findings: Findings, quarantine: Quarantine) -> None:
+def links(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
     """Correct which originals of summaries are archived. The originals of a current summary are archived, and all other
     originals are made current again."""
     for num in findings.keys:
@@ -221,7 +222,7 @@ def links(database: Database, findings: Findings, quarantine: Quarantine) -> Non
     findings.mark_repaired(len(findings.keys), how)
 
 
-def superseded(database: Database, findings: Findings, quarantine: Quarantine) -> None:
+def superseded(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
     """Make the entries current whose successor is missing or archived alone. In a cycle of entries that supersede each
     other, the newest entry is made current, so that the other entries lead to this entry."""
     for entry_id in findings.keys:
@@ -249,7 +250,7 @@ def changes(database: Database, findings: Findings, quarantine: Quarantine) -> N
     findings.mark_repaired(findings.found, "the entries were appended to the change feed")
 
 
-def leases(database: Database, findings: Findings, quarantine: Quarantine) -> None:
+def leases(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
     """End the leases that last too long because they were taken when the clock was wrong."""
     with database.writing() as connection:
         connection.executemany("DELETE FROM leases WHERE name = ?", ((name,) for name in findings.keys))

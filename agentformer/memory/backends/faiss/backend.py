@@ -8,47 +8,30 @@ import dataclasses
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from agentformer.errors import NotFound, StoreError
+from agentformer.errors import StoreError
 from agentformer.index.files import SecureDelete, check_records, read_index_status
 from agentformer.index.vectors import IndexOptions
-from agentformer.memory.backends import check_version, with_changes, with_times
 from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions
-from agentformer.records import change_feed, consolidation, meta, spaces, supersession
+from agentformer.memory.backends.indexed import IndexedBackend
+from agentformer.records import change_feed, spaces
 from agentformer.records import entries as records
-from agentformer.records import vectors as stored_vectors
-from agentformer.records.codec import check_texts, now
-from agentformer.records.database import Database, RecordsSnapshot
-from agentformer.records.entry_json import check_settable
-from agentformer.records.history import Histories, check_histories, insert_histories, versions_of
+from agentformer.records.database import Database
 from agentformer.rerankers import named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
 from agentformer.settings import Settings
 from agentformer.text.analyzers import choose_analyzers
 from agentformer.types import (
-    AbsentDocument,
-    Check,
     Embedder,
     Hits,
-    MemoryEntry,
     Query,
-    Reembedding,
-    Scope,
-    SpaceState,
-    StoreCheck,
-    StoredVector,
-    Use,
-    Waiting,
 )
 
 if TYPE_CHECKING:
-    from agentformer.index.embedding.queue import EmbeddedEntries, NotEmbedded
     from agentformer.index.embedding.windows import Progress
     from agentformer.memory.backends.faiss.indexes import Indexes
 
@@ -61,80 +44,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class FolderRecords:
-    """The methods of `MemoryBackend` that need only the records of a folder, and no index. Raises `StoreFull` if the
-    folder cannot be created, and `StoreDamaged` if the records are missing or damaged."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.absolute()  # stays valid if the process changes its working directory
-        check_records(self._folder / DATABASE_FILE)
-        self._database = Database(self._folder / DATABASE_FILE)
-
-    def touch(self, uses: Sequence[Use]) -> None:
-        """Add to the use counts of entries. Do nothing if the store cannot be written."""
-        if self._database.read_only:
-            return  # an error while counting uses must not fail the call, and must not cause a warning each time
-        with self._database.writing() as connection:
-            records.touch(connection, uses)
-
-    def lease(self, name: str, holder: str, seconds: float) -> bool:
-        with self._database.writing() as connection:
-            return meta.take_lease(connection, name, holder, seconds)
-
-    def release(self, name: str, holder: str) -> None:
-        with self._database.writing() as connection:
-            meta.release_lease(connection, name, holder)
-
-    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        with self._database.writing() as connection:
-            meta.add_absent(connection, documents, upload)
-
-    def absent_documents(self) -> Sequence[AbsentDocument]:
-        return self._read(meta.absent_documents)
-
-    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
-        with self._database.writing() as connection:
-            meta.forget_absent(connection, documents)
-
-    def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
-        return self._read(stored_vectors.waiting_entries, what, limit)
-
-    def spaces(self) -> Sequence[SpaceState]:
-        return self._read(spaces.all_spaces)
-
-    def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
-        return self._database.snapshot()
-
-    def backup(self, folder: Path) -> None:
-        self._database.write_copy(folder / DATABASE_FILE)
-
-    def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
-        return self._read(records.get, ids)
-
-    def count(self, scope: Scope) -> int:
-        return self._read(records.count, scope)
-
-    def namespaces(self) -> Sequence[str]:
-        return self._read(records.namespaces)
-
-    def pending(self, scope: Scope) -> int:
-        return self._read(stored_vectors.pending_count, scope)
-
-    def history(self, entry_id: str) -> list[MemoryEntry]:
-        return self._read(versions_of, entry_id)
-
-    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        return self._read(records.page, scope, after, limit)
-
-    def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
-        return self._read(records.latest, scope, limit)
-
-    def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
-        with self._database.reading() as connection:
-            return query(connection, *args, **options)
-
-
-class FaissMemoryBackend(FolderRecords):
+class FaissMemoryBackend(IndexedBackend):
     """A `MemoryBackend` that stores entries in a folder. `open_indexes` is a function that returns `Indexes`. The
     function is called before the first search or change, so that a caller that only reads records imports no index
     library. Raises `StoreFull` or `StoreDamaged` if the folder cannot be used."""
@@ -142,9 +52,12 @@ class FaissMemoryBackend(FolderRecords):
     def __init__(
         self, folder: Path, embedder: Embedder, open_indexes: OpenIndexes, options: FaissOptions = DEFAULT_OPTIONS
     ) -> None:
-        super().__init__(folder)
+        self._folder = folder.absolute()  # stays valid if the process changes its working directory
+        check_records(self._folder / DATABASE_FILE)
+        self._database: Database = Database(self._folder / DATABASE_FILE)
         self._embedder = embedder
         self._options = options
+        self._reranking = options.reranking
         self._closed = False
         self._open_indexes = open_indexes
         self._opening = threading.RLock()
@@ -182,144 +95,22 @@ class FaissMemoryBackend(FolderRecords):
         )
         return cls(settings.index_dir, embedder, open_indexes, options)
 
-    def store(
-        self,
-        entries: Sequence[MemoryEntry],
-        *,
-        replacing: Sequence[Scope | Sequence[str]] = (),
-        unique: bool = False,
-        former: Histories | None = None,
-        progress: Progress | None = None,
-        check: StoreCheck | None = None,
-    ) -> list[MemoryEntry]:
-        """Store entries with their vectors, and return them; see `MemoryBackend.store`. If the embedder is unavailable,
-        the entries are stored without vectors and queued for embedding."""
-        entries = [with_times(entry) for entry in entries]
-        histories = check_histories(entries, former, unique=unique)
-        embedded = self._embed(entries, progress)
-        with self._changing() as connection:
-            if check is not None:
-                check(partial(records.ids, connection))
-            replaced: set[int] = set()
-            for what in replacing:
-                replaced.update(records.with_parts(connection, records.numbers(connection, what)))
-            inserted = stored = entries
-            if unique:
-                replaced = consolidation.with_summaries(connection, sorted(replaced))
-                nums, inserted, stored = records.insert_unique(connection, entries, replaced)
-                embedded = _select(embedded, entries, inserted)
-            else:
-                nums = records.insert(connection, entries)
-                insert_histories(connection, nums, entries, histories)
-            meta.end_absence(connection, inserted)
-            self._indexes.embedding.commit(connection, nums, inserted, embedded)
-            consolidation.remove(connection, sorted(replaced))  # removed last: vectors of unchanged text are kept
-            stored = supersession.keep_valid(connection, stored)
-        self._indexes.embedding.follow_up(embedded)
-        return stored
-
-    def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        """Change fields of an entry, and return the changed entry. Raises `NotFound` if the entry does not exist.
-        Raises `Conflict` if `expected_version` is given and the stored entry has another version."""
-        check_settable(changes)
-        while True:
-            former = next(iter(self.get([entry_id])), None)
-            if former is None:
-                raise NotFound(f"there is no entry {entry_id}")
-            check_version(former, expected_version)
-            embedded = self._embed([with_changes(former, changes)])
-            with self._changing() as connection:
-                current = next(iter(records.get(connection, [entry_id])), None)
-                if current is None or current.version != former.version:
-                    continue  # another caller changed the entry first: apply the changes to the new version
-                consolidation.check_free(connection, current, changes)
-                supersession.check(current, changes, supersession.finder(connection))
-                updated = with_changes(current, changes)  # use counts and consolidations do not increase the version
-                if supersession.is_moved(current, updated):
-                    updated = dataclasses.replace(updated, superseded_by=changes.get("superseded_by"))
-                nums = [records.replace(connection, updated)]
-                if supersession.is_moved(current, updated) or supersession.releases(updated):
-                    supersession.release(connection, [entry_id])
-                self._indexes.embedding.commit(connection, nums, [updated], embedded)
-            return updated
-
-    def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Remove entries, and return the number of removed entries. If `what` is a scope, the index files are deleted
-        too, because they may still contain the removed text. The next search creates the index files again."""
-        if isinstance(what, Scope):
-            what = dataclasses.replace(what, include_archived=True)
-        with self._changing() as connection:
-            if expected_version is not None and not isinstance(what, Scope):
-                for entry in records.get(connection, what):
-                    check_version(entry, expected_version)
-            nums = records.with_parts(connection, records.numbers(connection, what))
-            removed = consolidation.remove(connection, nums)
-            if removed and isinstance(what, Scope):  # after the removal of a scope, no file may contain its text
-                self._secure_delete.note(connection)
-        self._secure_delete.run()
-        if removed:
-            self._secure_delete.truncate_wal()
-        return removed
-
-    def consolidate(
-        self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
-    ) -> MemoryEntry:
-        """Store a summary and archive its originals (the entries that it summarizes) in one transaction; see
-        `MemoryBackend.consolidate`."""
-        summary = with_times(summary)
-        embedded = self._embed([summary])
-        with self._changing() as connection:
-            consolidation.archive(connection, summary, archive_ids, now(), versions or {})
-            nums = records.insert(connection, [summary])
-            self._indexes.embedding.commit(connection, nums, [summary], embedded)
-        return summary
-
-    def restore(self, summary_id: str) -> list[MemoryEntry]:
-        with self._changing() as connection:
-            return consolidation.restore(connection, summary_id, now())
-
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
         """Embed the entries that have no vectors yet, and return the number of entries that still have none. With
         `refused`, the entries that the embedder refused are tried again, and the vector index is trained if
         necessary."""
-        if self._database.read_only and not refused:
-            return 0  # the result of a background attempt could not be stored
-        remaining = self._indexes.embedding.catch_up(progress, refused=refused)
+        remaining = super().embed_pending(progress, refused=refused)
         if refused:  # an explicit call trains now, so that a store of short-lived processes is trained too
             self._indexes.search.vectors.train_now(self._database)
         return remaining
 
-    def reembed(
-        self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
-    ) -> Reembedding:
-        """Embed all entries again with the embedder `target`, and use the new vectors for searches; see
-        `MemoryBackend.reembed`. Raises `Conflict` while another process does this."""
-        return self._indexes.reembed(target, queries, progress)
-
-    def abandon_reembedding(self) -> bool:
-        with self._indexes.migration_lock(), self._changing() as connection:
-            return spaces.abandon_move(connection)
-
-    def prune_spaces(self) -> int:
-        """Delete the vectors of embedding spaces that searches no longer use. Return the number of deleted vectors."""
-        pruned, done = 0, False
-        while not done:
-            with self._changing() as connection:
-                count, done = spaces.prune_batch(connection)
-            pruned += count
-        return pruned
-
-    def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        return self._indexes.verify(repair=repair)
-
-    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        return self._indexes.keep_vectors(vectors)
-
     def search(self, query: Query) -> Hits:
         """Return the hits of a query, best first. A configured reranker changes the order of the hits."""
         self._secure_delete.retry()
-        search, reranking = self._indexes.search.search, self._options.reranking
-        return reranking.search(search, query) if reranking else search(query)
+        return super().search(query)
+
+    def backup(self, folder: Path) -> None:
+        self._database.write_copy(folder / DATABASE_FILE)
 
     def status(self) -> dict[str, Any]:
         """Return JSON values: the numbers of records, the embedding space, and the state of the vector index."""
@@ -355,23 +146,12 @@ class FaissMemoryBackend(FolderRecords):
             if self._opened is not None:
                 self._opened.discard_scratch()
 
-    def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction that changes the records. The search is opened first, because it must read the number of
-        the last change before this transaction adds a change."""
-        _ = self._indexes.search
-        return self._database.writing()
+    def _note_removal(self, connection: sqlite3.Connection) -> None:
+        self._secure_delete.note(connection)
 
-    def _embed(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> EmbeddedEntries | NotEmbedded:
-        check_texts(entries)
-        return self._indexes.embedding.try_embed(entries, progress)
-
-
-def _select(
-    embedded: EmbeddedEntries | NotEmbedded, entries: Sequence[MemoryEntry], inserted: Sequence[MemoryEntry]
-) -> EmbeddedEntries | NotEmbedded:
-    """Return the part of `embedded` that belongs to the entries in `inserted`. `embedded` contains the windows (parts
-    of the text) and vectors of all `entries`."""
-    if len(inserted) == len(entries):
-        return embedded
-    objects = set(map(id, inserted))  # a batch may contain the same entry twice, but the entry is inserted once
-    return embedded.select([i for i, entry in enumerate(entries) if id(entry) in objects])
+    def _after_removal(self, removed: int) -> None:
+        """Delete the index files, because they may still contain the removed text. The next search creates the index
+        files again."""
+        self._secure_delete.run()
+        if removed:
+            self._secure_delete.truncate_wal()

@@ -9,12 +9,13 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 
 from agentformer.errors import AgentFormerError, EmbedderError, SpaceMismatch, StoreError, StoreFull
 from agentformer.index.embedding.active import embedder_for
 from agentformer.index.embedding.migration import SpaceMigration, migration_lock
-from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
+from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport, queue_lock
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.embedding.windows import Progress
 from agentformer.index.files import ScratchFolder, usable_index_folder
@@ -27,7 +28,7 @@ from agentformer.records.integrity import verify as checks
 from agentformer.records.integrity.recover import LOST, Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.spaces import active_space
-from agentformer.search.hybrid import HybridSearch
+from agentformer.search.local import HybridSearch
 from agentformer.types import Check, Embedder, Reembedding, StoredVector
 
 _UNTOUCHED = "nothing more is repaired, because a part of the database file cannot be read"
@@ -45,7 +46,9 @@ class Indexes:
         self._lock = threading.RLock()
         self._search: HybridSearch | None = None
         self._scratch: ScratchFolder | None = None  # the temporary index folder of a store that cannot be written
-        self._embedding = EmbeddingQueue(folder, database, embedder, window_tokens=options.window_tokens)
+        self._embedding = EmbeddingQueue(
+            partial(queue_lock, folder), database, embedder, window_tokens=options.window_tokens
+        )
         self._imported = VectorImport(database, embedder)
 
     @property
@@ -86,7 +89,7 @@ class Indexes:
         `MemoryBackend.reembed`."""
         _ = self.search
         tokens = self._options.window_tokens
-        migration = SpaceMigration(self._folder, self._database, self._embedder, target, window_tokens=tokens)
+        migration = SpaceMigration(self.migration_lock, self._database, self._embedder, target, window_tokens=tokens)
         return migration.run(queries, progress)
 
     def migration_lock(self) -> AbstractContextManager[None]:

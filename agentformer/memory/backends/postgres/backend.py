@@ -1,0 +1,110 @@
+"""The backend `postgres`: records, vectors and words in one PostgreSQL database. Any number of nodes may open it; a
+node keeps no state of its own. Each call that writes is one transaction, which also writes the words and vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from agentformer.memory.backends.indexed import IndexedBackend
+from agentformer.memory.backends.postgres.connection import PostgresDatabase
+from agentformer.memory.backends.postgres.copying import copy_to_sqlite
+from agentformer.memory.backends.postgres.indexes import ServerIndexes
+from agentformer.records import change_feed, spaces
+from agentformer.records import entries as records
+from agentformer.rerankers import named_reranker
+from agentformer.search.fusion import FusionOptions
+from agentformer.search.rerank import Reranking
+from agentformer.settings import Settings
+from agentformer.text.analyzers import PLAIN, Analyzers, choose_analyzers
+from agentformer.types import Embedder
+
+__all__ = ["PostgresMemoryBackend", "PostgresOptions"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PostgresOptions:
+    """Options of the search in a PostgreSQL database. `schema` is the schema that contains the tables."""
+
+    schema: str = "agentformer"
+    fanout: int = 100
+    fusion: FusionOptions | None = None
+    window_tokens: int = 0
+    reranking: Reranking | None = None
+    analyzers: Analyzers = PLAIN
+
+
+class PostgresMemoryBackend(IndexedBackend):
+    """A `MemoryBackend` that stores entries in a PostgreSQL database with pgvector. `url` has the form
+    `postgresql://user:password@host:5432/name`; error messages never contain it. Raises `MissingExtra` without psycopg,
+    and `StoreError` if the server cannot be used."""
+
+    def __init__(self, url: str, embedder: Embedder, options: PostgresOptions = PostgresOptions()) -> None:
+        self._database: PostgresDatabase = PostgresDatabase(url, options.schema)
+        self._reranking = options.reranking
+        self._closed = False
+        self._opened = ServerIndexes(
+            self._database,
+            embedder,
+            fanout=options.fanout,
+            fusion=options.fusion,
+            window_tokens=options.window_tokens,
+            analyzers=options.analyzers,
+        )
+
+    @property
+    def _indexes(self) -> ServerIndexes:
+        return self._opened
+
+    @classmethod
+    def from_settings(cls, settings: Settings, embedder: Embedder) -> PostgresMemoryBackend:
+        """Open the database of `Settings.postgres_url`, with the search options of the settings."""
+        reranker = named_reranker(settings)
+        options = PostgresOptions(
+            schema=settings.postgres_schema,
+            fanout=settings.fanout,
+            fusion=FusionOptions(
+                settings.fusion,
+                settings.dense_weight,
+                settings.rrf_k,
+                settings.statements,
+                settings.dated,
+                settings.code_weight,
+                settings.long_weight,
+            ),
+            window_tokens=settings.window_tokens,
+            reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
+            analyzers=choose_analyzers(settings),
+        )
+        return cls(settings.postgres_url, embedder, options)
+
+    def backup(self, folder: Path) -> None:
+        """Write the records and vectors at this moment as a store of the backend `faiss` into `folder`."""
+        copy_to_sqlite(self._database, folder)
+
+    def status(self) -> dict[str, Any]:
+        """Return JSON values: the numbers of records, the embedding space, and the state of the vector index."""
+        with self._database.reading() as connection:
+            space = spaces.active_space(connection)
+            counts = {
+                table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+                for table in ("entries", "windows", "vectors", "pending")
+            }
+            return {
+                **counts,
+                "kinds": records.count_by_kind(connection),
+                "changes": change_feed.last_seq(connection),
+                "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
+                "index": self._opened.vectors.status(connection, space[0] if space else 0),
+            }
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._opened.close()
+        finally:
+            self._database.close()

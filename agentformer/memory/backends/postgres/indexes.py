@@ -1,0 +1,128 @@
+"""The indexes of the backend `postgres`: search, embedding, migration and verification in one database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from filelock import Timeout
+
+from agentformer.errors import Conflict, EmbedderError, SpaceMismatch, StoreError, StoreFull
+from agentformer.index.embedding.active import embedder_for
+from agentformer.index.embedding.migration import SpaceMigration
+from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
+from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
+from agentformer.index.embedding.windows import Progress
+from agentformer.memory.backends.postgres.connection import PostgresDatabase
+from agentformer.memory.backends.postgres.scopes import ServerScopes
+from agentformer.memory.backends.postgres.vectors import ServerVectors
+from agentformer.memory.backends.postgres.verifying import CHECKS, check_words, repair_words
+from agentformer.memory.backends.postgres.words import ServerWords, update_words
+from agentformer.records import change_feed
+from agentformer.records.spaces import active_space
+from agentformer.search.fusion import FusionOptions
+from agentformer.search.hybrid import RankedSearch
+from agentformer.text.analyzers import PLAIN, Analyzers
+from agentformer.types import Check, Embedder, Reembedding, StoredVector
+
+_MOVING = "another process is re-embedding this store; wait until it has finished, or stop that process"
+
+
+class ServerIndexes:
+    """The indexes of one database. Thread-safe."""
+
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        embedder: Embedder,
+        *,
+        fanout: int = 100,
+        fusion: FusionOptions | None = None,
+        window_tokens: int = 0,
+        analyzers: Analyzers = PLAIN,
+    ) -> None:
+        self._database = database
+        self._embedder = embedder
+        self._window_tokens = window_tokens
+        self._analyzers = analyzers
+        self.vectors = ServerVectors(database)
+        words, scopes = ServerWords(analyzers), ServerScopes()
+        self.search = RankedSearch(database, embedder, self.vectors, words, scopes, fanout=fanout, fusion=fusion)
+        self.embedding = EmbeddingQueue(
+            lambda wait: database.lock("embedding", wait=wait), database, embedder, window_tokens=window_tokens
+        )
+        self._imported = VectorImport(database, embedder)
+        database.before_commit = lambda connection, since: update_words(
+            connection, change_feed.entries_since(connection, since), analyzers
+        )
+
+    def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding:
+        """Embed all entries again with the embedder `target`; see `MemoryBackend.reembed`."""
+        migration = SpaceMigration(
+            self.migration_lock, self._database, self._embedder, target, window_tokens=self._window_tokens
+        )
+        return migration.run(queries, progress)
+
+    @contextmanager
+    def migration_lock(self) -> Iterator[None]:
+        """Hold the lock that only one migration of the store can have. Raises `Conflict` if another process holds
+        it."""
+        lock = self._database.lock("migration", wait=False)
+        try:
+            lock.__enter__()
+        except Timeout:
+            raise Conflict(_MOVING) from None
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
+        """Store vectors that come from another store; see `MemoryBackend.keep_vectors`."""
+        return self._imported.store(vectors)
+
+    def verify(self, *, repair: bool) -> Sequence[Check]:
+        """Compare the records with their checksums, with each other, and with the words and vectors; see
+        `MemoryBackend.verify`. Damage of the server's files is the task of PostgreSQL."""
+        if repair and self._database.read_only:
+            raise StoreFull("the PostgreSQL store cannot be written, so nothing in it can be repaired")
+        results = []
+        for check, mend in CHECKS:
+            with self._database.reading() as connection:
+                findings = check(connection)
+            if repair and mend is not None and findings.keys:
+                with findings.repairing():
+                    mend(self._database, findings)
+            results.append(findings)
+        with self._database.reading() as connection:
+            vectors = verify_vectors(connection)
+        if repair and vectors.keys:
+            repair_vectors(self._database, vectors)
+        embedder, problem = self._active_embedder()
+        with self._database.reading() as connection:
+            windows = verify_windows(connection, embedder, problem, ())
+        if repair and windows.keys:
+            repair_windows(self._database, windows)
+        if vectors.mended or windows.mended:
+            with suppress(SpaceMismatch):
+                self.embedding.catch_up(refused=False)
+        with self._database.reading() as connection:
+            words = check_words(connection, self._analyzers)
+        if repair and words.keys:
+            repair_words(self._database, words, self._analyzers)
+        return [findings.to_check() for findings in (*results, vectors, windows, words)]
+
+    def _active_embedder(self) -> tuple[Embedder | None, str]:
+        try:
+            with self._database.reading() as connection:
+                active = active_space(connection)
+            return (embedder_for(self._embedder, active[1]), "") if active else (None, "")
+        except (EmbedderError, StoreError) as error:
+            return None, str(error)
+
+    def close(self) -> None:
+        """Delete imported vectors that no entry uses, and stop the threads."""
+        if not self._database.read_only:
+            self._imported.drop_unused()
+        self.vectors.close()
+        self.search.close()

