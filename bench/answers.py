@@ -29,7 +29,7 @@ from time import perf_counter
 
 import agentformer
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.quotes import MAX_QUOTE
+from agentformer.rag.answer.sentences import MAX_QUOTE
 from agentformer.types import DEFAULT_NAMESPACE, Answer, Citation, Hit, Query, Scope
 from bench import answers_fit
 from bench.data import DATA, load

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from agentformer.text.languages import word_list
+from agentformer.text.languages import FUNCTION_WORDS, word_list
 from agentformer.types import Span
 
 _CLOSERS = "\"'”’»›)\\]」』）】"
@@ -19,7 +19,7 @@ _CANDIDATE = re.compile(
     rf"(?P<blank>\r?\n[ \t\r]*\n|[\f\u2029])"
     rf"|(?P<line>\r?\n|\u2028)"
     rf"|(?P<full>[。！？｡]+[{_CLOSERS}]*)"
-    rf"|(?P<stop>(?:(?<![.!?…])[.!?…]+|[।॥؟۔։።])[{_CLOSERS}]*)(?=\s|$)"
+    rf"|(?P<stop>(?:(?<![.!?…])[.!?…]+|[।॥؟۔։።])[{_CLOSERS}]*(?P<note>(?:\[[^\[\]\s]{{1,8}}\]|[⁰¹²³⁴-⁹]{{1,3}})*))(?=\s|$)"
 )
 # The look-behind prevents a run of stops from being matched again from each of its stops.
 _LOOKBACK = 40  # code points: longer than any abbreviation
@@ -30,8 +30,9 @@ _HEADING = 60  # code points: longer first lines are running text
 
 # All languages share these lists, because quotations and names mix languages. Abbreviations hardly ever end a
 # sentence; closing ones ("etc.") do if a capital follows; nouns after ordinals matter where nouns have capitals.
-_ABBREVIATIONS, _CLOSING_ABBREVIATIONS, _ORDINAL_NOUNS = (
-    frozenset[str]().union(*word_list(kind).values()) for kind in ("abbreviations", "closings", "ordinals")
+_ABBREVIATIONS, _CLOSING_ABBREVIATIONS, _ORDINAL_NOUNS, _COMPANIES, _NUMBERED = (
+    frozenset[str]().union(*word_list(kind).values())
+    for kind in ("abbreviations", "closings", "ordinals", "companies", "numbered")
 )
 
 
@@ -71,7 +72,7 @@ def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
 def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
     """Return whether the matched mark (a full stop, question mark, ...) ends a sentence. White space or the end of the
     text follows the mark. `caseless` means that sentences of this text begin with small letters."""
-    mark = match[0].rstrip(_CLOSERS.replace("\\", ""))
+    mark = match[0].removesuffix(match["note"]).rstrip(_CLOSERS.replace("\\", ""))
     following = text[match.end() : match.end() + _LOOKBACK].lstrip(_OPENERS + "\r")
     if not following:
         return True
@@ -94,6 +95,10 @@ def _abbreviated(word: str, following: str, first: bool) -> bool:
     `following` is the text after the full stop, and `first` means that `word` begins its line."""
     folded = word.casefold()
     capital = following[0].isupper()
+    if folded in _COMPANIES:  # "Best Buy Co., Inc. Board"; but "... Ltd. In 2022, ..."
+        return _first_word(following) not in FUNCTION_WORDS["en"]
+    if folded in _NUMBERED and following[0].isdigit():  # "No. 5", "(c. 1455)"
+        return True
     if folded in _CLOSING_ABBREVIATIONS:
         return not capital
     if folded in _ABBREVIATIONS:
@@ -106,6 +111,11 @@ def _abbreviated(word: str, following: str, first: bool) -> bool:
     # "U.S. Army", "J.R.R. Tolkien": single letters between stops
     letters = word.split(".")
     return len(letters) > 1 and all(len(letter) == 1 and letter.isupper() for letter in letters) and capital
+
+
+def _first_word(text: str) -> str:
+    match = re.match(r"\w+", text)
+    return match[0].casefold() if match else ""
 
 
 def _starts_line(text: str, position: int) -> bool:

@@ -26,7 +26,7 @@ _BEFORE = frozenset({"$", "€", "£", "¥", "(", "($"})  # belong to the number
 _AFTER = frozenset({")", "%", ")%", "%)", "€", "kr", "pp"})  # belong to the number before them
 _NOTE = re.compile(r"\(.*\)")  # "(in millions)", "(Unaudited)"
 _YEAR = re.compile(r"(?:19|20)\d\d")
-_SCALE = re.compile(
+SCALE = re.compile(
     r"\b(?:in|i) (?:thousands|millions|billions|tusen|tusental|miljoner|millioner)\b"
     r"|\$ ?(?:in )?(?:thousands?|millions?|billions?)\b|\(?(?:thousands|millions|billions)\b"
     r"|\b(?:tuhansina|miljoonina|tuhatta|milj\.) (?:euroina|euroa|eur)\b"
@@ -194,7 +194,7 @@ def _table(rows: Sequence[_Row], start: int, end: int, columns: Sequence[_Cell])
         found.append(FoundRow(row.words[0].line, row.words[-1].line, text, values))
         label = own
     lines = (" ".join(word.text for word in row.words) for row in reversed(rows[max(0, start - _SCALE_LINES) : start]))
-    scale = next((match.group().strip("( ") for line in lines if (match := _SCALE.search(line))), "")
+    scale = next((match.group().strip("( ") for line in lines if (match := SCALE.search(line))), "")
     return FoundTable(_headers(rows, start, columns), scale, tuple(found))
 
 

@@ -63,10 +63,10 @@ class DocumentText:
 @dataclass(frozen=True, slots=True)
 class Citation:
     """A quotation that supports an answer, with its position in a stored page. `quote` is equal to `text[start:end]` of
-    the page, with two exceptions: a sentence that begins on the page before has this beginning in front, and a list
+    the page, with three exceptions: a sentence that begins on the page before has this beginning in front, and a list
     item has its lead-in and " … " in front if other items stand between. Then `quote` ends with `text[start:end]`. The
-    citation of a memory has no document and no page, and `start` and `end` are positions in the content of the
-    entry."""
+    quote of a row of a table is written with the headers of its columns; `text[start:end]` is the row. The citation of
+    a memory has no document and no page, and `start` and `end` are positions in the content of the entry."""
 
     number: int  # the [n] in the answer
     document: str

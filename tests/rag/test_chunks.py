@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from agentformer.rag import chunks
-from agentformer.rag.answer import citations, confidence, output, quotes, sentences
+from agentformer.rag.answer import citations, confidence, output, sentences
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.sentences import rank_sentences
 from agentformer.text.analysis import QueryTerms
@@ -102,7 +102,7 @@ def test_a_long_sentence_is_cut_at_600_characters_or_a_word() -> None:
         ("a " * 400, (1, 700), (1, 599)),
         (f"ab {'c' * 800}", (2, 800), (2, 602)),
     ):
-        assert quotes.shortened(text, Span(*span)) == Span(*shortened)
+        assert sentences.shortened(text, Span(*span)) == Span(*shortened)
 
 
 class Small:

@@ -14,7 +14,7 @@ import agentformer
 from agentformer import AgentFormer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
-from agentformer.rag.answer.parts import best_part
+from agentformer.rag.answer.context import best_part
 from agentformer.text.analysis import analyze_query
 from agentformer.types import Answer, Hit, MemoryEntry, Span
 from tests.rag.models import Scripted

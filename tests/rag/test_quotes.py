@@ -12,6 +12,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.answer.answerer import Answerer
+from agentformer.rag.answer.citations import in_marks
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.sentences import RankedSentence, SentenceVectors, choose_quotes, rank_sentences
 from agentformer.rag.chunks import CARRIED
@@ -187,3 +188,45 @@ def test_an_embedder_that_is_down_leaves_the_choice_to_the_words() -> None:
 
     found = rank_sentences(analyze_query("Who keeps the keys?"), read_passages(HITS), Down())
     assert [each.quote for each in found] == [each.quote for each in ranked("Who keeps the keys?")]
+
+
+TABLE = (
+    "The ferries carried more cars.\n\nCash flows\n(in millions)\nYear Ended December 31,\n2016 2017\n"
+    "Net income 2,371 3,033\nPurchases of property and equipment (6,737) (11,955)\nProceeds from incentives 1,067 1,897"
+    "\n\nThe crew grew, too."
+)
+
+
+def test_a_row_of_a_table_is_quoted_with_its_headers() -> None:
+    first = ranked("How much were the purchases of property and equipment in 2017?", hit(TABLE, 1))[0]
+    assert first.quote == (
+        "Purchases of property and equipment | December 31, 2016: (6,737) | 2017: (11,955) | in millions"
+    )
+    assert TABLE[first.span.start : first.span.end] == "Purchases of property and equipment (6,737) (11,955)"
+
+
+def test_headers_of_tables_are_not_quoted() -> None:
+    quotes = [sentence.quote for sentence in ranked("Which cash flows are there in 2017?", hit(TABLE, 1))]
+    assert len(quotes) == 5
+    assert not any(quote.startswith(("Cash flows", "Year", "(in")) for quote in quotes)
+
+
+def test_neighbors_that_are_about_as_probable_are_one_quote() -> None:
+    text = "The keys hang in the cupboard. The keys lie in the drawer. Dogs wait outside."
+    first, second, *_ = ranked("Where are the keys?", hit(text, 1))
+    alike = [first, dataclasses.replace(second, score=first.score * 0.9)]
+    assert [quote.quote for quote in choose_quotes(alike, 3)] == [text[: text.index(" Dogs")]]
+    unlike = [first, dataclasses.replace(second, score=first.score * 0.3)]
+    assert [quote.quote for quote in choose_quotes(unlike, 3)] == [first.quote, second.quote]
+
+
+@pytest.mark.parametrize(
+    ("quote", "shown"),
+    [
+        ("The keys are  here.", "“The keys are here.”"),
+        ("“The keys are here,” she said.", "“The keys are here,” she said.”"),
+        ("“The keys are here.”", "“The keys are here.”"),
+    ],
+)
+def test_a_quote_has_no_doubled_quotation_marks(quote: str, shown: str) -> None:
+    assert in_marks(quote) == shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,3 +107,19 @@ def test_only_a_short_first_line_is_a_heading() -> None:
     assert sentences(f"{'x' * 100}\n\n{opening}") == ["x" * 100, *opening.split("\n")]
     assert sentences(f"intro words\n{opening}") == ["intro words\nOpening hours", text[:50]]
     assert len(sentences(f"X{'x' * 60}\n{'y' * 70}\n{opening}")) == 1  # too far from the start of the paragraph
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("We met the Amazon.com, Inc. Board in May.", 1),
+        ("We acquired Current Health Ltd. In 2022, we sold it.", 2),
+        ("It was Jacques Lefevre (c. 1455) who wrote.", 1),
+        ("The key is new.[1] The lock is old.² The door is open.[update] Enter.", 4),
+        ("The answer is no. The door is open.", 1),
+    ],
+)
+def test_companies_numbered_abbreviations_and_footnotes(text: str, count: int) -> None:
+    spans = sentence_spans(text)
+    assert len(spans) == count
+    assert not any(text[span.start] in "[²" for span in spans)

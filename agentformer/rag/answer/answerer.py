@@ -341,7 +341,7 @@ class Answerer:
             return self._nothing(request, warnings)
         best = choose_quotes(request.ranked, _MAX_QUOTES)
         quotes = tuple(citations.citation(n, sentence) for n, sentence in enumerate(best, 1))
-        text = "\n".join(f"“{' '.join(c.quote.split())}” [{c.number}]" for c in quotes)
+        text = "\n".join(f"{citations.in_marks(c.quote)} [{c.number}]" for c in quotes)
         return Answer(text, "extractive", quotes, tuple(request.hits), warnings, confidence=confidence)
 
 

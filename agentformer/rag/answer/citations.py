@@ -32,6 +32,7 @@ _MARKS = re.compile(
 _UNFINISHED = re.compile(rf"(?<![ \t])[ \t]*[\[【［][ \t]{{0,3}}(?:{CITING_WORDS})?\^?[\d,;\s]*\Z", re.IGNORECASE)
 # A sentence with the citations that follow its end.
 _CLAIM = re.compile(r".+?(?:(?:[。！？]|[.!?](?=[\s\[]|\Z))(?:[ \t]*\[\d{1,3}\])*|\n|\Z)", re.DOTALL)
+_OPENING, _CLOSING = '“„«"「', '”“»"」'
 _COPIED_LETTERS = 8  # letters and digits beside a marker that a copy shares with its original
 _MEANT_LETTERS = 24  # letters beside a marker that the cited passage must hold to be meant
 _REACH = 200  # characters beside a marker that are searched for these letters
@@ -92,6 +93,12 @@ def citation(number: int, sentence: RankedSentence) -> Citation:
         entry_id=entry.id,
         **_origin(entry),
     )
+
+
+def in_marks(quote: str) -> str:
+    """Return a quote in one line and in quotation marks. A quote that has a mark at an end gets no second one there."""
+    text = " ".join(quote.split())
+    return f"{'' if text[0] in _OPENING else '“'}{text}{'' if text[-1] in _CLOSING else '”'}"
 
 
 def _origin(entry: MemoryEntry) -> dict[str, Any]:

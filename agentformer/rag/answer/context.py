@@ -9,15 +9,17 @@ position in the passage is also known in the page.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from agentformer.rag.answer import prompts
 from agentformer.rag.answer.memories import usable
-from agentformer.rag.answer.parts import best_part
-from agentformer.text.analysis import analyze_query
+from agentformer.search.relevance import EntryLanguages
+from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
+from agentformer.text.chunking import windows
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
 
 # The hits that share the budget: if one hit is much better than the others, it gets more tokens. Chosen with the even
@@ -98,6 +100,26 @@ class PassageBuilder:
                 added = draft.add(hit, best_part(hit, query, self.token_spans, limit))
         draft.grow()
         return draft.context(hits.warnings)
+
+
+def best_part(hit: Hit, query: QueryTerms, token_spans: Callable[[str], list[Span]], limit: int) -> Span:
+    """Return the part of the hit's content with at most `limit` tokens that matches the query best. This is the part
+    that the vectors have found, if it is short enough, or else the part with the rarest terms of the query."""
+    content = hit.entry.content
+    if len(token_spans(content)) <= limit:
+        return Span(0, len(content))
+    found = hit.span or Span(0, len(content))
+    text = content[found.start : found.end]
+    pieces = windows(text, token_spans, limit)
+    if len(pieces) < 2:
+        return found
+    language = EntryLanguages().of(hit.entry)
+    wanted = set(query.terms([language]).stems)
+    stems = [wanted.intersection(text_terms(text[start:end], language).stems) for start, end in pieces]
+    holders = Counter(term for held in stems for term in held)
+    scores = [sum(math.log(1 + len(pieces) / holders[term]) for term in held) for held in stems]
+    best = pieces[scores.index(max(scores))]
+    return Span(found.start + best.start, found.start + best.end)
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from agentformer.rag.answer.candidates import has_candidate
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.chunks import CARRIED, SEPARATOR
-from agentformer.text.analysis import QueryTerms, Terms
+from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.languages import stem
 from agentformer.text.questions import Question, classify, question_words
+from agentformer.text.rows import TableRow
 from agentformer.types import Span
 
 _MARKUP = " \t#*_>-=|"
@@ -77,7 +79,8 @@ class Features(NamedTuple):
 @dataclass(eq=False, slots=True)
 class Sentence:
     """A sentence of a passage. `before` is the sentence before it in the passage. `leads` is True if that sentence
-    belongs to the quote, because this sentence refers to it. `headings` are the stems of the headings above it."""
+    belongs to the quote, because this sentence refers to it. `headings` are the stems of the headings above it.
+    A row of a table counts as a sentence; `row` has its headers."""
 
     passage: Passage
     span: Span
@@ -86,6 +89,7 @@ class Sentence:
     before: Sentence | None = None
     leads: bool = False
     headings: frozenset[str] = frozenset()
+    row: TableRow | None = None
 
     @property
     def text(self) -> str:
@@ -101,13 +105,13 @@ def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
     chosen = bodies if any(bodies) else everything
     for sentences in chosen:
         for former, sentence in pairwise(sentences):
-            sentence.before = former
+            sentence.before = None if sentence.row or former.row else former
     return [sentence for sentences in chosen for sentence in sentences]
 
 
 def _sentences_of(passage: Passage) -> Iterator[Sentence]:
     for span, terms in zip(passage.sentences, passage.sentence_terms, strict=True):
-        yield Sentence(passage, span, terms, frozenset(terms.stems))
+        yield Sentence(passage, span, terms, frozenset(terms.stems), row=passage.rows.get(span))
 
 
 def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
@@ -116,12 +120,19 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
     body: list[Sentence] = []
     headings: frozenset[str] | None = None
     for sentence in sentences:
-        if _is_heading(sentence):
+        if not sentence.row and _is_heading(sentence):
             headings = sentence.stems
             continue
         sentence.headings = frozenset(sentence.passage.context_terms.stems) if headings is None else headings
+        if sentence.row:
+            sentence.headings |= _stems_above(sentence.row.above, sentence.passage.language)
         body.append(sentence)
     return body
+
+
+@lru_cache(maxsize=64)
+def _stems_above(text: str, language: str) -> frozenset[str]:
+    return frozenset(text_terms(text, language).stems)
 
 
 def _is_heading(sentence: Sentence) -> bool:

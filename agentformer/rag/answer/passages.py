@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
+from agentformer.rag.chunks import CARRIED, SEPARATOR
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import Terms, text_terms
+from agentformer.text.rows import TableRow, TextTable, find_rows
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import Hit, Span
 
@@ -30,14 +32,31 @@ class Passage:
         return self._languages.of(self.hit.entry)
 
     @cached_property
+    def rows(self) -> dict[Span, TableRow]:
+        """The rows of the tables in the content of the passage, by their spans."""
+        return {row.span: row for table in self._tables for row in table.rows}
+
+    @cached_property
     def sentences(self) -> list[Span]:
-        """The spans of all sentences in the content of the passage."""
-        return sentence_spans(self.content)
+        """The spans of all sentences and rows of tables in the content of the passage. The headers of a table are in
+        none of them."""
+        spans: list[Span] = []
+        for span in sentence_spans(self.content):
+            spans += _outside(span, self._tables, self.content)
+        return sorted([*spans, *self.rows])
 
     @cached_property
     def sentence_terms(self) -> list[Terms]:
-        """The terms of each sentence, in the order of `sentences`."""
-        return [text_terms(self.content[span.start : span.end], self.language) for span in self.sentences]
+        """The terms of each sentence, in the order of `sentences`. The terms of a row include those of its headers."""
+        texts = (
+            self.rows[span].text if span in self.rows else self.content[span.start : span.end]
+            for span in self.sentences
+        )
+        return [text_terms(text, self.language) for text in texts]
+
+    @cached_property
+    def _tables(self) -> list[TextTable]:
+        return find_rows(self.content, self.hit.entry.context.partition(CARRIED)[0].split(SEPARATOR)[-1])
 
     @cached_property
     def stems(self) -> frozenset[str]:
@@ -55,3 +74,14 @@ def read_passages(hits: Iterable[Hit]) -> list[Passage]:
     """Return a `Passage` for each hit."""
     languages = EntryLanguages()
     return [Passage(hit, languages) for hit in hits]
+
+
+def _outside(span: Span, tables: Iterable[TextTable], content: str) -> Iterator[Span]:
+    """Yield the parts of a span that are in no table, without white space around them."""
+    start = span.start
+    for table in [*tables, None]:
+        end = min(span.end, table.span.start) if table else span.end
+        if bare := content[start:end].strip():
+            at = content.index(bare, start)
+            yield Span(at, at + len(bare))
+        start = max(start, table.span.end) if table else start

@@ -1,4 +1,4 @@
-"""Sentences of passages, ranked by how well they answer the question.
+"""Sentences and rows of tables of passages, ranked by how well they answer the question, and their quotes.
 
 A score is a weighted sum of features (`features.py`). The words decide first; only the best sentences by words are
 embedded, in one batch. Vectors of sentences are cached, because the same chunks answer many questions.
@@ -6,18 +6,20 @@ embedded, in one batch. Vectors of sentences are cached, because the same chunks
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.answer.confidence import REFERENCE, normalized_cosine
-from agentformer.rag.answer.features import Features, SentenceFeatures, read_sentences
+from agentformer.rag.answer.features import Features, Sentence, SentenceFeatures, read_sentences
 from agentformer.rag.answer.passages import Passage
-from agentformer.rag.answer.quotes import whole_quote
+from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import QueryTerms
 from agentformer.types import Embedder, EmbeddingSpace, Hit, Matrix, Span, Vector
 
@@ -38,16 +40,25 @@ _TYPED = 24  # sentences in which candidates are searched: the best by words
 _EMBEDDED = 5  # sentences that are embedded for one question
 _OF_PASSAGE = 1  # sentences of each passage among them
 _CLOSE = 0.1  # of the first quote's probability; a sentence with a lower one is not quoted
+_ALIKE = 0.4  # of the probability of a sentence; a neighbor with at least this share is quoted with it
 _SAY = 0.3  # weight of the vectors' vote, 0..1; lower ones are of languages that the embedder hardly knows
 _CACHED_VALUES = 2_000_000  # float32 values of cached vectors: 8 MB
+
+MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
+OMITTED = " … "  # between the lead-in of a list and an item that does not follow it directly
+_ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)
+_FRAGMENT, _NAMES = 80, 8  # code points and words of a fragment that lists names
+_LEADS_IN = (":", "：")
+_CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
 
 @dataclass(frozen=True, slots=True)
 class RankedSentence:
     """A sentence of a hit with its score. `span` is the position of the quote in the content of the hit: the sentence,
     and the sentence before if a reader needs it. `lead` is text that the quote begins with and that stands elsewhere
-    (`quotes.Quote`). `score` is the probability, 0..1, that this sentence of all sentences answers the question, given
-    that one does; `cosine` is in 0..1, on the scale of `normalized_cosine`; None if the sentence was not embedded."""
+    (`Quote`), and `row` is the quote of a row of a table. `score` is the probability, 0..1, that this sentence of all
+    sentences answers the question, given that one does; `cosine` is in 0..1, on the scale of `normalized_cosine`; None
+    if the sentence was not embedded."""
 
     hit: Hit
     span: Span
@@ -55,11 +66,12 @@ class RankedSentence:
     cosine: float | None = None
     lead: str = ""
     features: Features | None = None
+    row: str = ""
 
     @property
     def quote(self) -> str:
         """The text of the quote."""
-        return self.lead + self.hit.entry.content[self.span.start : self.span.end]
+        return Quote(self.span, self.lead, self.row).text(self.hit.entry.content)
 
 
 def rank_sentences(
@@ -84,14 +96,14 @@ def rank_sentences(
     cosines: dict[int, float] = {}
     if embedder:
         best = _to_embed(features, [sentence.passage for sentence in sentences])
-        texts = {n: quotes[n].text(sentences[n]) for n in best}
+        texts = {n: quotes[n].text(sentences[n].passage.content) for n in best}
         cosines = _cosines(query.text, texts, embedder, vectors or SentenceVectors())
         cosines = {n: max(0.0, normalized_cosine(cosine, baseline) or 0.0) for n, cosine in cosines.items()}
         least = min(cosines.values(), default=0.0)
         features = [each._replace(cosine=cosines.get(n, least)) for n, each in enumerate(features)]
     scores = _probabilities(features, _WEIGHTS_WITH_COSINE if cosines else _WEIGHTS)
     ranked = [
-        RankedSentence(sentence.passage.hit, quote.span, score, cosines.get(n), quote.lead, features[n])
+        RankedSentence(sentence.passage.hit, quote.span, score, cosines.get(n), quote.lead, features[n], quote.row)
         for n, (sentence, quote, score) in enumerate(zip(sentences, quotes, scores, strict=True))
     ]
     return sorted(ranked, key=lambda sentence: -sentence.score)
@@ -107,14 +119,35 @@ def knows_language(hits: Iterable[Hit]) -> bool:
 
 def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSentence]:
     """Return the sentences to quote, at most `limit`: the first, and those that are nearly as probable. If two passages
-    contain a text, or two quotes overlap, only the first is returned."""
+    contain a text, or two quotes overlap, only the first is returned. Two neighboring sentences that are about as
+    probable are one quote."""
+    ranked = list(ranked)
     chosen: list[RankedSentence] = []
     for sentence in ranked:
         if len(chosen) == limit or (chosen and sentence.score < _CLOSE * chosen[0].score):
             break
         if not any(_same_text(sentence, other) for other in chosen):
-            chosen.append(sentence)
+            others = [each for each in ranked if not any(_same_text(each, other) for other in chosen)]
+            chosen.append(_with_neighbor(sentence, others))
     return chosen
+
+
+def _with_neighbor(sentence: RankedSentence, ranked: Iterable[RankedSentence]) -> RankedSentence:
+    """Return the sentence, joined with the best sentence beside it if this is about as probable, and if both fit in a
+    quote."""
+    content = sentence.hit.entry.content
+    for other in ranked:
+        if other.score < _ALIKE * sentence.score:
+            break
+        first, last = sorted((sentence, other), key=lambda each: each.span)
+        between = content[first.span.end : last.span.start]
+        if other is sentence or other.hit is not sentence.hit or first.row or last.row or last.lead:
+            continue
+        if between.strip() or "\n\n" in between or last.span.end - first.span.start > MAX_QUOTE:
+            continue
+        span = Span(first.span.start, max(first.span.end, last.span.end))
+        return replace(sentence, span=span, lead=first.lead, score=sentence.score + other.score)
+    return sentence
 
 
 def _same_text(sentence: RankedSentence, other: RankedSentence) -> bool:
@@ -203,3 +236,100 @@ def _fitting(embedder: Embedder, text: str) -> str:
         return text
     tokens = embedder.token_spans(text)
     return text if len(tokens) <= limit else text[: tokens[limit - 1].end]
+
+
+class Quote(NamedTuple):
+    """A quote. `span` is its position in the content of the passage. `lead` is text before it that stands elsewhere:
+    the lead-in of a list, or the beginning of the sentence on the page before. `row` is the text of the quote if it is
+    a row of a table, which is written with its headers."""
+
+    span: Span
+    lead: str = ""
+    row: str = ""
+
+    def text(self, content: str) -> str:
+        """Return the text of the quote, if the passage has this content."""
+        return self.row or self.lead + content[self.span.start : self.span.end]
+
+
+def whole_quote(sentence: Sentence) -> Quote:
+    """Return the quote of a sentence with the text that a reader needs to understand it. A quote has at most
+    `MAX_QUOTE` code points: what does not fit is left out."""
+    content, span = sentence.passage.content, sentence.span
+    if sentence.row:
+        return Quote(span, row=sentence.row.text[:MAX_QUOTE])
+    if _ITEM.match(content, span.start):
+        return _with_lead_in(sentence)
+    if sentence.text.endswith(_LEADS_IN):
+        return Quote(Span(span.start, _end_of_list(sentence)))
+    span = Span(span.start, _end_of_names(sentence))
+    if sentence.leads and sentence.before and span.end - sentence.before.span.start <= MAX_QUOTE:
+        return Quote(Span(sentence.before.span.start, span.end))
+    return Quote(shortened(content, span), _carried(sentence))
+
+
+def _end_of_names(sentence: Sentence) -> int:
+    """Return the end of the sentence, or of the names behind it that it announces ("It has three keys. Home, Help and
+    Stop."): a fragment with a comma, of which most words are capitalised."""
+    content = sentence.passage.content
+    behind = next((span for span in sentence.passage.sentences if span.start >= sentence.span.end), None)
+    if behind is None or behind.end - behind.start > _FRAGMENT or "\n\n" in content[sentence.span.end : behind.start]:
+        return sentence.span.end
+    names = content[behind.start : behind.end]
+    words = [word for word in names.split() if word[:1].isalpha()]
+    capitals = sum(word[0].isupper() for word in words)
+    if "," in names and 1 < len(words) <= _NAMES and capitals * 2 > len(words) and not _ITEM.match(names):
+        return behind.end
+    return sentence.span.end
+
+
+def _with_lead_in(item: Sentence) -> Quote:
+    """Return the quote of a list item with the sentence that introduces the list."""
+    content, former = item.passage.content, item.before
+    while former and _ITEM.match(content, former.span.start):
+        former = former.before
+    if former is None or not former.text.endswith(_LEADS_IN) or former.span.end - former.span.start > MAX_QUOTE // 2:
+        return Quote(shortened(content, item.span))
+    if former is item.before and item.span.end - former.span.start <= MAX_QUOTE:
+        return Quote(Span(former.span.start, item.span.end))
+    return Quote(shortened(content, item.span), former.text + OMITTED)
+
+
+def _end_of_list(lead_in: Sentence) -> int:
+    """Return the end of the items behind a lead-in that fit in a quote, or of the next sentence if no items follow."""
+    passage, end = lead_in.passage, lead_in.span.end
+    behind = [span for span in passage.sentences if span.start >= end]
+    items = [span for span in behind if _ITEM.match(passage.content, span.start)]
+    for n, span in enumerate(items if items[:1] == behind[:1] else behind[:1]):
+        if span != behind[n] or span.end - lead_in.span.start > MAX_QUOTE:
+            break
+        end = span.end
+    return shortened(passage.content, Span(lead_in.span.start, end)).end
+
+
+def _carried(sentence: Sentence) -> str:
+    """Return the beginning of the sentence if it stands on the page before, else "". The context of a chunk carries it.
+    A carried heading is not a beginning: the sentence must go on with a small letter or a script without case."""
+    _, marked, carried = sentence.passage.hit.entry.context.partition(CARRIED)
+    first = sentence.text[:1]
+    goes_on = first.islower() or first.isdigit() or (first.isalpha() and first.lower() == first.upper())
+    if not marked or not goes_on or sentence.passage.content[: sentence.span.start].strip():
+        return ""
+    if len(carried) + len(sentence.text) >= MAX_QUOTE:
+        return ""
+    if _CONTINUED.search(carried) and first.islower():
+        return carried[:-1]
+    return carried + ("" if _unspaced(carried[-1:]) else " ")
+
+
+def _unspaced(letter: str) -> bool:
+    return "\u3040" <= letter <= "\u9fff"
+
+
+def shortened(content: str, span: Span) -> Span:
+    """Return the span of a sentence. If the sentence is longer than `MAX_QUOTE`, the span ends earlier, if possible
+    between two words."""
+    if span.end - span.start <= MAX_QUOTE:
+        return span
+    end = content.rfind(" ", span.start, span.start + MAX_QUOTE)
+    return Span(span.start, end if end > span.start else span.start + MAX_QUOTE)

@@ -1,0 +1,231 @@
+"""Find the rows of tables in plain text: lines that end with amounts, or lines of cells between "|". A row is written
+with the headers of its columns, the group that it belongs to and the scale of the amounts.
+
+A chunk keeps only the text of a table, and columns of numbers have no blank cells there. So a value gets a header only
+if the row has as many values as the table has headers; else the lines above the table stand in front of the row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agentformer.text.tables import SCALE, row_text
+from agentformer.types import Span
+
+_LEAST = 3  # rows of a table of text
+_BETWEEN = 2  # lines without amounts between two rows: the name of a group, and a label of two lines
+_LABEL = 110  # code points of a label; longer ones are prose
+_ABOVE, _HEADER_LINE, _SHORT_LINE = 30, 100, 45  # lines above a table, and code points of a line that may be a header
+_MAX_ABOVE = 160  # code points of the headers in front of a row
+_VALUE = re.compile(r"[-−–+]?\(?[-−–+]?[$€£¥]?\(?\d[\d.,'’\u00a0]*%?\)?%?\*?|[—–-]%?|N/?A|n\.?m\.?")
+_PREFIXES, _SUFFIXES = frozenset({"$", "€", "£", "¥", "(", "($", "$("}), frozenset({")", "%", ")%", "%)", "€", "kr"})
+_JOINING = frozenset({"to", "and", "or", "of", "in", "till", "og", "och", "ja"})
+_AMOUNT = re.compile(r"[$€£¥%(]|\d[.,]\d")
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_PERIOD = re.compile(
+    r"%\s+change|[^\W\d_]{3,9}\.?\s+\d{1,2},\s+(?:19|20)\d\d|\d{1,2}\.\d{1,2}\.(?:19|20)\d\d|(?:FY|Q\d)\s?'?\d{2,4}|(?<![\d.,])(?:19|20)\d\d(?![\d.,])",
+    re.IGNORECASE,
+)
+_LENGTH = re.compile(r"\b(?:three|six|nine|twelve) months ended\b", re.IGNORECASE)
+_DAY = re.compile(r"[^\W\d_]{3,9}\.?\s+\d{1,2},?(?!\d)")  # "December 31," of a date in two lines
+_DASHES = re.compile(r"[\s|:-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row of a table in a text. `span` is its position, and `text` the row as a reader needs it: with its headers and
+    scale. `above` are the words that stand over it: the title of the table, the headers and the group."""
+
+    span: Span
+    text: str
+    above: str
+
+
+class TextTable(NamedTuple):
+    """A table in a text. `span` has the headers, too."""
+
+    span: Span
+    rows: tuple[TableRow, ...]
+
+
+class _Line(NamedTuple):
+    span: Span
+    text: str
+    label: str
+    values: tuple[str, ...]
+
+    @property
+    def is_row(self) -> bool:
+        return any(not _YEAR.fullmatch(value) for value in self.values) and len(self.label) <= _LABEL
+
+
+def find_rows(text: str, context: str = "") -> list[TextTable]:
+    """Return the tables of a text, in order. `context` has the headers of a table that continues from the text
+    before."""
+    if text.count("\n") < _LEAST - 1:
+        return []
+    lines = list(_lines(text))
+    tables = list(_cell_tables(lines))
+    for first, last in _blocks(lines):
+        tables.append(_table(lines, first, last, context))
+    return sorted(table for table in tables if table.rows)
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    start = 0
+    for line in text.split("\n"):
+        if bare := line.strip():
+            at = start + line.index(bare)
+            yield _Line(Span(at, at + len(bare)), bare, *_divided(bare))
+        start += len(line) + 1
+
+
+def _divided(line: str) -> tuple[str, tuple[str, ...]]:
+    """Return the label of a line, and the amounts at its end."""
+    if not re.search(r"\d", _DAY.sub("", _PERIOD.sub("", line))) and re.search(r"\d", line):
+        return line, ()  # a line of dates is a header
+    words = line.split()
+    first = len(words)
+    while first and (_VALUE.fullmatch(words[first - 1]) or words[first - 1] in _PREFIXES | _SUFFIXES):
+        first -= 1
+    while first < len(words) and words[first] in _SUFFIXES:
+        first += 1
+    if first and words[first - 1].casefold() in _JOINING:
+        return line, ()  # "4% to 5%"
+    values: list[str] = []
+    prefix = ""
+    for word in words[first:]:
+        if word in _PREFIXES:
+            prefix += word
+        elif word in _SUFFIXES:
+            values[-1:] = [values[-1] + word] if values else []
+        else:
+            values.append(prefix + word)
+            prefix = ""
+    return " ".join(words[:first]), tuple(values)
+
+
+def _blocks(lines: Sequence[_Line]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the first and the last line with amounts of each table."""
+    rows = [n for n, line in enumerate(lines) if line.is_row and "|" not in line.text]
+    block: list[int] = []
+    for n in [*rows, len(lines) + _BETWEEN + 1]:
+        if block and (n - block[-1] > _BETWEEN + 1 or any(_is_prose(line) for line in lines[block[-1] + 1 : n])):
+            if len(block) >= _LEAST and _has_columns([lines[row] for row in block]):
+                yield block[0], block[-1]
+            block = []
+        block.append(n)
+
+
+def _is_prose(line: _Line) -> bool:
+    return len(line.text) > _HEADER_LINE
+
+
+def _has_columns(rows: Sequence[_Line]) -> bool:
+    """Return whether most rows have a label and several values, or a label and an amount of money or a share."""
+    wide = sum(len(row.values) > 1 for row in rows)
+    amounts = sum(any(map(str.isalpha, row.label)) and bool(_AMOUNT.search(" ".join(row.values))) for row in rows)
+    labelled = sum(any(map(str.isalpha, row.label)) for row in rows)
+    return 2 * labelled >= len(rows) and (2 * wide > len(rows) or 4 * amounts >= 3 * len(rows))
+
+
+def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextTable:
+    top = _top(lines, first)
+    above = [line.text for line in lines[top:first]]
+    sizes = Counter(len(line.values) for line in lines[first : last + 1] if len(line.values) > 1)
+    wanted = max(sizes, key=lambda size: (sizes[size], size), default=1)
+    headers = _headers(above, wanted) if above else _continued(context, wanted)
+    shown = "" if headers else _shortened(" ".join(above))
+    near = [line.text for line in lines[max(0, top - 3) : first]] or [context]
+    scale = next((match.group().strip("( ") for text in reversed(near) if (match := SCALE.search(text))), "")
+    rows: list[TableRow] = []
+    group, pending, start = "", "", 0
+    for line in lines[first : last + 1]:
+        if not line.is_row:
+            group = line.text if line.text.endswith(":") or not line.values else group
+            pending, start = line.text, line.span.start
+            continue
+        wrapped = bool(pending) and (not line.label or line.label[0].islower())
+        label = f"{pending} {line.label}".strip() if wrapped else line.label
+        span = Span(start if wrapped else line.span.start, line.span.end)
+        own = "" if wrapped else group
+        rows.append(TableRow(span, _row(label, line, headers, shown, scale), " ".join([*above, own])))
+        pending = ""
+    return TextTable(Span(lines[top].span.start, lines[last].span.end), tuple(rows))
+
+
+def _row(label: str, line: _Line, headers: Sequence[str], shown: str, scale: str) -> str:
+    fits = len(headers) == len(line.values)
+    values = line.values if fits else (" ".join(line.values),)
+    text = row_text(label, headers if fits else ("",), values)
+    parts = [text if fits or not headers else f"{' | '.join(headers)}: {text}"]
+    if scale and scale.casefold() not in shown.casefold():
+        parts.append(scale)
+    return (f"{shown}: " if shown else "") + " | ".join(parts)
+
+
+def _top(lines: Sequence[_Line], first: int) -> int:
+    """Return the number of the first line that belongs to the headers of the table: no prose, and no row."""
+    top = first
+    for n in range(first - 1, max(-1, first - 1 - _ABOVE), -1):
+        text = lines[n].text
+        long = len(text) > _SHORT_LINE
+        if (lines[n].is_row and long) or _is_prose(lines[n]) or text.endswith(".") or (long and first - n > 8):
+            break
+        top = n
+        if text.endswith((":", "：")) and long:
+            break
+    return top
+
+
+def _headers(above: Sequence[str], wanted: int) -> tuple[str, ...]:
+    """Return a header for each column: the periods above the table, if there are as many as columns. Return () if the
+    headers cannot be assigned."""
+    for lines in (above, above[-6:], above[-3:]):
+        found = tuple(" ".join(match.group().split()) for match in _PERIOD.finditer(" ".join(lines)))
+        years = tuple(each for each in found if _YEAR.fullmatch(each))
+        for periods in (found, years):
+            if len(periods) == wanted and wanted > 1:
+                return _with_lengths(periods, " ".join(lines))
+    return ()
+
+
+def _with_lengths(periods: tuple[str, ...], above: str) -> tuple[str, ...]:
+    """Return the periods with their lengths, such as "Three Months Ended July 29, 2023", if several lengths share the
+    columns."""
+    lengths = [" ".join(match.group().split()) for match in _LENGTH.finditer(above)]
+    if len(lengths) < 2 or len(periods) % len(lengths):
+        return periods
+    each = len(periods) // len(lengths)
+    return tuple(f"{lengths[n // each]} {period}" for n, period in enumerate(periods))
+
+
+def _continued(context: str, wanted: int) -> tuple[str, ...]:
+    """Return the headers of a table that the text before begins, from the context line of the chunk."""
+    headers = tuple(part.strip() for part in SCALE.sub("", context).replace("()", "").split("|"))
+    return headers if len(headers) == wanted and wanted > 1 else ()
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_ABOVE else "… " + text[-_MAX_ABOVE:].partition(" ")[2]
+
+
+def _cell_tables(lines: Sequence[_Line]) -> Iterator[TextTable]:
+    """Yield the tables whose lines have the same number of cells, which "|" separates. The first line has the
+    headers."""
+    run: list[tuple[_Line, list[str]]] = []
+    for line in [*lines, None]:
+        cells = [cell.strip() for cell in line.text.strip("|").split("|")] if line and "|" in line.text else []
+        if run and len(cells) != len(run[0][1]):
+            rows = [(each, own) for each, own in run[1:] if not _DASHES.fullmatch(each.text)]
+            if len(rows) > 1:
+                head = run[0][1]
+                found = [TableRow(each.span, row_text("", head, own), " ".join(head)) for each, own in rows]
+                yield TextTable(Span(run[0][0].span.start, rows[-1][0].span.end), tuple(found))
+            run = []
+        if line and len(cells) > 1:
+            run.append((line, cells))

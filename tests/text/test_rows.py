@@ -1,0 +1,84 @@
+"""Rows of tables in the text of a chunk."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentformer.text.rows import find_rows
+
+CASH = """CONSOLIDATED STATEMENTS OF CASH FLOWS
+(in millions)
+
+Year Ended December 31,
+2015 2016 2017
+
+INVESTING ACTIVITIES:
+Purchases of property and equipment (4,589) (6,737) (11,955)
+Proceeds from incentives 798 1,067 1,897
+Acquisitions, net of
+cash acquired $ (795) $ (116) $ (13,972)
+"""
+
+
+def rows(text: str, context: str = "") -> list[str]:
+    return [row.text for table in find_rows(text, context) for row in table.rows]
+
+
+def test_a_row_has_the_headers_of_its_columns_and_the_scale() -> None:
+    years = "December 31, 2015: {} | 2016: {} | 2017: {} | in millions"
+    first, second, third = rows(CASH)
+    assert first == "Purchases of property and equipment | " + years.format("(4,589)", "(6,737)", "(11,955)")
+    assert second == "Proceeds from incentives | " + years.format("798", "1,067", "1,897")
+    assert third == "Acquisitions, net of cash acquired | " + years.format("$(795)", "$(116)", "$(13,972)")
+
+
+def test_the_position_of_a_row_is_its_lines() -> None:
+    [table] = find_rows(CASH)
+    found = [CASH[row.span.start : row.span.end] for row in table.rows]
+    assert found[1:] == [
+        "Proceeds from incentives 798 1,067 1,897",
+        "Acquisitions, net of\ncash acquired $ (795) $ (116) $ (13,972)",
+    ]
+    assert CASH[table.span.start : table.span.end] == CASH.strip()
+    assert "INVESTING ACTIVITIES:" in table.rows[0].above
+
+
+def test_lengths_of_periods_that_share_the_columns_are_repeated() -> None:
+    text = (
+        "Three Months Ended Six Months Ended\nJuly 29, 2023 July 30, 2022 July 29, 2023 July 30, 2022\n"
+        "Revenue $ 8,890 $ 9,569 $ 17,691 $ 19,463\nMargin 23.1 % 22.0 % 22.9 % 22.0 %\nStores 969 982 969 982\n"
+    )
+    assert rows(text)[0] == (
+        "Revenue | Three Months Ended July 29, 2023: $8,890 | Three Months Ended July 30, 2022: $9,569"
+        " | Six Months Ended July 29, 2023: $17,691 | Six Months Ended July 30, 2022: $19,463"
+    )
+
+
+def test_headers_that_fit_no_column_stand_before_the_row() -> None:
+    text = "Stores\nopened and closed\nBest Buy 908 1 (2) 907\nOutlets 20 1 (1) 20\nTotal 966 5 (2) 969\n"
+    assert rows(text)[2] == "Stores opened and closed: Total | 966 5 (2) 969"
+
+
+def test_a_table_that_continues_takes_its_headers_from_the_context() -> None:
+    text = "Taxes paid $ 283 $ 716\nInterest paid $ 31 $ 22\nCash at the end 2,253 3,205\n"
+    assert rows(text, "2023 | 2022 (in millions)")[1] == "Interest paid | 2023: $31 | 2022: $22 | in millions"
+
+
+def test_cells_between_bars_have_the_headers_of_the_first_line() -> None:
+    text = "Costs:\n\n| cost | 2018 | 2017 |\n|:---|---:|---:|\n| Boats | 5 | 6 |\n| Sails | 7 | 8 |\n"
+    assert rows(text) == ["cost: Boats | 2018: 5 | 2017: 6", "cost: Sails | 2018: 7 | 2017: 8"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The bridge was opened in 1921\nand closed for repairs in 1957\nbut opened again in 1960\nwhen it was new.",
+        "Item 1. Business 3\nItem 2. Properties 17\nItem 3. Proceedings 18\n",
+        "125 # sort the elements\n126 i = j = 0\n127 result = []\n128 k = 2\n",
+        "Sales 4% to 5%\nMargin 14.7% to 15.0%\nShare $24.70 to $25.40\n",
+        "one line",
+        "",
+    ],
+)
+def test_prose_contents_code_and_ranges_are_no_tables(text: str) -> None:
+    assert rows(text) == []
