@@ -230,3 +230,26 @@ def test_neighbors_that_are_about_as_probable_are_one_quote() -> None:
 )
 def test_a_quote_has_no_doubled_quotation_marks(quote: str, shown: str) -> None:
     assert in_marks(quote) == shown
+
+
+def test_a_sentence_over_a_page_break_is_found_by_its_beginning() -> None:
+    content = "mean that the ferry may go first. The gap is narrow. Dogs wait outside."
+    entry = MemoryEntry("e", content, kind="chunk", context=f"Rules{CARRIED}Two red lights on the tower")
+    first = ranked("What do two red lights on the tower mean?", Hit(entry, 1.0))[0]
+    assert first.quote == "Two red lights on the tower mean that the ferry may go first."
+
+
+def test_numbered_headings_below_each_other_are_not_quoted() -> None:
+    text = "§1 Keys\n§2 The name of the office\n\nThe office is called Poiju."
+    assert [sentence.quote for sentence in ranked("What is the name of the office?", hit(text, 1))] == [
+        "The office is called Poiju."
+    ]
+
+
+def test_a_pronoun_brings_the_whole_sentence_of_the_page_before() -> None:
+    content = "mean that the ferry may go first. They are lit by the harbour office. Dogs wait outside."
+    entry = MemoryEntry("e", content, kind="chunk", context=f"Rules{CARRIED}Two red lights on the tower")
+    first = ranked("Which office lights two red lights on the tower of the harbour?", Hit(entry, 1.0))[0]
+    assert first.quote == (
+        "Two red lights on the tower mean that the ferry may go first. They are lit by the harbour office."
+    )

@@ -141,7 +141,9 @@ def _is_heading(sentence: Sentence) -> bool:
         return True
     if _CAPTION.match(text):
         return True
-    return text[0] in _NUMBERED and text[-1].isalpha() and bool(_HEADING.fullmatch(text)) and _is_line(sentence)
+    if text[0] not in _NUMBERED or not text[-1].isalpha() or not _is_line(sentence):
+        return False
+    return all(_HEADING.fullmatch(line.strip(_MARKUP)) for line in text.splitlines())
 
 
 def _is_line(sentence: Sentence) -> bool:

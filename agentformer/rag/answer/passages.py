@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
@@ -11,6 +12,8 @@ from agentformer.text.analysis import Terms, text_terms
 from agentformer.text.rows import TableRow, TextTable, find_rows
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import Hit, Span
+
+_CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
 
 class Passage:
@@ -47,12 +50,25 @@ class Passage:
 
     @cached_property
     def sentence_terms(self) -> list[Terms]:
-        """The terms of each sentence, in the order of `sentences`. The terms of a row include those of its headers."""
-        texts = (
-            self.rows[span].text if span in self.rows else self.content[span.start : span.end]
-            for span in self.sentences
-        )
+        """The terms of each sentence, in the order of `sentences`. The terms of a row include those of its headers, and
+        the terms of the first sentence those of its beginning on the page before."""
+        texts = [self.rows[span].text if span in self.rows else self.content[slice(*span)] for span in self.sentences]
+        texts[:1] = [self.carried + text for text in texts[:1]]
         return [text_terms(text, self.language) for text in texts]
+
+    @cached_property
+    def carried(self) -> str:
+        """The beginning of the first sentence if it stands on the page before, else "". The context of a chunk carries
+        it. A carried heading is not a beginning: the sentence must go on with a small letter or a script without
+        case."""
+        carried = self.hit.entry.context.partition(CARRIED)[2]
+        first = self.content.lstrip()[:1]
+        goes_on = first.islower() or first.isdigit() or (first.isalpha() and first.lower() == first.upper())
+        if not carried or not goes_on:
+            return ""
+        if _CONTINUED.search(carried) and first.islower():
+            return carried[:-1]
+        return carried + ("" if "\u3040" <= carried[-1] <= "\u9fff" else " ")
 
     @cached_property
     def _tables(self) -> list[TextTable]:

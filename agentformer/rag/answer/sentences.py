@@ -19,7 +19,6 @@ from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.answer.confidence import REFERENCE, normalized_cosine
 from agentformer.rag.answer.features import Features, Sentence, SentenceFeatures, read_sentences
 from agentformer.rag.answer.passages import Passage
-from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import QueryTerms
 from agentformer.types import Embedder, EmbeddingSpace, Hit, Matrix, Span, Vector
 
@@ -49,7 +48,6 @@ OMITTED = " … "  # between the lead-in of a list and an item that does not fol
 _ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)
 _FRAGMENT, _NAMES = 80, 8  # code points and words of a fragment that lists names
 _LEADS_IN = (":", "：")
-_CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSe
     ranked = list(ranked)
     chosen: list[RankedSentence] = []
     for sentence in ranked:
-        if len(chosen) == limit or (chosen and sentence.score < _CLOSE * chosen[0].score):
+        if len(chosen) == limit or (chosen and sentence.score < _CLOSE * ranked[0].score):
             break
         if not any(_same_text(sentence, other) for other in chosen):
             others = [each for each in ranked if not any(_same_text(each, other) for other in chosen)]
@@ -262,10 +260,12 @@ def whole_quote(sentence: Sentence) -> Quote:
         return _with_lead_in(sentence)
     if sentence.text.endswith(_LEADS_IN):
         return Quote(Span(span.start, _end_of_list(sentence)))
-    span = Span(span.start, _end_of_names(sentence))
-    if sentence.leads and sentence.before and span.end - sentence.before.span.start <= MAX_QUOTE:
-        return Quote(Span(sentence.before.span.start, span.end))
-    return Quote(shortened(content, span), _carried(sentence))
+    end, start = _end_of_names(sentence), span.start
+    if sentence.leads and sentence.before and end - sentence.before.span.start <= MAX_QUOTE:
+        start = sentence.before.span.start
+    carried = sentence.passage.carried if start == sentence.passage.sentences[0].start else ""
+    fits = len(carried) + end - start < MAX_QUOTE
+    return Quote(shortened(content, Span(start, end)), carried if fits else "")
 
 
 def _end_of_names(sentence: Sentence) -> int:
@@ -305,25 +305,6 @@ def _end_of_list(lead_in: Sentence) -> int:
             break
         end = span.end
     return shortened(passage.content, Span(lead_in.span.start, end)).end
-
-
-def _carried(sentence: Sentence) -> str:
-    """Return the beginning of the sentence if it stands on the page before, else "". The context of a chunk carries it.
-    A carried heading is not a beginning: the sentence must go on with a small letter or a script without case."""
-    _, marked, carried = sentence.passage.hit.entry.context.partition(CARRIED)
-    first = sentence.text[:1]
-    goes_on = first.islower() or first.isdigit() or (first.isalpha() and first.lower() == first.upper())
-    if not marked or not goes_on or sentence.passage.content[: sentence.span.start].strip():
-        return ""
-    if len(carried) + len(sentence.text) >= MAX_QUOTE:
-        return ""
-    if _CONTINUED.search(carried) and first.islower():
-        return carried[:-1]
-    return carried + ("" if _unspaced(carried[-1:]) else " ")
-
-
-def _unspaced(letter: str) -> bool:
-    return "\u3040" <= letter <= "\u9fff"
 
 
 def shortened(content: str, span: Span) -> Span:
