@@ -90,6 +90,14 @@ def faiss_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     return FaissMemoryBackend.from_settings(settings, embedder, open_indexes)
 
 
+def cosmos_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
+    """Return the backend `cosmos_db`, which stores entries in a container of Azure Cosmos DB."""
+    from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
+    from agentformer.memory.backends.faiss.indexes import Indexes
+
+    return CosmosMemoryBackend.from_settings(settings, embedder, Indexes)
+
+
 def build_rag(
     settings: Settings,
     backend: MemoryBackend,

@@ -35,11 +35,18 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "rerankers": {"sbert": "agentformer.rerankers.cross_encoder:CrossEncoderReranker.from_settings"},
     "backends": {
+        "cosmos_db": "agentformer.builders:cosmos_backend",
         "faiss": "agentformer.builders:faiss_backend",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
     },
-    "stored_spaces": {"faiss": "agentformer.memory.backends.faiss:stored_space"},
-    "wanted_embedders": {"faiss": "agentformer.memory.backends.faiss:wanted_embedder"},
+    "stored_spaces": {
+        "cosmos_db": "agentformer.memory.backends.cosmos_db:stored_space",
+        "faiss": "agentformer.memory.backends.faiss:stored_space",
+    },
+    "wanted_embedders": {
+        "cosmos_db": "agentformer.memory.backends.cosmos_db:wanted_embedder",
+        "faiss": "agentformer.memory.backends.faiss:wanted_embedder",
+    },
     "present": {
         "faiss": "agentformer.memory.backends.faiss:present",
         "local_json": "agentformer.memory.backends:has_local_json",

@@ -47,7 +47,7 @@ def test_a_key_is_not_shown() -> None:
 def test_an_unknown_part_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="hashing, minilm, ollama, openai, sbert"):
         build_embedder(Settings(embedder="word2vec"))
-    with pytest.raises(InvalidInput, match="known names are faiss"):
+    with pytest.raises(InvalidInput, match="known names are cosmos_db, faiss"):
         agentformer.connect(index_dir=tmp_path, backend="redis", embedder="hashing")
 
 

@@ -48,6 +48,11 @@ class Settings:
     originals: str = ""  # place of the uploaded files: "s3://BUCKET/PREFIX"; "": `upload_dir`
     backend: str = "faiss"  # backend of all entries without a route
 
+    # The backend `cosmos_db` (extra `cosmos`): the address and the key of an account of Azure Cosmos DB for NoSQL.
+    cosmos_endpoint: str = ""  # such as https://NAME.documents.azure.com:443
+    cosmos_key: str = field(default="", repr=False)
+    cosmos_database: str = "agentformer"  # created if it is missing, with the container `memory`
+
     # Memory. The first route that matches an entry selects its backend: "SELECTOR=TARGET; ...". A selector is a
     # comma-separated list of tiers, `kind:NAME` and `namespace:NAME`; a target is `hierarchical` or a backend.
     routes: tuple[Route, ...] = (Route("hierarchical", tiers=("core", "working")),)
@@ -241,8 +246,11 @@ _RANGES = {
     "target_recall": (0.5, 1),
     "temperature": (0, 2),
 }
-_ADDRESSES = ("llm_base_url", "embed_base_url", "openai_base_url", "lmstudio_base_url", "ollama_base_url")
-_KEYS = ("llm_api_key", "embed_api_key", "openai_api_key")
+_ADDRESSES = (
+    *("llm_base_url", "embed_base_url", "openai_base_url", "lmstudio_base_url", "ollama_base_url"),
+    "cosmos_endpoint",
+)
+_KEYS = ("llm_api_key", "embed_api_key", "openai_api_key", "cosmos_key")
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "fusion": ("adaptive", "rrf"),

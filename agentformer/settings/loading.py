@@ -63,6 +63,7 @@ _VARIABLES: dict[str, str] = {name: PLAIN.get(name, ENV_PREFIX + name.upper()) f
 
 # The variable of a key, and the variable of the address to which this key is sent.
 _PAIRS = tuple((_VARIABLES[f"{name}_api_key"], _VARIABLES[f"{name}_base_url"]) for name in ("llm", "embed", "openai"))
+_PAIRS = (*_PAIRS, (_VARIABLES["cosmos_key"], _VARIABLES["cosmos_endpoint"]))
 
 
 def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:

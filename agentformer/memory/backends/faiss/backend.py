@@ -50,11 +50,16 @@ class FaissMemoryBackend(IndexedBackend):
     library. Raises `StoreFull` or `StoreDamaged` if the folder cannot be used."""
 
     def __init__(
-        self, folder: Path, embedder: Embedder, open_indexes: OpenIndexes, options: FaissOptions = DEFAULT_OPTIONS
+        self,
+        folder: Path,
+        embedder: Embedder,
+        open_indexes: OpenIndexes,
+        options: FaissOptions = DEFAULT_OPTIONS,
+        open_database: Callable[[Path], Database] = Database,
     ) -> None:
         self._folder = folder.absolute()  # stays valid if the process changes its working directory
         check_records(self._folder / DATABASE_FILE)
-        self._database: Database = Database(self._folder / DATABASE_FILE)
+        self._database: Database = open_database(self._folder / DATABASE_FILE)
         self._embedder = embedder
         self._options = options
         self._reranking = options.reranking
@@ -76,24 +81,7 @@ class FaissMemoryBackend(IndexedBackend):
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder, open_indexes: OpenIndexes) -> FaissMemoryBackend:
         """Open the backend in the folder `Settings.index_dir`, with the search options of the settings."""
-        reranker = named_reranker(settings)
-        options = FaissOptions(
-            fanout=settings.fanout,
-            fusion=FusionOptions(
-                settings.fusion,
-                settings.dense_weight,
-                settings.rrf_k,
-                settings.statements,
-                settings.dated,
-                settings.code_weight,
-                settings.long_weight,
-            ),
-            index=IndexOptions(target_recall=settings.target_recall),
-            window_tokens=settings.window_tokens,
-            reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
-            analyzers=choose_analyzers(settings),
-        )
-        return cls(settings.index_dir, embedder, open_indexes, options)
+        return cls(settings.index_dir, embedder, open_indexes, search_options(settings))
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
         """Embed the entries that have no vectors yet, and return the number of entries that still have none. With
@@ -155,3 +143,24 @@ class FaissMemoryBackend(IndexedBackend):
         self._secure_delete.run()
         if removed:
             self._secure_delete.truncate_wal()
+
+
+def search_options(settings: Settings) -> FaissOptions:
+    """Return the options of the search and of the indexes."""
+    reranker = named_reranker(settings)
+    return FaissOptions(
+        fanout=settings.fanout,
+        fusion=FusionOptions(
+            settings.fusion,
+            settings.dense_weight,
+            settings.rrf_k,
+            settings.statements,
+            settings.dated,
+            settings.code_weight,
+            settings.long_weight,
+        ),
+        index=IndexOptions(target_recall=settings.target_recall),
+        window_tokens=settings.window_tokens,
+        reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
+        analyzers=choose_analyzers(settings),
+    )

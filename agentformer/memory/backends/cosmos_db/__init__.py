@@ -1,0 +1,35 @@
+"""The folder of the backend `cosmos_db`: the address of its container, and functions that read the local copy of the
+container without opening the backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentformer.memory.backends import faiss
+from agentformer.types import EmbeddingSpace
+
+CACHE_FOLDER = "cosmos"  # inside `Settings.index_dir`
+
+
+@dataclass(frozen=True, slots=True)
+class CosmosAddress:
+    """The place of a container in Cosmos DB. `repr` does not show the key."""
+
+    endpoint: str
+    key: str = field(default="", repr=False)
+    database: str = "agentformer"
+    container: str = "memory"
+    discover: bool = True  # ask the account for the addresses of its regions; an emulator does not have them
+    patience: float = 30.0  # seconds for which a throttled request is repeated
+
+
+def stored_space(index_dir: Path) -> EmbeddingSpace | None:
+    """Return the embedding space of the vectors in the local copy. Return None if there is no copy yet, or if the store
+    has no vectors."""
+    return faiss.stored_space(index_dir / CACHE_FOLDER)
+
+
+def wanted_embedder(index_dir: Path) -> str:
+    """Return the embedder for which the entries of a store without vectors wait, or ""."""
+    return faiss.wanted_embedder(index_dir / CACHE_FOLDER)

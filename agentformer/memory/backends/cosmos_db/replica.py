@@ -1,0 +1,253 @@
+"""The local copy of a container: a SQLite database with all records of the container. It is a cache. A transaction is
+committed in the container before it is committed here, and a read first applies the transactions of other nodes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from agentformer.errors import StoreError
+from agentformer.memory.backends.cosmos_db.container import Container
+from agentformer.memory.backends.cosmos_db.following import Following
+from agentformer.memory.backends.cosmos_db.head import Change, Head, Heads, Writer
+from agentformer.memory.backends.cosmos_db.items import KEYS, LOCAL_META, TABLES, RowKey, gone_item, read_item
+from agentformer.records import change_feed
+from agentformer.records.database import Database
+from agentformer.records.integrity.file_guard import GuardedConnection
+from agentformer.types import Check
+
+log = logging.getLogger("agentformer")
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS replica_state (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS replica_items (id TEXT PRIMARY KEY, partition TEXT NOT NULL, change INTEGER NOT NULL)",
+)
+_SEQUENCES = ("entries", "windows")
+_FEED = "SELECT * FROM c WHERE c.seq > @since"
+
+
+def _triggers() -> Iterator[str]:
+    """Yield the statements that make a connection record the keys of all rows that it changes. They are temporary: a
+    copy of the file does not have them."""
+    # without a key: a statement with a conflict clause would apply its clause to this table
+    yield "CREATE TEMP TABLE IF NOT EXISTS dirty (type TEXT, key TEXT)"
+    insert = "INSERT INTO dirty SELECT '{kind}', json_array({values}){where};"
+    trigger = "CREATE TEMP TRIGGER IF NOT EXISTS dirty_{name} AFTER {event} ON main.{table} BEGIN {body} END"
+    for kind, table in TABLES.items():
+        for event, row in (("INSERT", "new"), ("UPDATE", "new"), ("DELETE", "old")):
+            local = ", ".join(repr(key) for key in (*LOCAL_META, *(["erasure_due"] if event == "DELETE" else [])))
+            where = f" WHERE {row}.key NOT IN ({local})" if kind == "meta" else ""
+            body = insert.format(kind=kind, values=", ".join(f"{row}.{name}" for name in KEYS[kind]), where=where)
+            yield trigger.format(name=f"{table}_{event}", event=event, table=table, body=body)
+    for table, kind in (("pending", "entry"), ("moving", "entry"), ("changes", "change")):
+        for event, row in (("INSERT", "new"), ("UPDATE", "new"), ("DELETE", "old")):
+            body = insert.format(kind=kind, values=f"{row}.entry", where="")
+            yield trigger.format(name=f"{table}_{event}", event=event, table=table, body=body)
+    moved = "".join(
+        f"INSERT INTO dirty SELECT '{kind}', json_array({', '.join(KEYS[kind])}) FROM {TABLES[kind]} "
+        "WHERE entry = new.num;"
+        for kind in ("history", "window")
+    )
+    event = "UPDATE OF namespace"
+    yield trigger.format(name="moved", event=event, table="entries", body=moved)
+
+
+class _Known(NamedTuple):
+    """The last transaction of the container that the local copy has."""
+
+    store: str = ""
+    last: int = 0
+    commit: str = ""
+
+
+class ReplicaDatabase(Database):
+    """A `Database` whose transactions are committed in a container first. Several threads, processes and nodes may
+    write; one of them writes at a time."""
+
+    def __init__(self, path: Path, container: Container, heads: Heads) -> None:
+        self._container = container
+        self._heads = heads
+        self._mutex = threading.RLock()
+        self._known = _Known()
+        self.erasures = False  # True if another node removed a scope since the last look
+        super().__init__(path)
+        with super().writing() as connection:
+            for statement in _SCHEMA:
+                connection.execute(statement)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Apply the transactions of other nodes. Raises `StoreError` if the container cannot be reached."""
+        with self._mutex:
+            head = self._heads.read()
+            if self._known != _known(head):
+                self._follow(head)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a transaction. No other node writes at the same time. At the end of the context, the
+        transaction is committed in the container, and then here. After an error, nothing has changed."""
+        with self._mutex:
+            writer = self._heads.acquire()
+            try:
+                if self._known != _known(writer.head):
+                    self._follow(writer.head)
+                try:
+                    with super().writing() as connection:
+                        yield connection
+                        self._commit(connection, writer)
+                    self._known = _known(writer.head)
+                finally:
+                    _finish(writer)
+            finally:
+                writer.release()
+
+    def write_copy(self, path: Path) -> None:
+        """Write a copy, which the backend `faiss` can open."""
+        self.refresh()
+        super().write_copy(path)
+        with closing(sqlite3.connect(path)) as connection:
+            for table in ("replica_state", "replica_items"):
+                connection.execute(f"DROP TABLE {table}")
+            connection.commit()
+
+    @property
+    def last(self) -> int:
+        """The number of the last transaction that the local copy has."""
+        return self._known.last
+
+    def compare(self) -> Check:
+        """Compare the local copy with the ids of all items of the container. Other nodes wait meanwhile."""
+        with self._mutex:
+            writer = self._heads.acquire()
+            try:
+                if self._known != _known(writer.head):
+                    self._follow(writer.head)
+                query = "SELECT c.id, c.pk FROM c WHERE c.seq > 0 AND c.type != 'gone'"
+                stored = {(item["id"], item["pk"]) for item in self._container.query(query)}
+                with super().reading() as connection:
+                    rows = connection.execute("SELECT id, partition FROM replica_items").fetchall()
+            finally:
+                writer.release()
+        local = {(row[0], row[1]) for row in rows}
+        findings = [f"the local copy has no {item_id}; delete the folder of the copy" for item_id, _ in stored - local]
+        findings += [f"the container has no {item_id}; delete the folder of the copy" for item_id, _ in local - stored]
+        asked = "the local copy and the container have the same items"
+        return Check("container", asked, len(stored | local), len(findings), findings=tuple(sorted(findings)[:10]))
+
+    def _connect(self, *, check: bool = False) -> GuardedConnection:
+        connection = super()._connect(check=check)
+        _watch(connection)
+        return connection
+
+    def _connect_first(self) -> None:
+        super()._connect_first()
+        for connection in self._idle:  # the tables of the triggers exist now
+            _watch(connection)
+
+    def _follow(self, head: Head) -> None:
+        """Apply all transactions up to `head`, or up to a later one. All are applied, or none."""
+        with super().writing() as connection:
+            known = _read_state(connection)
+            if known == _known(head):
+                self._known = known  # another process with the same folder was faster
+                return
+            lost = known.store != head.store or known.last > head.last
+            if lost or (known.last == head.last and known.commit != head.commit):
+                _clear(connection)
+                known = _Known()
+            following, since = Following(connection, known.last), known.last
+            while True:
+                following.add(self._container.query(_FEED, since=since))
+                changes = self._heads.pending_changes(head)
+                following.add(change.item for change in changes or ())
+                again = self._heads.read()
+                if changes is not None and _known(again) == _known(head):
+                    break
+                since, head = (head.last if changes is not None else since), again
+            following.finish(head.sequences)
+            connection.execute("DELETE FROM dirty")
+            _write_state(connection, _known(head))
+            self.erasures |= following.erasures
+        self._known = _known(head)
+
+    def _commit(self, connection: sqlite3.Connection, writer: Writer) -> None:
+        changes = list(_changes(connection, writer.head.last + 1))
+        connection.execute("DELETE FROM dirty")
+        if not changes:
+            return
+        query = "SELECT name, seq FROM sqlite_sequence"
+        sequences = {row[0]: row[1] for row in connection.execute(query) if row[0] in _SEQUENCES}
+        writer.commit(changes, sequences)
+        _write_state(connection, _known(writer.head))
+
+
+def _watch(connection: sqlite3.Connection) -> None:
+    """Make the connection record all changed rows, if the database has its tables already."""
+    query = "SELECT count(*) FROM sqlite_master WHERE name = 'absent_documents'"
+    if connection.execute(query).fetchone()[0]:
+        for statement in _triggers():
+            connection.execute(statement)
+
+
+def _known(head: Head) -> _Known:
+    return _Known(head.store, head.last, head.commit)
+
+
+def _finish(writer: Writer) -> None:
+    """Write the items of the committed transaction. After an error, the next writer does so: the transaction itself is
+    safe in the head, and must not be reported as failed."""
+    try:
+        writer.finish()
+    except StoreError as error:
+        log.warning("The next write to Cosmos DB finishes this one: %s", error)
+
+
+def _changes(connection: sqlite3.Connection, seq: int) -> Iterator[Change]:
+    """Yield the items of all rows that the transaction has changed."""
+    keys: dict[RowKey, None] = {}
+    changed = set()
+    for kind, text in connection.execute("SELECT DISTINCT type, key FROM dirty ORDER BY type, key").fetchall():
+        values = tuple(json.loads(text))
+        if kind == "change":
+            changed.add(values[0])
+        keys[RowKey("entry" if kind == "change" else kind, values)] = None
+    for key in keys:
+        row = connection.execute("SELECT partition, change FROM replica_items WHERE id = ?", [key.item_id]).fetchone()
+        partition, change = (row[0], row[1]) if row else (None, 0)
+        if key.type == "entry" and key.values[0] in changed:
+            change = seq
+        item = read_item(connection, key, seq, change)
+        if partition is not None and (item is None or item["pk"] != partition):
+            yield Change(gone_item(key, partition, seq, change))
+        if item is None:
+            connection.execute("DELETE FROM replica_items WHERE id = ?", [key.item_id])
+            continue
+        values = (item["id"], item["pk"], change)
+        connection.execute("INSERT OR REPLACE INTO replica_items VALUES (?, ?, ?)", values)
+        yield Change(item, fresh=item["pk"] != partition)
+
+
+def _clear(connection: sqlite3.Connection) -> None:
+    """Delete all rows of the local copy, because the container was replaced by another one or by an older one."""
+    change_feed.append(connection, [row[0] for row in connection.execute("SELECT num FROM entries").fetchall()])
+    for table in ("windows", "vectors", "entries", "spaces", "leases", "absent_documents", "replica_items"):
+        connection.execute(f"DELETE FROM {table}")
+    marks = ", ".join("?" * len(LOCAL_META))
+    connection.execute(f"DELETE FROM meta WHERE key NOT IN ({marks})", LOCAL_META)
+
+
+def _read_state(connection: sqlite3.Connection) -> _Known:
+    rows: Mapping[str, str] = dict(connection.execute("SELECT key, value FROM replica_state").fetchall())
+    return _Known(rows["store"], int(rows["last"]), rows["commit"]) if rows else _Known()
+
+
+def _write_state(connection: sqlite3.Connection, known: _Known) -> None:
+    rows = [(name, str(value)) for name, value in known._asdict().items()]
+    connection.executemany("INSERT OR REPLACE INTO replica_state VALUES (?, ?)", rows)
