@@ -7,8 +7,8 @@ import dataclasses
 from agentformer.records import fields
 from agentformer.records.scopes import effective_salience
 from agentformer.search.newest_facts import latest_first
-from agentformer.search.originals import name_originals
 from agentformer.search.relevance import EntryLanguages, relevant_hits
+from agentformer.search.statements import name_originals
 from agentformer.types import Decay, Hit, Hits, MemoryBackend, Query
 
 _COMPARED = 30  # hits that are compared with each other to find the relevant hits

@@ -13,15 +13,20 @@ This module changes the scores of messages:
 
 Entries that are not messages of a session keep their scores. The weights were chosen by leaving out one conversation at
 a time (docs/BENCHMARKS.md).
+
+`name_originals` chooses in the same way among the archived messages of a summary: it names the two originals that
+answer the query best, so a reader of exact words reads only these.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sqlite3
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -29,9 +34,10 @@ from agentformer.index.words.fields import day_of
 from agentformer.records.change_feed import adjacent
 from agentformer.records.codec import from_micros
 from agentformer.search.fusion import FusionOptions, RankedList
-from agentformer.text.analysis import QueryTerms
+from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.languages import detect_language, stem
+from agentformer.types import Hit, MemoryEntry, Original
 
 NAME = "statements"  # of the list
 _HEAD = 80  # number of hits that are read
@@ -46,6 +52,13 @@ _LEAST = 0.1  # share of its score that a message always keeps
 _FULL = 100  # code points of a message that states enough: about twenty words
 _FULL_UNSPACED = 40  # the same in a script without spaces
 _DATED_HEAD = 20  # number of messages that are searched for time expressions
+BEST = 2  # originals of a summary that are named
+_ORIGINAL_READ = 4_000  # code points of an original that are read
+_ORIGINAL_QUESTION_LOSS = 0.3  # share of its score that an original loses if it is a question
+_ORIGINAL_ANSWER_GAIN = 0.6  # share of the score of a question that the next original gains
+_LENGTH_GAIN = 0.2  # is added to the score of an original that states something
+
+Get = Callable[[Sequence[str]], Sequence[MemoryEntry]]
 
 _MARKS = "?？؟"
 _TAIL = 12  # code points at the end of a text in which a question mark is searched; emojis may follow it
@@ -177,3 +190,55 @@ def _names_time(message: Message, query: QueryTerms) -> bool:
     """Return whether a message names a day or a period, such as "last week"."""
     day = day_of(from_micros(message.occurred_at))
     return bool(find_date_ranges(message.content, day, detect_language(message.content, query.language)))
+
+
+def name_originals(hits: Sequence[Hit], query: str, get: Get) -> list[Hit]:
+    """Return the hits with the best originals of each summary, best first. The function `get` returns entries by id.
+    Originals of another user or project than the summary are not named."""
+    ids = {hit.entry.id: [link.id for link in hit.entry.derived_from] for hit in hits if hit.entry.kind == "summary"}
+    wanted = list(dict.fromkeys(original for group in ids.values() for original in group))
+    if not wanted:
+        return list(hits)
+    entries = {entry.id: entry for entry in get(wanted)}
+    terms = analyze_query(query)
+
+    def named(hit: Hit) -> Hit:
+        originals = [entries[name] for name in ids.get(hit.entry.id, ()) if name in entries]
+        best = best_originals([each for each in originals if _owner(each) == _owner(hit.entry)], terms)
+        return replace(hit, originals=tuple(map(_place, best))) if best else hit
+
+    return [named(hit) for hit in hits]
+
+
+def best_originals(originals: Sequence[MemoryEntry], query: QueryTerms) -> list[MemoryEntry]:
+    """Return the originals that answer the query best, best first. `originals` are in the order of their time. The
+    words of the query count by their rarity among the originals, and the answer to a question gains by the question."""
+    texts = [entry.content[:_ORIGINAL_READ] for entry in originals]
+    stems = [_shared_stems(entry, text, query) for entry, text in zip(originals, texts, strict=True)]
+    frequency = Counter(term for terms in stems for term in terms)
+    rarity = {term: math.log(1 + len(texts) / count) for term, count in frequency.items()}
+    shared = [sum(rarity[term] for term in terms) / (sum(rarity.values()) or 1.0) for terms in stems]
+    scores = []
+    for place, text in enumerate(texts):
+        score = shared[place] * (1 - _ORIGINAL_QUESTION_LOSS * is_question(text)) + _LENGTH_GAIN * stated(text)
+        if place and is_question(texts[place - 1]):
+            score += _ORIGINAL_ANSWER_GAIN * shared[place - 1]
+        scores.append(score)
+    order = sorted(range(len(originals)), key=lambda place: -scores[place])
+    return [originals[place] for place in order[:BEST]]
+
+
+def _shared_stems(entry: MemoryEntry, text: str, query: QueryTerms) -> set[str]:
+    """Return the terms that an original has in common with the query. The speaker belongs to the original."""
+    language = detect_language(text, query.language)
+    own = text_terms(f"{entry.speaker}\n{entry.title}\n{text}", language).stems
+    return {*query.terms((language,)).stems} & {*own}
+
+
+def _owner(entry: MemoryEntry) -> tuple[object, ...]:
+    return entry.namespace, entry.user_id, entry.project
+
+
+def _place(entry: MemoryEntry) -> Original:
+    moment = entry.occurred_at or entry.created_at
+    return Original(entry.id, entry.session_id, entry.speaker or entry.role or "", moment)
