@@ -244,11 +244,12 @@ def content_starts(connection: sqlite3.Connection, nums: Sequence[int], length: 
     return [row[0] for row in connection.execute(query, [length, *nums])]
 
 
-def content_lengths(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
-    """Return the number of code points of the content of each entry, in any order. The list has no item for a missing
-    entry."""
+def kinds_and_lengths(connection: sqlite3.Connection, nums: Sequence[int]) -> list[tuple[str, int]]:
+    """Return the kind of each entry and the number of code points of its content, in any order. The list has no item
+    for a missing entry."""
     marks = ",".join("?" * len(nums))
-    return [row[0] for row in connection.execute(f"SELECT length(content) FROM entries WHERE num IN ({marks})", nums)]
+    query = f"SELECT kind, length(content) FROM entries WHERE num IN ({marks})"
+    return [(row[0], row[1]) for row in connection.execute(query, nums)]
 
 
 def contents_after(connection: sqlite3.Connection, num: int, limit: int) -> list[tuple[int, str]]:

@@ -43,7 +43,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
 MAX_LIMIT = 10_000  # hits of one search; `list` returns more
 _SAMPLES = 3  # number of passages that are compared with the language of the query
-_SAMPLED = 5  # number of passages of each list whose length is read
+_SAMPLED = 5  # number of entries of each list whose kind and length are read
 _SAMPLE_LENGTH = 600  # code points of each
 _THREAD_WINDOWS = 5_000  # above this number of windows, a scan takes longer than starting a thread
 _SINGLE_LIST = FusionOptions("rrf")  # keeps the order of a search by vectors or words alone
@@ -279,10 +279,12 @@ class RankedSearch:
         if not words.entries:
             return (Factor("alone", 1.0),)  # only the vectors decide
         if self._fusion.kind == "adaptive":
-            factors += weight_factors(nearest.scores, words.scores[0], words.ideal)
+            best = [*words.entries[:_SAMPLED], *nearest.entries[:_SAMPLED]]
+            kinds = records.kinds_and_lengths(connection, best)
+            factors += weight_factors(nearest.scores, words.covered, messages=_most_are_messages(kinds))
             if asks_for_code(request.terms, [*by_words, *by_vectors()]):
                 factors.append(Factor("code", self._fusion.code_weight))
-            elif _median_length(connection, [*words.entries[:_SAMPLED], *nearest.entries[:_SAMPLED]]) >= LONG:
+            elif statistics.median(length for _, length in kinds or [("", 0)]) >= LONG:
                 factors.append(Factor("long", self._fusion.long_weight))
         return tuple(factors)
 
@@ -307,8 +309,8 @@ def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scop
     return entries
 
 
-def _median_length(connection: sqlite3.Connection, nums: Sequence[int]) -> float:
-    return statistics.median(records.content_lengths(connection, nums) or [0])
+def _most_are_messages(kinds: Sequence[tuple[str, int]]) -> bool:
+    return 2 * sum(kind == "message" for kind, _ in kinds) > len(kinds)
 
 
 def _pending_warning(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:

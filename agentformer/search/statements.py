@@ -40,7 +40,7 @@ from agentformer.text.languages import detect_language, stem
 from agentformer.types import Hit, MemoryEntry, Original
 
 NAME = "statements"  # of the list
-_HEAD = 80  # number of hits that are read
+_HEAD = 50  # number of hits that are read
 _READ = 1_000  # code points of a message that are read
 _QUESTION_LOSS = 0.15  # of the score of a question
 _SHORT_LOSS = 0.45  # of the score of a message that states nothing

@@ -20,8 +20,10 @@ from agentformer.types import Embedder, EmbeddingSpace, Factor
 # These values were chosen on development halves (docs/BENCHMARKS.md). Nearby values give similar results.
 _USUAL = 0.7  # weight of the vectors for an average query; the weight of the words is 1
 _USUAL_DEVIATIONS = 4.0  # usual distance of the nearest entry from the mean of the near entries, in standard deviations
-_USUAL_SHARE = 0.3  # share of the ideal BM25 score; below it, the words have found little of the query
-_LEAST, _MOST = 0.15, 2.5
+_COVERED = 0.55  # share of the query in the best match by words; below it, the words have missed much of the query
+_MISSED_POWER = 3  # of the ratio to that share
+_MISSED_POWER_MESSAGES = 1  # for messages: words find them by the words of their neighbors too, vectors do not
+_LEAST, _MOST = 0.15, 4.0
 _NEAREST = 100  # number of nearest entries
 _FEW = 10  # with so few entries, a standard deviation is not useful
 LONG = (
@@ -36,20 +38,21 @@ UNKNOWN = 2.0
 _CACHED_WORDS = 50_000  # number of words that are cached with their number of tokens
 
 
-def vectors_weight(cosines: Sequence[float], best_bm25: float, ideal_bm25: float) -> float:
+def vectors_weight(cosines: Sequence[float], covered: float, *, messages: bool = False) -> float:
     """Return the weight of the vectors, compared with the weight 1 of the words. `weight_factors` describes the
     arguments."""
-    return math.prod(factor.value for factor in weight_factors(cosines, best_bm25, ideal_bm25))
+    return math.prod(factor.value for factor in weight_factors(cosines, covered, messages=messages))
 
 
-def weight_factors(cosines: Sequence[float], best_bm25: float, ideal_bm25: float) -> tuple[Factor, ...]:
+def weight_factors(cosines: Sequence[float], covered: float, *, messages: bool = False) -> tuple[Factor, ...]:
     """Return the factors of the weight of the vectors that follow from the two result lists. `cosines` contains the
-    cosines of the nearest entries, best first. `best_bm25` is the best score of the search by words. `ideal_bm25` is
-    the score that a text with all words of the query would get (0: unknown)."""
-    share = best_bm25 / ideal_bm25 if ideal_bm25 > 0 else _USUAL_SHARE
-    missed = max(1.0, _USUAL_SHARE / share) if share > 0 else _MOST
+    cosines of the nearest entries, best first. `covered` is 0..1: how much of the query the best match by words has,
+    where rare words are more than common ones (`WordHits.covered`). `messages` is True if most of the best hits are
+    messages."""
+    power = _MISSED_POWER_MESSAGES if messages else _MISSED_POWER
+    missed = max(1.0, _COVERED / covered) ** power if covered > 0 else math.inf
     distance = math.sqrt(_deviations(cosines[:_NEAREST]) / _USUAL_DEVIATIONS)
-    weight = _USUAL * missed * distance
+    weight = _USUAL * missed * distance if distance else 0.0
     if not _LEAST <= weight <= _MOST:
         return (Factor("least", _LEAST) if weight < _LEAST else Factor("most", _MOST),)
     return Factor("usual", _USUAL), Factor("missed", missed), Factor("distance", distance)

@@ -8,18 +8,20 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words import fields as word_fields
 from agentformer.index.words import query as word_search
-from agentformer.index.words.query import Change, CommittedIndex, Memtable, without_common_terms
+from agentformer.index.words.query import Change, CommittedIndex, Memtable, View, without_common_terms
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.testing import make_entry
-from agentformer.text.analysis import query_terms
+from agentformer.text.analysis import analyze_query, query_terms
 from agentformer.types import Query, Scope
 
 ANIMALS = ("numbat", "kakapo", "quokka", "axolotl", "pangolin", "tarsier", "fossa")
@@ -76,6 +78,36 @@ def test_entries_in_memory_score_as_in_the_index() -> None:
         expected = dict(zip(nums, (score for score, _ in hits), strict=True))
         assert expected
         assert recent.scores(asked, held, stored.statistics(asked)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_share_of_a_query_that_the_best_entry_has_is_equal_on_disk_and_in_memory(tmp_path: Path) -> None:
+    schema, text = word_fields.schema(), "Which old rangers saw the numbat and the unicorn?"
+    entries = [word_fields.AnalyzedEntry.of(n, make_entry(said(n))) for n in range(60)]
+    index = tantivy.Index(schema)
+    writer = index.writer(15_000_000, 1)
+    for entry in entries:
+        writer.add_document(entry.document())
+    writer.commit()
+    writer.wait_merging_threads()
+    index.reload()
+    empty = tantivy.Index(schema)
+    views = (
+        View(CommittedIndex(index.searcher(), schema), Memtable()),
+        View(
+            CommittedIndex(empty.searcher(), schema),
+            Memtable().with_changes([Change(n, n) for n in range(60)], {entry.num: entry for entry in entries}),
+        ),
+    )
+    mask = ScopeMask(np.ones(60, dtype=np.bool_), 60)
+    shares = [view.search(analyze_query(text), Scope(), 10, mask).covered for view in views]
+    rarities = {"en~old": 1.0, "en~numbat": 2.0, "en~unicorn": 4.0}
+    numbat_seen = next(n for n in range(60) if "numbat" in said(n) and "old" in said(n))
+    assert views[0].committed.held([numbat_seen], rarities) == [3.0]
+    assert views[0].committed.held([], rarities) == views[0].committed.held([0], {}) == []
+    assert 0.2 < shares[0] < 0.8, "no entry has the unicorn, which is the rarest word"
+    whole = [view.search(analyze_query("old rangers"), Scope(), 10, mask).covered for view in views]
+    assert whole == pytest.approx([1.0, 1.0])
+    assert views[0].search(analyze_query("unicorn"), Scope(), 10, mask).covered == 0.0
 
 
 def test_a_few_changes_are_found_without_a_commit_and_are_on_disk_after_closing(tmp_path: Path) -> None:

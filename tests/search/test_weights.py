@@ -81,19 +81,20 @@ def test_token_counts_are_cached_for_one_space(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_weight_of_the_vectors_depends_on_the_nearest_entry_and_on_the_words() -> None:
     few, alike = [0.5] * 9, [0.5] * 10
-    for cosines, best, ideal, weight in [
-        (few, 3.0, 10.0, 0.7),  # so few cosines have no deviation, so the usual one is assumed
-        (alike, 3.0, 10.0, 0.15),  # the least weight, because no entry is nearer than the others
-        (few, 5.0, 0.0, 0.7),
-        (few, 1.5, 10.0, 1.4),
-        (few, 9.0, 10.0, 0.7),
-        (few, 0.0, 10.0, 1.75),
-        (few, 0.03, 10.0, 2.5),
-        ([1.0, *[0.0] * 16], 3.0, 10.0, 0.7),  # four standard deviations from the mean
-        ([1.0, *[0.0] * 99], 3.0, 10.0, 0.7 * (99**0.5 / 4) ** 0.5),
-        ([1.0, *[0.0] * 99, *[1.0] * 50], 3.0, 10.0, 0.7 * (99**0.5 / 4) ** 0.5),  # only the first 100 count
+    for cosines, covered, weight in [
+        (few, 1.0, 0.7),  # so few cosines have no deviation, so the usual one is assumed
+        (few, 0.55, 0.7),
+        (few, 0.44, 0.7 * 1.25**3),
+        (few, 0.1, 4.0),  # the greatest weight
+        (few, 0.0, 4.0),
+        (alike, 1.0, 0.15),  # the least weight, because no entry is nearer than the others
+        (alike, 0.0, 0.15),
+        ([1.0, *[0.0] * 16], 1.0, 0.7),  # four standard deviations from the mean
+        ([1.0, *[0.0] * 99], 1.0, 0.7 * (99**0.5 / 4) ** 0.5),
+        ([1.0, *[0.0] * 99, *[1.0] * 50], 1.0, 0.7 * (99**0.5 / 4) ** 0.5),  # only the first 100 count
     ]:
-        assert vectors_weight(cosines, best, ideal) == pytest.approx(weight), (best, ideal, len(cosines))
+        assert vectors_weight(cosines, covered) == pytest.approx(weight), (covered, len(cosines))
+    assert vectors_weight(few, 0.275, messages=True) == pytest.approx(1.4), "messages are found by their neighbours too"
 
 
 def test_a_model_that_declares_none_is_judged_by_its_tokens() -> None:
@@ -107,11 +108,11 @@ CODE = 'def read_rows(path):\n    """Return the rows."""\n    table = open(path)
 
 def test_the_weight_is_the_product_of_its_factors() -> None:
     few = [0.5] * 9
-    assert weight_factors(few, 1.5, 10.0) == (
-        Factor("usual", 0.7), Factor("missed", pytest.approx(2.0)), Factor("distance", 1.0)
+    assert weight_factors(few, 0.44) == (
+        Factor("usual", 0.7), Factor("missed", pytest.approx(1.25**3)), Factor("distance", 1.0)
     )  # fmt: skip
-    assert weight_factors([0.5] * 10, 3.0, 10.0) == (Factor("least", 0.15),)
-    assert weight_factors(few, 0.03, 10.0) == (Factor("most", 2.5),)
+    assert weight_factors([0.5] * 10, 1.0) == (Factor("least", 0.15),)
+    assert weight_factors(few, 0.03) == (Factor("most", 4.0),)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -43,7 +44,10 @@ _LANGUAGE_SHARE = 0.001  # in a large index, queries are stemmed in languages wi
 _COMMON = 0.3  # the share of entries that makes a term common
 _MIN_RARE = 2  # rarer terms that a query must have before common ones are left out
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
+_HEAD = 3  # first entries of a result whose share of the query is computed
 _MAX_FREQUENCIES = 50_000  # terms with a cached number of entries
+
+_NUMBER = re.compile(r"\d")
 
 # BM25 as tantivy computes it.
 _K1 = 1.2  # saturation of repeated terms
@@ -52,11 +56,12 @@ _B = 0.75  # how much a long text lowers the weight of each word
 
 class WordHits(NamedTuple):
     """The result of a search by words: entry numbers, best first, and the BM25 score of each entry. A higher score is
-    better, and scores have no upper limit."""
+    better, and scores have no upper limit. `covered` is 0..1: the largest share of the query that one of the first
+    three entries has. A rare stem of the query is a larger share than a common one. A query without stems has 1."""
 
     entries: list[int]
     scores: list[float]
-    ideal: float = 0.0  # about the score of an entry of mean length with each stem of the query once
+    covered: float = 1.0
 
 
 class Scored(NamedTuple):
@@ -260,6 +265,19 @@ class CommittedIndex:
                 return scored
             count *= 4
 
+    def held(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
+        """Return for each of these entries the sum of the `rarities` of the stems that it has, in any order."""
+        must, should = tantivy.Occur.Must, tantivy.Occur.Should
+        stems = [(self._term("stems", term, "basic"), weight) for term, weight in rarities.items()]
+        stems = [(query, weight) for query, weight in stems if weight > 0]
+        if not nums or not stems:
+            return []
+        these = tantivy.Query.boolean_query([(should, self._term("num", num, "basic")) for num in nums])
+        sums = [(should, tantivy.Query.const_score_query(query, weight)) for query, weight in stems]
+        query = tantivy.Query.boolean_query([(must, tantivy.Query.const_score_query(these, 0.0)), *sums])
+        hits = self._searcher.search(query, limit=len(nums), count=False).hits
+        return [score for score, _ in hits]
+
     def _query(self, terms: Sequence[WeightedTerm], scope: Scope, allowed: ScopeMask) -> tuple[Any, float]:
         """Return the tantivy query, and an estimate of the share of its results that the scope allows (above 0, at most
         1)."""
@@ -277,7 +295,7 @@ class CommittedIndex:
         share = min(1.0, allowed.count / max(1, narrow[0][0]))
         return tantivy.Query.boolean_query([(must, query) for query in (scoring, *inside)]), share
 
-    def _term(self, field: str, term: str, option: str) -> Any:
+    def _term(self, field: str, term: str | int, option: str) -> Any:
         return tantivy.Query.term_query(self._schema, field, term, option)
 
 
@@ -304,22 +322,38 @@ class View:
             scores = memtable.scores(terms, frequencies, committed.statistics(terms))
             scored = scored.with_others(Scored.of(list(scores), list(scores.values())).inside(allowed))
         best = np.lexsort((scored.entries, -scored.scores))[:limit]
-        ideal = ideal_score(terms, frequencies, committed.entries + len(memtable), committed.languages)
-        return WordHits(scored.entries[best].tolist(), scored.scores[best].tolist(), ideal)
+        entries = scored.entries[best].tolist()
+        rarities = stem_rarities(terms, frequencies, committed.entries + len(memtable))
+        if dates:  # the days that a query names are terms in one spelling; their other spellings are in no entry
+            rarities = {term: rarity for term, rarity in rarities.items() if not _NUMBER.search(term) or term in dates}
+        covered = self._covered(entries[:_HEAD], rarities)
+        return WordHits(entries, scored.scores[best].tolist(), covered)
+
+    def _covered(self, nums: Sequence[int], rarities: Mapping[str, float]) -> float:
+        """Return the share of the query that the best of these entries has, 0..1. `rarities` contains the weight of
+        each stem of the query. The query is taken in the language in which its stems have the smallest sum above 0."""
+        languages = {*self.committed.languages, *self.memtable.languages}
+        sums = (sum(rarities[term] for term in rarities if in_language(term, language)) for language in languages)
+        whole = min((total for total in sums if total), default=0.0)
+        if not whole:
+            return 1.0
+        shares = self.committed.held([num for num in nums if num not in self.memtable.entries], rarities)
+        for num in nums:
+            if entry := self.memtable.entries.get(num):
+                shares.append(sum(rarities[term] for term in rarities if term in entry.counts["stems"]))
+        return min(1.0, max(shares, default=0.0) / whole)
 
 
-def ideal_score(
-    terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, languages: Iterable[str]
-) -> float:
-    """Return the BM25 score of an imaginary text of mean length that contains each stem of the query once. The score is
-    computed for each of the `languages`, and the lowest score above 0 is returned."""
-    rarity = {}
+def stem_rarities(
+    terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int
+) -> dict[str, float]:
+    """Return the weight of each stem of a query in BM25. A rare stem weighs more than a common one."""
+    rarities = {}
     for name, term, weight in terms:
         if name == "stems":
             frequency = frequencies[name, term]
-            rarity[term] = weight * math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
-    sums = (sum(rarity[term] for term in rarity if in_language(term, language)) for language in languages)
-    return min((total for total in sums if total), default=0.0)
+            rarities[term] = weight * math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
+    return rarities
 
 
 def without_common_terms(
