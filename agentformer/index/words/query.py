@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -47,8 +46,6 @@ _MORE = 25  # additional entries that are requested, so that usually no entry wi
 _HEAD = 3  # first entries of a result whose share of the query is computed
 _MAX_FREQUENCIES = 50_000  # terms with a cached number of entries
 
-_NUMBER = re.compile(r"\d")
-
 # BM25 as tantivy computes it.
 _K1 = 1.2  # saturation of repeated terms
 _B = 0.75  # how much a long text lowers the weight of each word
@@ -57,7 +54,8 @@ _B = 0.75  # how much a long text lowers the weight of each word
 class WordHits(NamedTuple):
     """The result of a search by words: entry numbers, best first, and the BM25 score of each entry. A higher score is
     better, and scores have no upper limit. `covered` is 0..1: the largest share of the query that one of the first
-    three entries has. A rare stem of the query is a larger share than a common one. A query without stems has 1."""
+    three entries has. A rare stem of the query is a larger share than a common one. A query without stems, or with
+    a day, has 1."""
 
     entries: list[int]
     scores: list[float]
@@ -323,9 +321,9 @@ class View:
             scored = scored.with_others(Scored.of(list(scores), list(scores.values())).inside(allowed))
         best = np.lexsort((scored.entries, -scored.scores))[:limit]
         entries = scored.entries[best].tolist()
+        if dates:  # the words know the days that a query names, and the vectors do not
+            return WordHits(entries, scored.scores[best].tolist())
         rarities = stem_rarities(terms, frequencies, committed.entries + len(memtable))
-        if dates:  # the days that a query names are terms in one spelling; their other spellings are in no entry
-            rarities = {term: rarity for term, rarity in rarities.items() if not _NUMBER.search(term) or term in dates}
         covered = self._covered(entries[:_HEAD], rarities)
         return WordHits(entries, scored.scores[best].tolist(), covered)
 
