@@ -328,18 +328,12 @@ class View:
         return WordHits(entries, scored.scores[best].tolist(), covered)
 
     def _covered(self, nums: Sequence[int], rarities: Mapping[str, float]) -> float:
-        """Return the share of the query that the best of these entries has, 0..1. `rarities` contains the weight of
-        each stem of the query. The query is taken in the language in which its stems have the smallest sum above 0."""
-        languages = {*self.committed.languages, *self.memtable.languages}
-        sums = (sum(rarities[term] for term in rarities if in_language(term, language)) for language in languages)
-        whole = min((total for total in sums if total), default=0.0)
-        if not whole:
-            return 1.0
+        """Return the share of the query that the best of these entries has, 0..1."""
         shares = self.committed.held([num for num in nums if num not in self.memtable.entries], rarities)
         for num in nums:
             if entry := self.memtable.entries.get(num):
                 shares.append(sum(rarities[term] for term in rarities if term in entry.counts["stems"]))
-        return min(1.0, max(shares, default=0.0) / whole)
+        return covered_share(shares, rarities, {*self.committed.languages, *self.memtable.languages})
 
 
 def stem_rarities(
@@ -352,6 +346,15 @@ def stem_rarities(
             frequency = frequencies[name, term]
             rarities[term] = weight * math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
     return rarities
+
+
+def covered_share(held: Sequence[float], rarities: Mapping[str, float], languages: Iterable[str]) -> float:
+    """Return the share of a query that the best of some entries has, 0..1. `held` contains for each of the entries the
+    sum of the `rarities` of its stems. The query is taken in the one of the `languages` in which its stems have the
+    smallest sum above 0."""
+    sums = (sum(rarities[term] for term in rarities if in_language(term, language)) for language in languages)
+    whole = min((total for total in sums if total), default=0.0)
+    return min(1.0, max(held, default=0.0) / whole) if whole else 1.0
 
 
 def without_common_terms(

@@ -13,12 +13,12 @@ import json
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import BOOSTS, AnalyzedEntry, WeightedTerm, weighted_terms
-from agentformer.index.words.query import Scored, WordHits, ideal_score, without_common_terms
+from agentformer.index.words.query import Scored, WordHits, covered_share, stem_rarities, without_common_terms
 from agentformer.memory.backends.postgres.connection import Connection, native
 from agentformer.memory.backends.postgres.scopes import scope_condition
 from agentformer.records import entries as records
@@ -32,6 +32,7 @@ _K1, _B = 1.2, 0.75  # of BM25, as tantivy has them
 _LARGE = 10_000  # entries; in a larger namespace, queries are stemmed in the main languages only
 _LANGUAGE_SHARE = 0.001
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
+_HEAD = 3  # first entries of a result whose share of the query is computed
 _FIELDS = tuple(BOOSTS)
 _BATCH = 500  # entries analyzed at a time
 
@@ -39,6 +40,10 @@ _SCORES = """
     SELECT p.num, sum(q.weight * p.times / (p.times + %s * (1 - %s + %s * p.length / q.mean))) AS score
     FROM unnest(%s::bigint[], %s::float8[], %s::float8[]) AS q (term, weight, mean)
     JOIN words AS p ON p.namespace = %s AND p.term = q.term
+"""
+_HELD = """
+    SELECT sum(q.weight) FROM unnest(%s::bigint[], %s::float8[]) AS q (term, weight)
+    JOIN words AS p ON p.namespace = %s AND p.term = q.term WHERE p.num = ANY(%s::bigint[]) GROUP BY p.num
 """
 _ADD = """
     INSERT INTO words SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::integer[])
@@ -209,9 +214,23 @@ class ServerView:
                 return WordHits([], [])
             values = _query_values(present, frequencies, statistics, scope.namespace)
             scored = _best(connection, values, scope, limit, small=allowed.count <= _LARGE // 2)
-        ideal = ideal_score(terms, frequencies, statistics.entries, statistics.languages)
-        order = sorted(range(len(scored.entries)), key=lambda i: (-scored.scores[i], scored.entries[i]))[:limit]
-        return WordHits(scored.entries[order].tolist(), scored.scores[order].tolist(), ideal)
+            order = sorted(range(len(scored.entries)), key=lambda i: (-scored.scores[i], scored.entries[i]))[:limit]
+            entries = scored.entries[order].tolist()
+            hits = WordHits(entries, scored.scores[order].tolist())
+            if dates:  # see `View.search`
+                return hits
+            rarities = stem_rarities(terms, frequencies, statistics.entries)
+            held = _held(connection, entries[:_HEAD], rarities, scope.namespace)
+        return hits._replace(covered=covered_share(held, rarities, statistics.languages))
+
+
+def _held(
+    connection: sqlite3.Connection, nums: Sequence[int], rarities: Mapping[str, float], namespace: str
+) -> list[float]:
+    """Return for each of these entries the sum of the `rarities` of the stems that it has; see
+    `CommittedIndex.held`."""
+    values = [[term_hash("stems", term) for term in rarities], [*rarities.values()], namespace, [*nums]]
+    return [row[0] for row in native(connection).run(_HELD, values)]
 
 
 def _languages(statistics: _Statistics, query: QueryTerms) -> set[str]:
