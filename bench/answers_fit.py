@@ -102,7 +102,7 @@ def confidence_fitted(judged: Mapping[str, Sequence[Judged]]) -> Iterator[str]:
             weights += [1 / max(1, len(even))] * len(even)
         if inputs:
             scale = len(inputs) / sum(weights)
-            beta = logistic(np.array(inputs), np.array(right), np.array(weights) * scale, 0.5)
+            beta = logistic(np.array(inputs), np.array(right), np.array(weights) * scale, 0.02)
             yield f"{name} = ({', '.join(f'{each:.2f}' for each in beta)})"
 
 

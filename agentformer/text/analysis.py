@@ -124,7 +124,7 @@ def _terms(tokens: Iterable[Lexeme], language: str, analyzers: Analyzers = PLAIN
             if not term.isascii():
                 surface.append(_fold(term))
             if language in COMPOUNDING and word not in ignored:
-                parts += _pieces_of_stem(term)
+                parts += pieces_of_stem(term)
         for word in lexeme.inner:
             parts.append(_term(word, language))
             surface += _surface(word, spelt)
@@ -191,7 +191,7 @@ class QueryTerms:
             stems += own
             parts.update(dict.fromkeys(own))
             if language in COMPOUNDING and (query_language == language or query_language not in languages):
-                parts.update((piece, None) for term in own for piece in _pieces_of_stem(term)[::2])
+                parts.update((piece, None) for term in own for piece in pieces_of_stem(term)[::2])
             if splitters := analyzers.of(language):
                 parts.update((term, None) for lexeme in own_words for term in _inside(lexeme, language, splitters))
         written = [word for lexeme in content for word in lexeme.words + lexeme.inner]
@@ -262,7 +262,7 @@ def _term(word: str, language: str) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _pieces_of_stem(term: str) -> tuple[str, ...]:
+def pieces_of_stem(term: str) -> tuple[str, ...]:
     """Remove the diacritics of a stem, add "_" at both ends, and return all overlapping pieces of `_PART` characters.
     Return () for a stem that is too short."""
     word = _fold(term.partition("~")[2])

@@ -111,6 +111,7 @@ _ALIKE = {
     "no": re.compile(r"øy|ei|kj|gj|øk|åp|[aeiouyæøå]pn"),
     "sv": re.compile(r"[äö]"),
 }
+_FINNISH = re.compile(r"y[a-zäö]*[äö]|[äö][a-zäö]*y")  # Estonian, which has nearly the same endings, has no y
 _SPELLING_VOTE = 0.1
 _SOME, _LEAD = 0.5, 1.1  # votes that the likeliest needs, and its lead over all other languages
 
@@ -203,7 +204,9 @@ def detect_language(text: str, prior: str = "") -> str:
     if prior in votes:
         votes[prior] += _PRIOR_BONUS
     ranked = sorted(votes.items(), key=lambda item: -item[1])
-    (best, most), (_, second) = ranked[0], ranked[1]
+    (best, most), (other, second) = ranked[0], ranked[1]
+    if (best, other) == ("et", "fi") and _FINNISH.search(sample):
+        return other
     if any(most >= votes_needed and most >= second * lead for votes_needed, lead in _ENOUGH):
         return best
     return prior if prior in votes or script == "latin" else candidates[0]

@@ -343,6 +343,25 @@ def test_vectors_of_sentences_are_kept_for_the_next_question() -> None:
 
 
 @pytest.mark.parametrize(
+    ("question", "quote"),
+    [
+        ("Paljonko sauna maksaa?", "Saunavuoron hinta on 5 euroa."),
+        ("Saako koiraa pitää irti?", "Koirat on pidettävä kytkettyinä."),
+        ("Milloin pesutupa on auki?", "Pesutupa on avoinna kello 7–22."),
+    ],
+)
+def test_a_short_finnish_question_is_answered_though_its_words_are_parts_of_compounds(
+    question: str, quote: str
+) -> None:
+    rules = "Taloyhtiön säännöt. Saunavuoron hinta on 5 euroa. Pesutupa on avoinna kello 7–22. "
+    rules += "Koirat on pidettävä kytkettyinä."
+    for text in (quote, rules):
+        answer = Answerer(None, None).answer(question, [hit(text, 1)])
+        assert answer.mode == "extractive" and answer.citations[0].quote == quote
+    assert Answerer(None, None).answer("Montako venettä satamassa on?", [hit(rules, 1)]).mode == "none"
+
+
+@pytest.mark.parametrize(
     ("question", "passages", "language"),
     [
         ("Door code?", "en", "en"),  # "door" is Dutch, too

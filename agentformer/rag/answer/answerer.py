@@ -187,9 +187,9 @@ class Answerer:
         return request.ranked, request.grounds
 
     def _request(self, question: str, hits: Sequence[Hit], given: Sequence[Hit] = ()) -> _Request:
-        passages = read_passages(hits)
-        given_passages = read_passages(given) if given else passages
         terms = analyze_query(question)
+        passages = read_passages(hits, terms.language)
+        given_passages = read_passages(given, terms.language) if given else passages
         return _Request(question, terms, hits, passages, given or hits, given_passages, self.embedder, self.vectors)
 
     def _asked_again(

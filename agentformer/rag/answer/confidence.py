@@ -14,13 +14,13 @@ answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be comp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.documents import KeyedLock
-from agentformer.text.analysis import QueryTerms
+from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem
 from agentformer.types import Embedder, EmbeddingSpace
 
 # Coefficients of 1, of the share and of the cosine. Fitted by `python -m bench.abstaining --fit` to questions of even
@@ -80,6 +80,7 @@ _DIFFERENT = {
 }
 REFERENCE = 0.0206  # the packaged MiniLM's baseline; the coefficients above are of its cosines
 _MAX_BASELINE = 0.98  # with a higher baseline, the cosines of a space do not separate similar and unrelated texts
+_LEAST_OF_COMPOUND = 4  # code points of a word that is looked for in compounds
 _LONG = 60  # code points of a question's stems, some ten words: no passage need hold the same share of a longer one
 
 
@@ -200,15 +201,28 @@ def confidence_features(
 
 
 def _share(query: QueryTerms, passage: Passage) -> float:
-    """Return the share (0..1) of the question's terms that the passage contains. Parts of compound words count as
-    terms, and long terms count more, because long words are rare. A passage needs only some of the terms of a long
-    question for the share 1. A question without terms has the share 1."""
+    """Return the share (0..1) of the question's terms that the passage contains. A word that begins or ends a compound
+    of the passage is contained. Parts of compound words count as terms, and long terms count more, because long words
+    are rare. A passage needs only some of the terms of a long question for the share 1. A question without terms has
+    the share 1."""
     terms = query.terms([passage.language])
     weights = {term: _length(term) for term in (*terms.stems, *terms.parts)}
     length = sum(_length(term) for term in set(terms.stems))
     enough = sum(weights.values()) * min(1.0, _LONG / length) if length else 0.0
     held = {term for part in (passage.context_terms, *passage.sentence_terms) for term in (*part.stems, *part.parts)}
+    if passage.language in COMPOUNDING:
+        compounds = [stem for stem in terms.stems if stem not in held and _is_in_compound(stem, held)]
+        held |= {part for stem in compounds for part in (stem, *pieces_of_stem(stem))}
     return min(1.0, sum(weights[term] for term in weights.keys() & held) / enough) if enough else 1.0
+
+
+def _is_in_compound(stem: str, terms: Iterable[str]) -> bool:
+    """Return whether a stem with its language is the beginning or the end of one of the terms: "sauna" of
+    "saunavuoro"."""
+    language, _, word = stem.partition("~")
+    if len(word) < _LEAST_OF_COMPOUND:
+        return False
+    return any(term.startswith(stem) or (term.endswith(word) and term.startswith(f"{language}~")) for term in terms)
 
 
 def _length(term: str) -> int:

@@ -20,9 +20,10 @@ class Passage:
     """A hit with its language, its sentences and their terms. Each of these values is computed at its first use and
     then kept."""
 
-    def __init__(self, hit: Hit, languages: EntryLanguages) -> None:
+    def __init__(self, hit: Hit, languages: EntryLanguages, likely: str = "") -> None:
         self.hit = hit
         self._languages = languages
+        self._likely = likely
 
     @property
     def content(self) -> str:
@@ -32,7 +33,7 @@ class Passage:
     @cached_property
     def language(self) -> str:
         """The ISO 639-1 code of the language of the passage, or "" if the language is unknown."""
-        return self._languages.of(self.hit.entry)
+        return self._languages.of(self.hit.entry) or self._likely
 
     @cached_property
     def rows(self) -> dict[Span, TableRow]:
@@ -86,10 +87,14 @@ class Passage:
         return text_terms(self.hit.entry.context, self.language)
 
 
-def read_passages(hits: Iterable[Hit]) -> list[Passage]:
-    """Return a `Passage` for each hit."""
+def read_passages(hits: Iterable[Hit], likely: str = "") -> list[Passage]:
+    """Return a `Passage` for each hit. If the passages are too short to show a language, it is probably `likely`, that
+    of the question."""
     languages = EntryLanguages()
-    return [Passage(hit, languages) for hit in hits]
+    passages = [Passage(hit, languages) for hit in hits]
+    if likely and not any(passage.language for passage in passages):
+        return [Passage(passage.hit, languages, likely) for passage in passages]
+    return passages
 
 
 def _outside(span: Span, tables: Iterable[TextTable], content: str) -> Iterator[Span]:
