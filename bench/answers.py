@@ -112,7 +112,8 @@ def main() -> None:
             print(f"| {name} | {times(each.seconds)} |")
     if chosen.fit:
         print("\n".join(answers_fit.fitted({name: each.examples for name, each in measured.items()})))
-        print("\n".join(answers_fit.confidence_fitted({name: each.judged for name, each in measured.items()})))
+        weights = answers_fit.confidence_fitted({name: each.judged for name, each in measured.items()})
+        print(f"_QUOTE = ({', '.join(f'{weight:.2f}' for weight in weights)})")
 
 
 @dataclass(frozen=True)
@@ -153,13 +154,10 @@ def _ask(
     if others:
         result.outcomes.append(_outcome(asked, quoting.answer(asked.text, others), af.settings.abstain, taken_out=True))
     for hits in (answer.hits, others) if fit else ():
-        for answerer in (quoting, Answerer(None, None)):
-            ranked, grounds = answerer.judged(asked.text, hits)
-            example = answers_fit.example(asked.number, asked.right, ranked)
-            if example and grounds:
-                result.judged.append(answers_fit.Judged(asked.number, grounds, bool(example.right[0])))
-                if answerer is quoting:
-                    result.examples.append(example)
+        ranked, grounds = quoting.judged(asked.text, hits)
+        if (example := answers_fit.example(asked.number, asked.right, ranked)) and grounds:
+            result.judged.append(answers_fit.Judged(asked.number, grounds, bool(example.right[0])))
+            result.examples.append(example)
 
 
 def _document(hit: Hit) -> str:

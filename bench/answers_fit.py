@@ -90,20 +90,16 @@ def fit(examples: Mapping[str, Sequence[Example]], used: Sequence[int]) -> Float
     return weights
 
 
-def confidence_fitted(judged: Mapping[str, Sequence[Judged]]) -> Iterator[str]:
-    """Yield the coefficients of the confidence, without and with cosines, as lines of code."""
-    for name, cosine in (("_QUOTE_WORDS", False), ("_QUOTE_COSINE", True)):
-        inputs, right, weights = [], [], []
-        for each in judged.values():
-            used = [one for one in each if (one.grounds.cosine is not None) == cosine and one.grounds.is_judged]
-            even = [one for one in used if one.number % 2 == 0]
-            inputs += [one.grounds.values for one in even]
-            right += [float(one.right) for one in even]
-            weights += [1 / max(1, len(even))] * len(even)
-        if inputs:
-            scale = len(inputs) / sum(weights)
-            beta = logistic(np.array(inputs), np.array(right), np.array(weights) * scale, 0.02)
-            yield f"{name} = ({', '.join(f'{each:.2f}' for each in beta)})"
+def confidence_fitted(judged: Mapping[str, Sequence[Judged]]) -> list[float]:
+    """Return the coefficients of the confidence. Each set has the same weight."""
+    inputs, right, weights = [], [], []
+    for each in judged.values():
+        used = [one for one in each if one.grounds.is_judged and one.number % 2 == 0]
+        inputs += [one.grounds.values for one in used]
+        right += [float(one.right) for one in used]
+        weights += [1 / max(1, len(used))] * len(used)
+    scale = len(weights) / sum(weights)
+    return logistic(np.array(inputs), np.array(right), np.array(weights) * scale, 0.02).tolist()
 
 
 def logistic(x: Floats, y: Floats, weights: Floats, ridge: float = 1e-3) -> Floats:

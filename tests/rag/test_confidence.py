@@ -62,6 +62,13 @@ class Reader(HashingEmbedder):
         return super().embed_documents(texts)
 
 
+class Bilingual(Reader):
+    """Knows what one German question means."""
+
+    def embed_query(self, text: str) -> Vector:
+        return super().embed_query("Who keeps the keys in the blue cupboard?" if "Schlüssel" in text else text)
+
+
 class Squeezed(Reader):
     """All cosines are between .7 and 1."""
 
@@ -132,8 +139,8 @@ def test_words_count_for_nothing_between_two_languages() -> None:
     question = "Wer hat die Schlüssel für den blauen Schrank?"
     judged = features(question, near(0.6, *HITS))
     assert judged.foreign and judged.share < 0.2
-    assert Answerer(None, Reader()).answer(question, near(0.6, *HITS)).mode == "extractive"
-    assert Answerer(None, Reader()).answer(question, near(0.1, *HITS)).mode == "none"
+    assert Answerer(None, Bilingual("bilingual")).answer(question, near(0.6, *HITS)).mode == "extractive"
+    assert Answerer(None, Bilingual("bilingual")).answer(question, near(0.1, *HITS)).mode == "none"
     assert not features("Who keeps the keys in the blue cupboard?", HITS).foreign
 
 

@@ -30,10 +30,9 @@ from agentformer.types import Embedder, EmbeddingSpace
 _LOGIT_WORDS = (-4.41, 7.89, 0.0)
 _LOGIT_BOTH = (-6.54, 5.73, 6.39)
 _LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
-# Coefficients of `QuoteFeatures.values`, without and with a cosine. Fitted by `python -m bench.answers --fit` to
-# questions of even number, of which every tenth is asked of hits without the answer.
-_QUOTE_WORDS = (1.20, 0.18, 0.61, 0.88, -1.19, 0.0)
-_QUOTE_COSINE = (0.83, 0.14, 0.65, 0.84, -0.89, 3.71)
+# Coefficients of `QuoteFeatures.values`. Fitted by `python -m bench.answers --fit` to questions of even number; every
+# tenth of them is also asked of hits without the answer.
+_QUOTE = (-0.08, 0.53, 0.60, 1.07, -0.70, 4.61)
 _MOST_LOGIT = 2.0  # of the hits; more than this says nothing about the quote
 _HOPELESS = 0.1  # hits of a lower probability: the quote is not more probable
 _UNKNOWN = 0.1  # factor if the question names what no hit names
@@ -132,7 +131,10 @@ class QuoteFeatures(NamedTuple):
     @property
     def confidence(self) -> float:
         """The probability (0..1) that the first quote answers the question."""
-        weights = _QUOTE_WORDS if self.cosine is None else _QUOTE_COSINE
+        return self.confidence_by(_QUOTE)
+
+    def confidence_by(self, weights: Sequence[float]) -> float:
+        """Return the probability with other coefficients."""
         logit = sum(weight * value for weight, value in zip(weights, self.values, strict=True))
         probability = 1 / (1 + math.exp(-logit))
         probability = min(probability, self.hits) if self.hits < _HOPELESS else probability
