@@ -13,16 +13,9 @@ from flask import Blueprint, Flask, redirect, request
 from agentformer.access.permissions import Grant
 from agentformer.api import documents, entries, jobs, memory, openapi, server, tools, uploads
 from agentformer.api.auth import Guard
+from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
 from agentformer.api.openapi import openapi_document
-from agentformer.api.operations import (
-    MAX_BODIES,
-    MAX_WAITING_UPLOADS,
-    Operation,
-    Router,
-    Service,
-    ThreadLimit,
-    add_rules,
-)
+from agentformer.api.operations import Operation, Router, Service, add_rules
 from agentformer.api.response import handle_errors
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer

@@ -307,5 +307,5 @@ def _check_key(name: str, key: str) -> str:
     key = key.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         characters = "a space, a line break or a character outside ASCII"
-        raise InvalidInput(name, f"contains {characters}, but no valid key does; copy the key again")
+        raise InvalidInput(name, f"contains {characters}, which no valid key contains; copy the key again")
     return key

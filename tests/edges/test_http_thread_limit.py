@@ -9,7 +9,7 @@ import pytest
 
 flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.api.operations import ThreadLimit  # noqa: E402
+from agentformer.api.limits import ThreadLimit  # noqa: E402
 from agentformer.errors import Busy  # noqa: E402
 
 

@@ -43,6 +43,22 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         each.close()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Servers that several tests use, one for each set of options, for tests that leave their server as it was."""
+    running: dict[str, Running] = {}
+
+    def serve(*options: str, **more: Any) -> Running:
+        wanted = repr((options, more))
+        if wanted not in running:
+            running[wanted] = Running(tmp_path_factory.mktemp("shared"), *options, **more)
+        return running[wanted]
+
+    yield serve
+    for each in running.values():
+        each.close()
+
+
 def status_in(answers: Any) -> int:
     """Read one whole answer from a connection that has several."""
     status, length = int(answers.readline().split()[1]), 0
@@ -61,8 +77,8 @@ def chunks_of(total: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_a_body_over_the_limit_is_413_and_the_limit_is_named_however_it_is_sent(serve: Serve, chunked: bool) -> None:
-    running = serve(AGENTFORMER_MAX_FILE_BYTES="100000")
+def test_a_body_over_the_limit_is_413_and_the_limit_is_named_however_it_is_sent(shared: Serve, chunked: bool) -> None:
+    running = shared(AGENTFORMER_MAX_FILE_BYTES="100000")
     body: Any = chunks_of(4_000_000)
     status, told = running.ask(
         "POST", "/api/rag/upload", body if chunked else b"".join(body), FORM, encode_chunked=chunked
@@ -84,9 +100,9 @@ def test_a_body_over_the_limit_is_413_and_the_limit_is_named_however_it_is_sent(
     [(100_000, 10_000_000, 400), (100_000, 16 * 1024**2, 400), (30_000_000, 17_000_000, 413)],
 )
 def test_waitress_leaves_it_to_the_application_how_long_a_body_may_be(
-    serve: Serve, most: int, length: int, status: int
+    shared: Serve, most: int, length: int, status: int
 ) -> None:
-    running = serve("--server", "waitress", AGENTFORMER_MAX_FILE_BYTES=str(most))
+    running = shared("--server", "waitress", AGENTFORMER_MAX_FILE_BYTES=str(most))
     body = b'{"content": "' + b"x" * (length - 15) + b'"}'
     got, told = running.ask("POST", "/api/memory", body, {"Content-Type": "application/json"})
     assert (got, told["status"]) == (status, status)
@@ -245,8 +261,8 @@ PARTIAL = {
 
 
 @pytest.mark.parametrize("sent", PARTIAL.values(), ids=PARTIAL)
-def test_headers_that_are_not_whole_hold_no_thread(serve: Serve, sent: bytes) -> None:
-    running = serve("--threads", "2", before=STUBBORN)
+def test_headers_that_are_not_whole_hold_no_thread(shared: Serve, sent: bytes) -> None:
+    running = shared("--threads", "2", before=STUBBORN)
     partial = [running.connect() for _ in range(20)]
     for connection in partial:
         connection.sendall(sent)
@@ -260,8 +276,8 @@ def test_headers_that_are_not_whole_hold_no_thread(serve: Serve, sent: bytes) ->
         connection.close()
 
 
-def test_headers_that_are_never_whole_end_the_connection(serve: Serve) -> None:
-    running = serve("--threads", "1", before=IMPATIENT)
+def test_headers_that_are_never_whole_end_the_connection(shared: Serve) -> None:
+    running = shared("--threads", "1", before=IMPATIENT)
     for sent in PARTIAL.values():
         with running.connect() as connection:
             connection.sendall(sent)
@@ -270,8 +286,8 @@ def test_headers_that_are_never_whole_end_the_connection(serve: Serve) -> None:
             assert connection.recv(1) == b""
 
 
-def test_a_connection_is_used_for_many_requests_in_whatever_pieces_they_come(serve: Serve) -> None:
-    running = serve("--threads", "1")
+def test_a_connection_is_used_for_many_requests_in_whatever_pieces_they_come(shared: Serve) -> None:
+    running = shared("--threads", "1")
     asked = b"POST /api/rag/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     body = b'{"question": "Tea?", "namespace": "%s"}' % (b"n" * 100)
     asked += b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -287,8 +303,8 @@ def test_a_connection_is_used_for_many_requests_in_whatever_pieces_they_come(ser
 
 
 @pytest.mark.parametrize(("endless", "status"), [(b"GET /", 414), (b"GET / HTTP/1.1\r\nHost: localhost\r\n", 431)])
-def test_headers_that_do_not_end_are_refused_when_too_much_came(serve: Serve, endless: bytes, status: int) -> None:
-    running = serve("--threads", "1", before=STUBBORN)
+def test_headers_that_do_not_end_are_refused_when_too_much_came(shared: Serve, endless: bytes, status: int) -> None:
+    running = shared("--threads", "1", before=STUBBORN)
     with running.connect() as connection:
         connection.sendall(endless)
         for number in range(100 * 1024 // 40):
@@ -314,8 +330,8 @@ def test_who_is_refused_before_the_body_is_sent_holds_no_thread(serve: Serve) ->
         connection.close()
 
 
-def test_who_sends_a_byte_now_and_then_is_told_that_it_is_too_slow(serve: Serve) -> None:
-    running = serve("--threads", "1", before=IMPATIENT)
+def test_who_sends_a_byte_now_and_then_is_told_that_it_is_too_slow(shared: Serve) -> None:
+    running = shared("--threads", "1", before=IMPATIENT)
     with running.connect() as connection:
         connection.sendall(head_of("/api/rag/upload", 5000))
         stop = threading.Event()

@@ -39,7 +39,7 @@ from agentformer import errors
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import log_requests_to
-from agentformer.api.operations import server_threads
+from agentformer.api.limits import server_threads
 from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.errors import AgentFormerError

@@ -16,7 +16,7 @@ import waitress
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import log_requests_to, max_body_bytes
-from agentformer.api.operations import server_threads
+from agentformer.api.limits import server_threads
 from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.settings import Settings
 

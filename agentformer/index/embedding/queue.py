@@ -167,8 +167,8 @@ class EmbeddingQueue:
             _commit_windows(connection, space, [(nums[i], outcome.windows[i]) for i in batch])
 
     def follow_up(self, outcome: EmbeddedEntries | NotEmbedded) -> None:
-        """Embed the entries in the queue, because the embedder has just worked. Nothing happens if `outcome` is
-        `NotEmbedded`, or if another process is embedding the queue."""
+        """Embed the entries that wait in the queue, after the embedder has succeeded with others. Nothing happens
+        if `outcome` is `NotEmbedded`, or if another process is embedding the queue."""
         if isinstance(outcome, NotEmbedded):
             return
         with suppress(SpaceMismatch, StoreError):  # the entries are stored; the next call raises this error

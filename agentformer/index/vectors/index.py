@@ -146,7 +146,7 @@ class VectorIndex:
         return outliers or rows.live >= 2 * stage.trained_rows or rows.dead > max(rows.live, _SWEEP_MIN)
 
     def training_rows(self) -> TrainingRows:
-        """Return the present rows, which `train` needs as `start`."""
+        """Return the present rows, for the parameter `start` of `train`."""
         with self._lock.read():
             live = np.flatnonzero(self._rows.entries >= 0)
             return TrainingRows(self._rows, self._rows.size, live, self._rows.take(live))

@@ -160,7 +160,7 @@ def _numbers(marker: str) -> list[int]:
 
 class _CopiedMarkers:
     """The markers that a model copied from a passage, such as the references of a paper. A marker `[n]`
-    is a copy if two conditions hold: a passage other than passage n contains `[n]` beside the same words, and
+    is a copy if two conditions hold: a passage other than passage n contains `[n]` next to the same words, and
     passage n does not contain these words."""
 
     def __init__(self, text: str, passages: Sequence[Passage]) -> None:

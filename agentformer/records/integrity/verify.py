@@ -140,9 +140,9 @@ def links(connection: sqlite3.Connection) -> Findings:
 
 
 def superseded(connection: sqlite3.Connection) -> Findings:
-    """Check that the entry which superseded another entry exists and is not archived alone, and that no entries
-    supersede each other in a cycle. The keys of the findings are the ids of the entries that no search would find
-    again."""
+    """Check each entry that superseded another entry: it must exist, it must not be archived while the other entry is
+    not, and it must not belong to a cycle. The keys of the findings are the ids of the superseded entries that no
+    search would find again."""
     findings = Findings("superseded", SUPERSEDED)
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE superseded_by IS NOT NULL")

@@ -1,0 +1,103 @@
+"""Limits of concurrent requests: how many threads may handle slow requests, and how many threads a server needs."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TypeVar
+
+from flask import Response
+
+from agentformer.errors import Busy
+from agentformer.http.server_timeouts import MAX_SLOW_READERS
+from agentformer.settings import Settings
+
+Result = TypeVar("Result")
+
+MAX_WAITING = 32  # slow requests that wait for a thread; each of them blocks a thread of the server
+MAX_WAITING_UPLOADS = 16  # each of them blocks a thread of the server too
+MAX_BODIES = 24  # requests whose bodies are still arriving when a thread begins to read them
+_RETRY_AFTER = 2  # seconds
+
+
+def server_threads(settings: Settings) -> int:
+    """Return the number of threads that a server needs, so that a request that is not limited finds a free thread, even
+    if every limit is reached and as many requests as possible wait."""
+    limited = max(1, settings.threads - 1) + settings.max_uploads + MAX_BODIES + MAX_SLOW_READERS
+    return limited + MAX_WAITING + MAX_WAITING_UPLOADS + 1
+
+
+class ThreadLimit:
+    """A limit on the number of threads that handle requests of one sort, such as slow requests, which wait for a model,
+    upload files or follow a job.
+
+    A request over the limit waits until another request of the sort ends, for at most `wait_seconds`, in the order in
+    which the requests came. A waiting request blocks a thread too, so at most `max_waiting` requests wait. The server
+    has more threads than all limits and waiting requests together (`server_threads`), so that other requests always
+    find a free thread. `limit` and `reason` are the name of the limit and the reason in the error. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        *,
+        wait_seconds: float,
+        max_waiting: int = MAX_WAITING,
+        limit: str = "threads",
+        reason: str = "all worker threads are in use",
+    ) -> None:
+        self._threads = max(1, threads)
+        self._wait_seconds = wait_seconds
+        self._max_waiting = max_waiting
+        self._limit = limit
+        self._reason = reason
+        self._used = 0
+        self._waiting: deque[object] = deque()
+        self._changed = threading.Condition()
+
+    def held(self) -> ExitStack:
+        """Reserve a thread, and return an `ExitStack` whose `close` releases the thread. A second call of `close` does
+        nothing, because a server may close a response twice. Raises `Busy` if no thread becomes free in time, or if
+        too many requests wait already."""
+        with self._changed:
+            if self._used >= self._threads or self._waiting:
+                self._wait()
+            self._used += 1
+        held = ExitStack()
+        held.callback(self._release)
+        return held
+
+    def run(self, view: Callable[[], Result]) -> Result:
+        """Reserve a thread, call `view` and return its response. A streamed response keeps its thread until the
+        response is closed. Raises `Busy` if no thread becomes free in time."""
+        with self.held() as held:
+            response = view()
+            if isinstance(response, Response) and response.is_streamed:
+                response.call_on_close(held.pop_all().close)
+            return response
+
+    def _wait(self) -> None:
+        """Wait until a thread is free and all requests that came before have got a thread. Raises `Busy`."""
+        ticket = object()
+        if len(self._waiting) >= self._max_waiting:
+            raise self._busy()
+        self._waiting.append(ticket)
+        try:
+            if not self._changed.wait_for(
+                lambda: self._waiting[0] is ticket and self._used < self._threads, self._wait_seconds
+            ):
+                raise self._busy()
+        finally:
+            self._waiting.remove(ticket)
+            self._changed.notify_all()
+
+    def _busy(self) -> Busy:
+        message = f"Server busy: {self._reason}. Retry after {_RETRY_AFTER} s."
+        return Busy(self._limit, message, _RETRY_AFTER)
+
+    def _release(self) -> None:
+        with self._changed:
+            self._used -= 1
+            self._changed.notify_all()
