@@ -253,3 +253,9 @@ def test_a_pronoun_brings_the_whole_sentence_of_the_page_before() -> None:
     assert first.quote == (
         "Two red lights on the tower mean that the ferry may go first. They are lit by the harbour office."
     )
+
+
+def test_a_title_above_a_paragraph_is_not_quoted() -> None:
+    text = "The keys are here.\n\nKeys of the office\n\nThe caretaker lends the keys of the office to members.\n\nKeys"
+    quotes = {sentence.quote for sentence in ranked("Who lends the keys of the office?", hit(text, 1))}
+    assert quotes == {"The caretaker lends the keys of the office to members.", "The keys are here.", "Keys"}

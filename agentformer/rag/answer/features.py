@@ -27,6 +27,7 @@ from agentformer.types import Span
 _MARKUP = " \t#*_>-=|"
 _NUMBERED = frozenset("§0123456789")
 _HEADING = re.compile(r"(?:§\s?\d|\d{1,3}(?:\.\d{1,3})*\.?\s+[^\W\d_])[^\n.!?:;。]{0,60}")  # "4.2 Guest berths"
+_TITLE = re.compile(r"[^\W\d_][^\d\n.!?:;,。]{2,58}[^\W\d_]")  # "Available Information"
 _CAPTION = re.compile(
     r"(?:fig(?:ur[ea]?)?|kuva|taulukko|tab(?:le|ell[e]?|la)?|abb(?:ildung)?|tableau|図|表)\.?\s?\d{1,3}(?:\.\d{1,3})?\s?[:.]",
     re.IGNORECASE,
@@ -141,9 +142,23 @@ def _is_heading(sentence: Sentence) -> bool:
         return True
     if _CAPTION.match(text):
         return True
+    if _is_title(sentence, text):
+        return True
     if text[0] not in _NUMBERED or not text[-1].isalpha() or not _is_line(sentence):
         return False
     return all(_HEADING.fullmatch(line.strip(_MARKUP)) for line in text.splitlines())
+
+
+def _is_title(sentence: Sentence, text: str) -> bool:
+    """Return whether a sentence is a title: a short paragraph without digits and without a mark at its end, and a
+    paragraph that ends with a mark follows."""
+    content, span = sentence.passage.content, sentence.span
+    if not _TITLE.fullmatch(text) or (span.start and content[: span.start].rstrip(" \t\r")[-2:] != "\n\n"):
+        return False
+    behind = content[span.end :]
+    paragraph = behind.strip().partition("\n\n")[0]
+    alone = behind.lstrip(" \t\r").startswith("\n\n")
+    return alone and len(paragraph) > 2 * len(text) and paragraph[-1] in ".!?"
 
 
 def _is_line(sentence: Sentence) -> bool:
