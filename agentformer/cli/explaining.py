@@ -22,7 +22,7 @@ _FACTORS = {
     "setting": "the setting dense_weight",
     "language": "the embedder's knowledge of the language",
     "usual": "the usual weight",
-    "missed": "words that no hit has",
+    "missed": "words of the query that the best hits lack",
     "distance": "how far the nearest hit stands out",
     "least": "the least weight: no hit stands out",
     "most": "the greatest weight: words find little",
