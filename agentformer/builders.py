@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentformer.embedders import GuardedEmbedder, token_counter, token_spans
@@ -18,7 +20,7 @@ from agentformer.http.guarded import Usage
 from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
-from agentformer.registry import known, lookup, names, ours
+from agentformer.registry import SERVERS, known, lookup, names, ours
 from agentformer.settings import Settings
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
 
@@ -63,7 +65,7 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     exists = any(of_backends("present", settings))
     built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
     for name in ours("present") if exists else names("present"):  # so that an existing store is not treated as empty
-        if name not in built and lookup("present", name)(settings.index_dir):
+        if name not in built and name not in SERVERS and lookup("present", name)(settings.index_dir):
             log.warning(
                 "%s also holds a store of the backend %s, which is not used, because the settings do not name it",
                 settings.index_dir,
@@ -253,8 +255,22 @@ def _backend_names(settings: Settings) -> list[str]:
 
 def of_backends(group: str, settings: Settings) -> Iterator[Any]:
     """Yield one result for each configured backend: the result of the function that the registry has in `group` for
-    this backend. The function is called with the index folder. Backends without such a function are skipped."""
-    return (lookup(group, name)(settings.index_dir) for name in _backend_names(settings) if known(group, name))
+    this backend. The function is called with the index folder, or with the settings if the store is on a server.
+    Backends without such a function are skipped."""
+    used = (name for name in _backend_names(settings) if known(group, name))
+    return (lookup(group, name)(settings if name in SERVERS else settings.index_dir) for name in used)
+
+
+def in_folder(settings: Settings, index_dir: Path) -> Settings:
+    """Return the settings of a copy of the store in a folder. A store on a server is copied to the backend `faiss`."""
+    routes = tuple(replace(route, target=_local(route.target)) for route in settings.routes)
+    hierarchical = settings.hierarchical_backend and _local(settings.hierarchical_backend)
+    backend = _local(settings.backend)
+    return replace(settings, index_dir=index_dir, backend=backend, hierarchical_backend=hierarchical, routes=routes)
+
+
+def _local(name: str) -> str:
+    return "faiss" if name in SERVERS else name
 
 
 def any_without(group: str, settings: Settings) -> bool:

@@ -25,6 +25,7 @@ from agentformer.builders import (
     build_model,
     build_rag,
     check_space,
+    in_folder,
     model_spec,
     named_embedder,
     of_backends,
@@ -34,8 +35,9 @@ from agentformer.http.guarded import Usage
 from agentformer.memory.background import EmbedRetry
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
+from agentformer.registry import SERVERS, load
 from agentformer.settings import Settings, load_settings
-from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Reembedding
+from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Reembedding, new_id
 
 if TYPE_CHECKING:
     from agentformer.archive.backup import BackedUp
@@ -221,7 +223,7 @@ class AgentFormer:
         from agentformer.archive.backup import Origin, back_up
 
         def open_copy(index_dir: Path) -> MemoryBackend:
-            return build_backend(dataclasses.replace(self.settings, index_dir=index_dir), self.embedder)
+            return build_backend(in_folder(self.settings, index_dir), self.embedder)
 
         self._usage.flush()
         return back_up(Path(folder), Origin(self.backend, self.originals, self.settings.index_dir, open_copy))
@@ -327,7 +329,12 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
     embedder = embedder or build_embedder(settings)
     with tempfile.TemporaryDirectory(prefix="agentformer-eval-") as temporary, ExitStack() as closing:
         index_dir = folder or Path(temporary) / "index"
-        settings = dataclasses.replace(settings, index_dir=index_dir, clean_every=0, cleanup_interval=0.0)
+        schema = f"trial_{new_id().replace('-', '')}"  # of a memory on a server
+        settings = dataclasses.replace(
+            settings, index_dir=index_dir, clean_every=0, cleanup_interval=0.0, postgres_schema=schema
+        )
+        if settings.backend in SERVERS:
+            closing.callback(lambda: load("agentformer.memory.backends.postgres:remove_store")(settings))
         backend = build_backend(settings, embedder)
         closing.callback(backend.close)
         cleaner = build_cleaner(settings, backend, embedder, lambda: None)

@@ -25,6 +25,8 @@ from agentformer.errors import InvalidInput
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+# Backends whose store is not in the index folder. Their functions take the settings instead of the folder.
+SERVERS = frozenset({"postgres"})
 PARTS: dict[str, dict[str, str]] = {
     "embedders": {
         "sbert": "agentformer.embedders.sbert:SbertEmbedder.from_settings",
@@ -38,18 +40,22 @@ PARTS: dict[str, dict[str, str]] = {
         "cosmos_db": "agentformer.builders:cosmos_backend",
         "faiss": "agentformer.builders:faiss_backend",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
+        "postgres": "agentformer.memory.backends.postgres.backend:PostgresMemoryBackend.from_settings",
     },
     "stored_spaces": {
         "cosmos_db": "agentformer.memory.backends.cosmos_db:stored_space",
         "faiss": "agentformer.memory.backends.faiss:stored_space",
+        "postgres": "agentformer.memory.backends.postgres:stored_space",
     },
     "wanted_embedders": {
         "cosmos_db": "agentformer.memory.backends.cosmos_db:wanted_embedder",
         "faiss": "agentformer.memory.backends.faiss:wanted_embedder",
+        "postgres": "agentformer.memory.backends.postgres:wanted_embedder",
     },
     "present": {
         "faiss": "agentformer.memory.backends.faiss:present",
         "local_json": "agentformer.memory.backends:has_local_json",
+        "postgres": "agentformer.memory.backends.postgres:present",
     },
     "salvagers": {"faiss": "agentformer.memory.backends.faiss.indexes:salvage_folder"},
     "servers": {

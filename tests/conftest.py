@@ -43,6 +43,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+BACKEND = os.environ.get("AGENTFORMER_BACKEND", "")
 for name in [name for name in os.environ if name.startswith(("AGENTFORMER_", *PROVIDERS)) and name not in KEPT]:
     del os.environ[name]  # a developer's own settings must not decide a test
 # Exports of models are found by their content, so that the next run, and each process of this one, need not make them.
@@ -60,6 +61,7 @@ import agentformer.settings.loading  # noqa: E402
 from agentformer.embedders.sbert import SbertEmbedder  # noqa: E402
 from agentformer.settings import Settings  # noqa: E402
 from agentformer.types import Embedder  # noqa: E402
+from tests.backends.postgres_server import postgres_url  # noqa: E402, F401
 from tests.faults.long_form import LONG  # noqa: E402
 
 agentformer.settings.loading.ENV_FILE = os.devnull  # nor must the `.env` of the folder that the tests run in
@@ -125,6 +127,19 @@ def _unit_tests_start_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if _started and request.config.getoption("-m") == "unit":
         pytest.fail(f"{', '.join(sorted(set(_started)))} in a unit test; mark it pytest.mark.process", pytrace=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _backend_of_all_tests(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With `AGENTFORMER_BACKEND=postgres`, let every test that names no backend store its entries in PostgreSQL. Each
+    index folder gets a schema of its own."""
+    if BACKEND == "postgres":
+        os.environ["AGENTFORMER_POSTGRES_URL"] = request.getfixturevalue("postgres_url")
+        os.environ["AGENTFORMER_BACKEND"], os.environ["AGENTFORMER_POSTGRES_SCHEMA"] = BACKEND, "t{folder}"
+    yield
+    for name in ("URL", "SCHEMA"):
+        os.environ.pop(f"AGENTFORMER_POSTGRES_{name}", None)
+    os.environ.pop("AGENTFORMER_BACKEND", None)
 
 
 @pytest.fixture(scope="session")

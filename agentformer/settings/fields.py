@@ -20,6 +20,7 @@ from agentformer.types import TIERS
 GOT = ", got "  # separates a message from the value
 _QUOTED = 20  # longest value that a message quotes; a key in the wrong setting is longer
 _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()/-]*)?")  # names of buckets and safe keys
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,45}")
 _LANGUAGES = re.compile(r"\*|[a-z]{2,3}( [a-z]{2,3})*")
 
 
@@ -75,7 +76,7 @@ class Settings:
 
     # The backend `postgres`. Its address may contain a password, so that it is never shown.
     postgres_url: str = field(default="", repr=False)  # postgresql://user:password@host:5432/database
-    postgres_schema: str = "agentformer"  # the schema that contains the tables of this memory
+    postgres_schema: str = "agentformer"  # the schema of the tables; {folder} stands for a hash of the index folder
 
     # Embedding: `provider:model`, or `auto`: the multilingual model if it is available, or the packaged model.
     embedder: str = "auto"
@@ -182,6 +183,8 @@ class Settings:
         self._normalize(check_url, *(name for name in _ADDRESSES if getattr(self, name)))
         self._normalize(_check_key, *_KEYS)
         self._normalize(_check_languages, "embed_languages")
+        if not _SCHEMA.fullmatch(self.postgres_schema.replace("{folder}", "x")):
+            raise invalid("postgres_schema", "must be lower-case letters, digits and _", self.postgres_schema)
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise invalid(name, f"must be one of {', '.join(choices)}", getattr(self, name))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.types import Embedder, MemoryBackend
 
 _urls: list[str] = []
@@ -28,6 +27,8 @@ def open_store(folder: Path, embedder: Embedder) -> MemoryBackend:
         from agentformer.memory.backends.faiss.indexes import Indexes
 
         return FaissMemoryBackend(folder, embedder, Indexes)
+    from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
+
     return PostgresMemoryBackend(_urls[-1], embedder, PostgresOptions(schema=schema_of(folder)))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentformer.testing import BackendConformance
 from agentformer.types import Embedder, MemoryBackend
-from tests.backends.postgres_server import open_store, postgres_url  # noqa: F401
+from tests.backends.postgres_server import open_store
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("postgres_url")]
 

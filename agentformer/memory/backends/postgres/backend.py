@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.memory.backends.indexed import IndexedBackend
-from agentformer.memory.backends.postgres.connection import PostgresDatabase
+from agentformer.memory.backends.postgres.connection import PostgresDatabase, schema_of
 from agentformer.memory.backends.postgres.copying import copy_to_sqlite
 from agentformer.memory.backends.postgres.indexes import ServerIndexes
 from agentformer.records import change_feed, spaces
@@ -62,7 +62,7 @@ class PostgresMemoryBackend(IndexedBackend):
         """Open the database of `Settings.postgres_url`, with the search options of the settings."""
         reranker = named_reranker(settings)
         options = PostgresOptions(
-            schema=settings.postgres_schema,
+            schema=schema_of(settings),
             fanout=settings.fanout,
             fusion=FusionOptions(
                 settings.fusion,

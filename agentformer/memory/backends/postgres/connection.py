@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from filelock import Timeout
 
-from agentformer.errors import MissingExtra, StoreDamaged, StoreError, StoreFull
+from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.postgres import dialect, schema
 from agentformer.records import change_feed
 from agentformer.records.database import RecordsSnapshot
+from agentformer.settings import Settings
 
 if TYPE_CHECKING:
     import psycopg
@@ -31,6 +32,7 @@ _IN_DOUBT = (
     "the server was lost during a commit, and whether the change is stored is not known; "
     "repeat the call with the same ids: an entry that is stored already raises a conflict"
 )
+_ADDRESS = "must be the address of a PostgreSQL database, such as postgresql://user:password@host:5432/name"
 _VECTORS = "INSERT OR IGNORE INTO vectors "
 _Hook = Callable[[sqlite3.Connection, int], object]
 
@@ -260,25 +262,50 @@ class PostgresDatabase:
         raw.close()
 
     def _connect(self, *, extended: bool = True) -> psycopg.Connection[Any]:
-        import psycopg
         from pgvector.psycopg import register_vector
 
-        try:
-            raw: psycopg.Connection[Any] = psycopg.connect(
-                self._url, autocommit=True, row_factory=_row_factory, connect_timeout=_CONNECT_SECONDS
-            )
-        except psycopg.ProgrammingError:
-            raise StoreError(
-                "the address of the PostgreSQL server is not valid; it has the form postgresql://user@host:5432/name"
-            ) from None
-        except psycopg.Error as error:
-            raise store_error(error) from None
+        raw = open_connection(self._url)
         _register_text(raw)
         with translated_errors():
             raw.execute(f'SET search_path = "{self._schema}", public'.encode())
             if extended:
                 register_vector(raw)
         return raw
+
+
+def schema_of(settings: Settings) -> str:
+    """Return the name of the schema that holds the store of the settings: `{folder}` in it stands for the index
+    folder."""
+    folder = hashlib.sha256(str(settings.index_dir.absolute()).encode()).hexdigest()[:16]
+    return settings.postgres_schema.replace("{folder}", folder)
+
+
+def has_store(url: str, schema_name: str) -> bool:
+    """Return whether a schema of a database holds a store."""
+    with open_connection(url) as raw, translated_errors():
+        row = raw.execute("SELECT to_regclass(%s)", [f'"{schema_name}".schema_version']).fetchone()
+        return bool(row and row[0])
+
+
+def drop_schema(url: str, schema_name: str) -> None:
+    """Delete a schema with all its tables."""
+    with open_connection(url) as raw, translated_errors():
+        raw.execute(f'DROP SCHEMA IF EXISTS "{schema_name}" CASCADE'.encode())
+
+
+def open_connection(url: str) -> psycopg.Connection[Any]:
+    """Return a new connection without a transaction. Raises `InvalidInput` for an invalid address, `MissingExtra`, and
+    `StoreError` if the server cannot be used. No message contains the address."""
+    module = import_psycopg()
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise InvalidInput("postgres_url", _ADDRESS)
+    try:
+        raw = module.connect(url, autocommit=True, row_factory=_row_factory, connect_timeout=_CONNECT_SECONDS)
+    except module.ProgrammingError:
+        raise InvalidInput("postgres_url", _ADDRESS) from None
+    except module.Error as error:
+        raise store_error(error) from None
+    return cast("psycopg.Connection[Any]", raw)
 
 
 def as_connection(raw: psycopg.Connection[Any]) -> sqlite3.Connection:
@@ -321,7 +348,7 @@ def store_error(error: Any) -> StoreError:
         )
     if state.startswith("53") and state != "53300":
         return StoreFull(f"the PostgreSQL server has no room: {text}; free disk space or memory on the server")
-    if state == "53300" or "too many clients" in text or "remaining connection slots" in text:
+    if state == "53300" or "too many" in text or "remaining connection slots" in text:
         return StoreError(
             f"the PostgreSQL server has no free connection: {text}; raise max_connections or use a pooler"
         )

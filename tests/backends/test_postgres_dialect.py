@@ -1,0 +1,92 @@
+"""The statements of the records are translated to PostgreSQL without a change of their meaning."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
+from agentformer.memory.backends.postgres import connection, dialect, schema
+from agentformer.memory.backends.postgres.words import stored_length, term_hash
+from agentformer.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("sqlite", "postgres"),
+    [
+        ("SELECT 1 FROM a WHERE b = ? AND c LIKE '%?' ", "SELECT 1 FROM a WHERE b = %s AND c LIKE '%%?' "),
+        ("+kind NOT IN (?,?) ORDER BY +id", "kind NOT IN (%s,%s) ORDER BY id"),
+        ("a + 1 WHERE user_id IS :user_id OR b IS NULL", "a + 1 WHERE user_id IS NOT DISTINCT FROM %s OR b IS NULL"),
+        ("INSERT OR IGNORE INTO t VALUES (?)", "INSERT INTO t VALUES (%s) ON CONFLICT DO NOTHING"),
+        (
+            "INSERT OR REPLACE INTO points VALUES (?, ?)",
+            "INSERT INTO points VALUES (%s, %s) ON CONFLICT (seq) DO UPDATE SET token = excluded.token",
+        ),
+    ],
+)  # fmt: skip
+def test_a_statement_is_translated(sqlite: str, postgres: str) -> None:
+    assert dialect.translate(sqlite).text == postgres
+
+
+def test_parameters_follow_the_order_of_the_translated_statement() -> None:
+    statement = dialect.translate("SELECT ?2 FROM entries WHERE num IN (SELECT value FROM json_each(?1)) AND ok = ?2")
+    assert statement.text == "SELECT %s FROM entries WHERE num = ANY(%s) AND ok = %s"
+    assert statement.bind([json.dumps([3, 4]), True]) == [1, [3, 4], 1]
+
+
+@pytest.mark.parametrize("text", ["", "plain", "a\0b", "\uf8f00", "\uf8f0\0\uf8f01\0\0", "ä\uf8f0"])
+def test_a_text_with_nul_is_stored_without_loss(text: str) -> None:
+    stored = dialect.escape(text)
+    assert "\0" not in stored and dialect.unescape(stored) == text
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "kind", "advice"),
+    [
+        ("25006", "cannot execute INSERT in a read-only transaction", StoreFull, "primary"),
+        ("53100", "could not extend file", StoreFull, "free disk space"),
+        ("53300", "too many connections", StoreError, "max_connections"),
+        ("28P01", "password authentication failed for user", StoreError, "AGENTFORMER_POSTGRES_URL"),
+        ("57P01", "terminating connection", StoreError, "try again"),
+        (None, "connection refused", StoreError, "try again"),
+        ("XX001", "invalid page in block", StoreDamaged, "backup"),
+        ("42P01", "relation does not exist", StoreError, "refused a statement"),
+    ],
+)
+def test_an_error_of_the_server_says_what_to_do(
+    state: str | None, text: str, kind: type[StoreError], advice: str
+) -> None:
+    class ServerError(Exception):
+        sqlstate = state
+
+    error = connection.store_error(ServerError(text))
+    assert type(error) is kind and advice in str(error) and text in str(error)
+
+
+def test_an_older_pgvector_is_refused() -> None:
+    def server(version: str) -> Any:
+        return SimpleNamespace(execute=lambda _: SimpleNamespace(fetchone=lambda: (version,)))
+
+    schema._check_pgvector(server("0.8.5"))
+    with pytest.raises(StoreError, match=r"has pgvector 0\.7\.4.* needs 0\.8"):
+        schema._check_pgvector(server("0.7.4"))
+
+
+def test_lengths_are_rounded_as_tantivy_rounds_them() -> None:
+    assert [stored_length(n) for n in (0, 39, 40, 41, 42, 100, 1000)] == [0, 39, 40, 40, 42, 96, 984]
+    assert term_hash("stems", "en~cat") != term_hash("parts", "en~cat")
+
+
+def test_the_address_is_checked_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(backend="postgres", postgres_url="postgresql://me:geheim@db:5432/x")
+    assert "geheim" not in repr(settings)
+    with pytest.raises(InvalidInput, match="postgres_url"):
+        connection.open_connection("db.example.org geheim")
+    with pytest.raises(InvalidInput, match="postgres_schema"):
+        Settings(postgres_schema='x"; DROP')
+    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"agentformer\[postgres\]"):
+        connection.open_connection("postgresql://db/x")
