@@ -40,7 +40,7 @@ class Copied:
 
     @property
     def equal(self) -> bool:
-        """Whether the last pass found the target equal to the source."""
+        """True if the last pass found the target equal to the source."""
         return bool(self.source) and self.source == self.target
 
 
@@ -105,6 +105,7 @@ class _Groups:
         self._above: dict[str, str] = {}
 
     def add(self, entry: MemoryEntry) -> None:
+        """Join the group of the entry with the groups of the entries that it refers to."""
         links = [entry.parent_id, entry.archived_by, entry.superseded_by]
         links += [entry.source.document_id] if entry.source else []
         links += [link.id for link in entry.derived_from]

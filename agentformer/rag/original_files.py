@@ -55,6 +55,7 @@ class LocalFiles:
         return self._folder / file_name(digest)
 
     def put(self, digest: str, data: bytes) -> None:
+        """Store a file under its SHA-256, unless an undamaged file is there. Raises `StoreError`."""
         path = self.path(digest)
         if self.holds(digest, data):
             return
@@ -65,6 +66,7 @@ class LocalFiles:
             raise unwritable(self._folder, error) from error
 
     def holds(self, digest: str, data: bytes) -> bool:
+        """Return whether the file is stored and undamaged."""
         path = self.path(digest)
         try:
             return path.stat().st_size == len(data) and read_file(path) == data
@@ -72,6 +74,7 @@ class LocalFiles:
             return False
 
     def open(self, digest: str) -> BinaryIO:
+        """Open a file for reading. Raises `NotFound` if the file is missing."""
         try:
             return open_regular_file(self.path(digest))
         except FileNotFoundError:
@@ -81,6 +84,7 @@ class LocalFiles:
             raise StoreError(f"cannot read the original file {digest[:12]} in {self.place}: {reason}") from None
 
     def delete(self, digests: Collection[str]) -> None:
+        """Delete files and what interrupted writes left of them. Missing files are ignored."""
         paths = [self.path(digest) for digest in digests]
         for path in paths:
             for file in (path, *path.parent.glob(f".{path.name}.*")):
@@ -94,6 +98,7 @@ class LocalFiles:
         return {str(file): digest_in(file.as_posix()) for file in files if not file.parts[0].startswith(".")}
 
     def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes, or None if the file does not exist."""
         try:
             return (self._folder / name).lstat().st_size
         except OSError:

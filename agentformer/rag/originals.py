@@ -134,6 +134,7 @@ class _Uploads:
         return {path.name for path in self._folder.glob(f"{_UPLOAD}*")}
 
     def is_running(self, name: str) -> bool:
+        """Return whether the process of the upload still holds its lock."""
         from filelock import Timeout
 
         upload = _Upload(self._folder, name)
@@ -173,6 +174,7 @@ class _Upload:
         self._lock: FileLock = FileLock(str(folder / name))
 
     def acquire(self, seconds: float = _LOCK_SECONDS) -> None:
+        """Wait for the lock of the upload and hold it. Raises `StoreError` if the folder cannot be written."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=seconds, poll_interval=_POLL_SECONDS)

@@ -40,6 +40,7 @@ class S3Files:
         self._lock = threading.Lock()
 
     def put(self, digest: str, data: bytes) -> None:
+        """Store a file under its SHA-256, unless an undamaged file is there. Raises `StoreError`."""
         if self.holds(digest, data):
             return
         with self._errors("written"):
@@ -47,6 +48,7 @@ class S3Files:
             self._client.put_object(**self._at(digest), Body=data, ChecksumSHA256=checksum)
 
     def holds(self, digest: str, data: bytes) -> bool:
+        """Return whether the file is stored and undamaged."""
         with self._errors("read"):
             try:
                 head = self._client.head_object(**self._at(digest), ChecksumMode="ENABLED")
@@ -62,6 +64,7 @@ class S3Files:
             return file.read() == data
 
     def open(self, digest: str) -> BinaryIO:
+        """Return the content of a file. Raises `NotFound` if the file is missing."""
         with self._errors("read"):
             try:
                 return BytesIO(self._client.get_object(**self._at(digest))["Body"].read())
@@ -71,6 +74,7 @@ class S3Files:
                 raise
 
     def delete(self, digests: Collection[str]) -> None:
+        """Delete files. Missing files are ignored. Raises `StoreError` if the server refuses to delete a file."""
         keys = [{"Key": self._at(digest)["Key"]} for digest in digests]
         with self._errors("deleted"):
             for start in range(0, len(keys), _DELETED_AT_ONCE):
@@ -81,12 +85,14 @@ class S3Files:
                     raise StoreError(f"{len(refused)} original files in {self.place} cannot be deleted ({code})")
 
     def names(self) -> dict[str, str]:
+        """Return the digest of each stored file by the file's name, and "" for a file that is no original file."""
         with self._errors("read"):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
             keys = [item["Key"].removeprefix(self._prefix) for page in pages for item in page.get("Contents", [])]
         return {key: digest_in(key) for key in keys}
 
     def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes, or None if the file does not exist."""
         with self._errors("read"):
             try:
                 return int(self._client.head_object(Bucket=self._bucket, Key=self._prefix + name)["ContentLength"])

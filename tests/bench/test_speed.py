@@ -48,6 +48,7 @@ def test_a_thread_that_fails_is_told_and_not_counted_as_fast() -> None:
     assert timing.crowd(ask, ["a", "c"], threads=2)["per_second"] > 0
 
 
+@pytest.mark.slow
 def test_no_two_entries_are_made_of_the_same_sentences_and_all_are_made_again_alike() -> None:
     texts = [known().text(number) for number in range(61 * 60)]
     assert len(set(texts)) == len(texts)

@@ -152,6 +152,7 @@ def test_what_is_not_proven_is_not_written(same: str, work: str, run: Invoke, tm
         assert "keep your settings" in done.stdout and "nothing was written" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_gain_that_may_be_chance_is_written_by_force_alone(tmp_path: Path, work: str, run: Invoke) -> None:
     folder, target = str(written(easy_to_judge(), tmp_path / "half")), tmp_path / "settings.env"
     arguments = ("optimize", folder, *WINDOWS, "--work", work, "--write", str(target))

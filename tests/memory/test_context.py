@@ -309,7 +309,7 @@ def test_the_newest_messages_stay_and_none_is_cut() -> None:
     assert [each.reason for each in short.report.left_out] == ["does not fit: it has 8 tokens"]
 
 
-@pytest.mark.parametrize("scale", [1, 4])
+@pytest.mark.parametrize("scale", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_work_for_long_entries_and_messages_is_bounded_by_the_budget(
     scale: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

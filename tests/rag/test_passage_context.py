@@ -47,6 +47,7 @@ def overlapping(passages: Any) -> bool:
     return any(a[:2] == b[:2] and b[2] < a[3] for a, b in itertools.pairwise(places))
 
 
+@pytest.mark.slow
 def test_a_context_is_never_over_its_budget_and_no_text_is_in_it_twice(af: AgentFormer) -> None:
     fill(af)
     count = lambda text: len(HashingEmbedder().token_spans(text))  # noqa: E731

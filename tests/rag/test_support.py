@@ -118,6 +118,7 @@ def test_citations_are_placed_where_the_words_agree() -> None:
     assert "placed" in answer.warnings[0]
 
 
+@pytest.mark.slow
 def test_the_time_of_a_long_answer_is_linear() -> None:
     text = "The crane costs 59 euros, says Robert [2]. " * 3000
     assert len(unsupported_sentences(text, PASSAGES, "What does the crane cost?")) == 3000

@@ -163,6 +163,7 @@ def test_none_stays_none() -> None:
     assert to_micros(datetime(1970, 1, 1, 2, 0, 1, 5, timezone(timedelta(hours=2)))) == 1_000_005
 
 
+@pytest.mark.slow
 @given(batch=st.lists(entries, max_size=4, unique_by=lambda entry: entry.id))
 def test_a_batch_survives_the_database(batch: list[MemoryEntry], tmp_path_factory: object) -> None:
     database = Database(Path(tmp_path_factory.mktemp("db")) / "m.sqlite3")  # type: ignore[attr-defined]

@@ -131,6 +131,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_time_of_every_path_is_linear(family: str) -> None:
     unit = FAMILIES[family]

@@ -124,7 +124,7 @@ class QuoteFeatures(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """Whether the logistic function decides, and not a rule: the hits may contain the answer, and nothing in the
+        """True if the logistic function decides, and not a rule: the hits may contain the answer, and nothing in the
         question is unknown."""
         return self.hits >= _HOPELESS and not self.unknown
 

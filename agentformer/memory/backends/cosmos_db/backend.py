@@ -100,6 +100,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         return super().embed_pending(progress, refused=refused)
 
     def abandon_reembedding(self) -> bool:
+        """Abandon an unfinished move to another embedder; see `MemoryBackend.abandon_reembedding`."""
         holder = new_id()
         self._begin_move(holder)
         try:
@@ -110,6 +111,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
+        """Move to another embedder; see `MemoryBackend.reembed`. Only one process moves at a time."""
         holder = new_id()
 
         def renew(done: int, total: int) -> None:

@@ -76,6 +76,7 @@ class Head:
         return bool(self.changes or self.parts)
 
     def to_item(self) -> Item:
+        """Return the item that is stored in the container."""
         return {
             "id": _HEAD,
             PARTITION_KEY: CONTROL,
