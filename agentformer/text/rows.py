@@ -139,7 +139,8 @@ def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextT
     sizes = Counter(len(line.values) for line in lines[first : last + 1] if len(line.values) > 1)
     wanted = max(sizes, key=lambda size: (sizes[size], size), default=1)
     headers = _headers(above, wanted) if above else _continued(context, wanted)
-    shown = "" if headers else _shortened(" ".join(above))
+    above = above or [context]
+    shown = "" if headers or first == top else _shortened(" ".join(above))
     near = [line.text for line in lines[max(0, top - 3) : first]] or [context]
     scale = next((match.group().strip("( ") for text in reversed(near) if (match := SCALE.search(text))), "")
     rows: list[TableRow] = []

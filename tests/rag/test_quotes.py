@@ -259,3 +259,12 @@ def test_a_title_above_a_paragraph_is_not_quoted() -> None:
     text = "The keys are here.\n\nKeys of the office\n\nThe caretaker lends the keys of the office to members.\n\nKeys"
     quotes = {sentence.quote for sentence in ranked("Who lends the keys of the office?", hit(text, 1))}
     assert quotes == {"The caretaker lends the keys of the office to members.", "The keys are here.", "Keys"}
+
+
+def test_a_word_of_the_headers_does_not_hide_the_row_with_this_word() -> None:
+    text = (
+        "EBITDA and net income\nFirst half\nNet income of the group 805 1,048\nTax expense 300 193\n"
+        "Adjusted EBITDA of the year 2,117 2,018\nDepreciation of the group 579 569"
+    )
+    first = ranked("What was the adjusted EBITDA of the group?", hit(text, 1))[0]
+    assert text[first.span.start : first.span.end] == "Adjusted EBITDA of the year 2,117 2,018"

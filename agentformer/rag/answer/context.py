@@ -25,7 +25,7 @@ from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, S
 # The hits that share the budget: if one hit is much better than the others, it gets more tokens. Chosen with the even
 # questions over filings, where hits are alike, and over encyclopedias, where they are not (docs/BENCHMARKS.md).
 _NEAR = 0.5  # share of the best score
-_MOST = 14
+_MOST = 6
 _FRAME = 30  # tokens of the number and source of a passage, about
 _SMALLEST = 8  # tokens of a part; with less, it says nothing
 _PAGE = 1000  # entries read at a time

@@ -11,14 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from agentformer.rag.answer.candidates import has_candidate
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.chunks import CARRIED, SEPARATOR
-from agentformer.text.analysis import QueryTerms, Terms, text_terms
+from agentformer.text.analysis import QueryTerms, Terms
 from agentformer.text.languages import stem
 from agentformer.text.questions import Question, classify, question_words
 from agentformer.text.rows import TableRow
@@ -126,14 +125,9 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
             continue
         sentence.headings = frozenset(sentence.passage.context_terms.stems) if headings is None else headings
         if sentence.row:
-            sentence.headings |= _stems_above(sentence.row.above, sentence.passage.language)
+            sentence.headings |= sentence.passage.header_stems[sentence.span]
         body.append(sentence)
     return body
-
-
-@lru_cache(maxsize=64)
-def _stems_above(text: str, language: str) -> frozenset[str]:
-    return frozenset(text_terms(text, language).stems)
 
 
 def _is_heading(sentence: Sentence) -> bool:
@@ -156,7 +150,7 @@ def _is_title(sentence: Sentence, text: str) -> bool:
     if not _TITLE.fullmatch(text) or (span.start and content[: span.start].rstrip(" \t\r")[-2:] != "\n\n"):
         return False
     behind = content[span.end :]
-    paragraph = behind.strip().partition("\n\n")[0]
+    paragraph = behind.strip().partition("\n\n")[0].rstrip()
     alone = behind.lstrip(" \t\r").startswith("\n\n")
     return alone and len(paragraph) > 2 * len(text) and paragraph[-1] in ".!?"
 

@@ -51,11 +51,23 @@ class Passage:
 
     @cached_property
     def sentence_terms(self) -> list[Terms]:
-        """The terms of each sentence, in the order of `sentences`. The terms of a row include those of its headers, and
-        the terms of the first sentence those of its beginning on the page before."""
-        texts = [self.rows[span].text if span in self.rows else self.content[slice(*span)] for span in self.sentences]
+        """The terms of each sentence, in the order of `sentences`. The terms of the first sentence include those of its
+        beginning on the page before, and the terms of a row do not include those of its headers."""
+        texts = [self.content[slice(*span)] for span in self.sentences]
         texts[:1] = [self.carried + text for text in texts[:1]]
         return [text_terms(text, self.language) for text in texts]
+
+    @cached_property
+    def header_stems(self) -> dict[Span, frozenset[str]]:
+        """For each row of a table, the stems of the title, the headers and the group above it. A word that is in a row
+        of the table, too, is left out, because it tells this row from the others."""
+        own = {span: frozenset(terms.stems) for span, terms in zip(self.sentences, self.sentence_terms, strict=True)}
+        found: dict[Span, frozenset[str]] = {}
+        for table in self._tables:
+            inside = frozenset[str]().union(*(own.get(row.span, frozenset()) for row in table.rows))
+            above = {text: frozenset(text_terms(text, self.language).stems) for text in {r.above for r in table.rows}}
+            found |= {row.span: above[row.above] - inside for row in table.rows}
+        return found
 
     @cached_property
     def carried(self) -> str:
