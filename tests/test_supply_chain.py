@@ -61,6 +61,7 @@ SWITCHES = {
 }
 # Import names whose distribution is called otherwise, and libraries that come with one that is declared.
 CALLED = {
+    "azure": "azure-cosmos",
     "dotenv": "python-dotenv",
     "faiss": "faiss-cpu",
     "fasttext": "fasttext-predict",

@@ -23,7 +23,6 @@ from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.spaces import active_space
-from agentformer.records.store import RecordStore
 from agentformer.records.vectors import has_pending, pending_count, window_spans
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
 from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
@@ -38,7 +37,7 @@ from agentformer.search.vector_search import (
 )
 from agentformer.search.weights import LONG, LanguageCoverage, asks_for_code, weight_factors
 from agentformer.text.analysis import QueryTerms, analyze_query
-from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query, Scope
+from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query, RecordStore, Scope
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
 MAX_LIMIT = 10_000  # hits of one search; `list` returns more

@@ -10,11 +10,10 @@ from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.follower import VectorFollower
 from agentformer.index.words.index import WordIndex
 from agentformer.records import change_feed
-from agentformer.records.store import RecordStore
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.hybrid import RankedSearch
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import Embedder
+from agentformer.types import Embedder, RecordStore
 
 _SMALL = 20_000  # number of changes up to which closing the store updates its indexes
 

@@ -23,8 +23,7 @@ from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.follower import read_stored_vectors
 from agentformer.index.vectors.index import VectorHits
 from agentformer.records.spaces import space_of
-from agentformer.records.store import RecordStore
-from agentformer.types import Embedder, EmbeddingSpace, Vector
+from agentformer.types import Embedder, EmbeddingSpace, RecordStore, Vector
 
 _CACHED_QUERIES = 512  # number of cached query vectors: less than 2 MB at 768 dimensions
 _CACHED_LENGTH = 4_000  # a query with more code points is not cached

@@ -10,6 +10,7 @@ from agentformer.types.backend import AbsentDocument as AbsentDocument
 from agentformer.types.backend import Check as Check
 from agentformer.types.backend import MemoryBackend as MemoryBackend
 from agentformer.types.backend import MemorySnapshot as MemorySnapshot
+from agentformer.types.backend import RecordStore as RecordStore
 from agentformer.types.backend import StoreCheck as StoreCheck
 from agentformer.types.backend import StoredVector as StoredVector
 from agentformer.types.documents import Answer as Answer

@@ -1,7 +1,9 @@
-"""The interface of a memory backend, which stores and searches entries, and the results of its checks."""
+"""The interfaces of a memory backend, which stores and searches entries, and of the database below one; the results of
+checks."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -64,6 +66,25 @@ class MemorySnapshot(_Readable, Protocol):
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
         """Yield the vectors that the entries of these namespaces use in the active embedding space. Each vector is
         yielded once, in order of hash."""
+
+
+class RecordStore(Protocol):
+    """An open database of records, which several threads and processes may use at the same time. The modules of
+    `records` write their statements for SQLite; another database translates them, and its connections have those
+    methods of `sqlite3.Connection` that the modules call."""
+
+    read_only: bool
+    store_id: str
+
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Return a connection in a read transaction. All its statements see the data as of the first statement."""
+
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Return a connection in a transaction that has the write lock. The transaction is committed at the end of the
+        context, or rolled back after an error."""
+
+    def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
+        """Return a view of the store as of this moment, which is valid until the context ends."""
 
 
 class MemoryBackend(_Readable, Protocol):

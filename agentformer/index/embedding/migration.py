@@ -26,9 +26,8 @@ from agentformer.index.embedding.windows import Refused, WindowEmbedder
 from agentformer.records import entries as records
 from agentformer.records import spaces
 from agentformer.records import vectors as store
-from agentformer.records.store import RecordStore
 from agentformer.records.vectors import Rows, Window
-from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, Reembedding
+from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, RecordStore, Reembedding
 
 LOCK_FILE = "reembed.lock"
 _ENTRIES = 64  # embedded together: one step of the progress bar, and the cost of an interruption

@@ -26,9 +26,8 @@ from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.fields import STORED_BY_KEY
 from agentformer.records.spaces import active_space, add_to_move, claim_space, set_wanted_embedder
-from agentformer.records.store import RecordStore
 from agentformer.records.vectors import Rows, Window
-from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry, StoredVector
+from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry, RecordStore, StoredVector
 
 LOCK_FILE = "embedding.lock"
 _ENTRIES = 256  # number of queued entries that are embedded together, and of entries that are written together

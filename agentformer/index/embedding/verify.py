@@ -23,8 +23,7 @@ from agentformer.records import vectors as store
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity.verify import DamagedRow, lenient_text, readable_rows
 from agentformer.records.spaces import active_space, add_to_move, building_space, decode_space
-from agentformer.records.store import RecordStore
-from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
+from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, RecordStore, Span
 
 _ENTRIES = 500  # read at a time
 _ROWS = 4_096  # vectors verified at a time

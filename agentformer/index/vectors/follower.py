@@ -25,9 +25,8 @@ from agentformer.index.vectors.index import Image, VectorHits, VectorIndex
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
 from agentformer.records.spaces import active_space
-from agentformer.records.store import RecordStore
 from agentformer.records.vectors import decode_vectors
-from agentformer.types import Matrix, Vector
+from agentformer.types import Matrix, RecordStore, Vector
 
 log = logging.getLogger("agentformer")
 

@@ -42,9 +42,8 @@ from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.files import delete
-from agentformer.records.store import RecordStore
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import UNSEARCHED_KINDS
+from agentformer.types import UNSEARCHED_KINDS, RecordStore
 
 log = logging.getLogger("agentformer")
 

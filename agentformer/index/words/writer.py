@@ -25,7 +25,7 @@ from agentformer.errors import AgentFormerError, StoreError, StoreFull
 from agentformer.index.words.fields import ANALYSIS, RENEWABLE, terms_changed
 from agentformer.records import entries as records
 from agentformer.records.files import open_regular_file, read_file, write_atomically
-from agentformer.records.store import RecordStore
+from agentformer.types import RecordStore
 
 log = logging.getLogger("agentformer")
 

@@ -18,7 +18,6 @@ from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
 from agentformer.records.entry_json import check_settable
 from agentformer.records.history import Histories, check_histories, insert_histories, versions_of
-from agentformer.records.store import RecordStore
 from agentformer.search.rerank import Reranking
 from agentformer.types import (
     AbsentDocument,
@@ -28,6 +27,7 @@ from agentformer.types import (
     MemoryEntry,
     MemorySnapshot,
     Query,
+    RecordStore,
     Reembedding,
     Scope,
     SpaceState,

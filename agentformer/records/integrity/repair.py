@@ -24,8 +24,7 @@ from agentformer.records.database import Database
 from agentformer.records.files import sync_folder
 from agentformer.records.integrity import Findings, checksums
 from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact, lenient_text
-from agentformer.records.store import RecordStore
-from agentformer.types import DOCUMENT_KINDS
+from agentformer.types import DOCUMENT_KINDS, RecordStore
 
 _MAX_ROWS = 1_000  # deleted in one transaction
 # SQLite cannot remove damaged metadata from these indexes.

@@ -21,8 +21,7 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
 from agentformer.memory.backends.postgres.connection import Connection, PostgresDatabase, native
 from agentformer.memory.backends.postgres.scopes import FEW, ScopeRows, scope_condition
-from agentformer.records.store import RecordStore
-from agentformer.types import Vector
+from agentformer.types import RecordStore, Vector
 
 log = logging.getLogger("agentformer")
 

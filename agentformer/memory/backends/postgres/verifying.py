@@ -11,8 +11,8 @@ from agentformer.memory.backends.postgres.words import differing, update_words
 from agentformer.records.integrity import Findings, verify
 from agentformer.records.integrity import repair as repairs
 from agentformer.records.scopes import SEARCHED
-from agentformer.records.store import RecordStore
 from agentformer.text.analyzers import Analyzers
+from agentformer.types import RecordStore
 
 _PAGE = 500  # entries analyzed at a time
 _RESTORE = "restore the row from a backup of the database"

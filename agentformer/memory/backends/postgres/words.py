@@ -23,10 +23,9 @@ from agentformer.memory.backends.postgres.connection import Connection, native
 from agentformer.memory.backends.postgres.scopes import scope_condition
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
-from agentformer.records.store import RecordStore
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import UNSEARCHED_KINDS, Scope
+from agentformer.types import UNSEARCHED_KINDS, RecordStore, Scope
 
 _K1, _B = 1.2, 0.75  # of BM25, as tantivy has them
 _LARGE = 10_000  # entries; in a larger namespace, queries are stemmed in the main languages only
