@@ -318,6 +318,7 @@ def test_a_quote_of_hopeless_hits_is_not_more_probable_than_they_are() -> None:
         ("Missä Korhonen on töissä?", "Pekka Virtasen työpaikka on Turun satamassa.", ["name Korhonen"]),
         ("Prior to noon, who keeps the keys?", "The caretaker keeps the keys before noon.", []),  # begins a sentence
         ("Wo liegt der Schlüssel für den Keller?", "Der Hausmeister verwahrt alles im Büro an der Straße.", []),
+        ("Which products gave more than 20% of the revenue in FY2023?", "Revenue of 2023 by product", []),
         ("WHO KEEPS THE KEYS?", "The caretaker has them in the office.", []),
         ("Who is Matti Virtanen in this club?", "Матти Виртанен был избран председателем клуба.", []),  # another script
     ],

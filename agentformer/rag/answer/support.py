@@ -32,6 +32,8 @@ _WORD = re.compile(r"[^\W\d_]+")
 _SHOWN = 3  # sentences that a warning quotes
 _SHOWN_LENGTH = 80  # code points of each
 _END = re.compile(r"\s*[.!?。！？…:;]*\s*\Z")
+_PERCENTAGE = re.compile(r"\d[\d.,]*\s?%")  # in a question, it is a condition ("more than 20%")
+_SHORTEST_NAME = 3  # letters; "FY" and "UN" are often written out
 _LONG_QUESTION = 25  # words; of a longer one, a passage need not contain each name
 _AGREED = 0.6  # share of a sentence's terms that a passage must contain to be cited for it
 _MIN_TERMS = 2  # of this sentence
@@ -122,7 +124,7 @@ class _Reader:
 
     def unknown(self) -> list[str]:
         """Return the claims of the text, a question, that no passage contains."""
-        text, everything = self._text, tuple(range(1, len(self._passages) + 1))
+        text, everything = _PERCENTAGE.sub(" ", self._text), tuple(range(1, len(self._passages) + 1))
         if len(_WORD.findall(text)) > _LONG_QUESTION:
             return []
         stated = self._stated(everything, self._language)
@@ -130,8 +132,8 @@ class _Reader:
         figures = [claim for claim in found if not claim.startswith("name ")]
         if self._language not in self._languages or text.isupper():
             return figures
+        names = [name for name in claims.inner_names(text, self._language) if len(name) >= _SHORTEST_NAME]
         letters = self._letters(everything)
-        names = claims.inner_names(text, self._language)
         return figures + [
             f"name {name}" for name in names if not (stated.words.has_part(name) or _letters(name) in letters)
         ]
