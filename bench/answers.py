@@ -149,14 +149,13 @@ def _ask(
     answered = perf_counter()
     af.embedder.embed_query(asked.text)
     result.seconds.append((perf_counter() - answered, answered - searched, answered - started))
-    result.outcomes.append(_outcome(asked, answer, af.settings.abstain))
     others = [hit for hit in found if _document(hit) not in asked.documents][:_TOP] if without else []
-    if others:
-        result.outcomes.append(_outcome(asked, quoting.answer(asked.text, others), af.settings.abstain, taken_out=True))
-    for hits in (answer.hits, others) if fit else ():
-        ranked, grounds = quoting.judged(asked.text, hits)
-        if (example := answers_fit.example(asked.number, asked.right, ranked)) and grounds:
-            result.judged.append(answers_fit.Judged(asked.number, grounds, bool(example.right[0])))
+    for given in [answer, quoting.answer(asked.text, others)] if others else [answer]:
+        outcome = _outcome(asked, given, af.settings.abstain, taken_out=given is not answer)
+        result.outcomes.append(outcome)
+        ranked, grounds = quoting.judged(asked.text, given.hits) if fit else ([], None)
+        if grounds and (example := answers_fit.example(asked.number, asked.right, ranked)):
+            result.judged.append(answers_fit.Judged(asked.number, grounds, outcome.first))
             result.examples.append(example)
 
 
