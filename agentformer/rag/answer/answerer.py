@@ -141,7 +141,7 @@ class Answerer:
     _: dataclasses.KW_ONLY
     temperature: float = 0.3
     max_tokens: int = 512
-    abstain: float = 0.1
+    abstain: float = 0.2
     check: str = "retry"
     vectors: SentenceVectors = dataclasses.field(default_factory=SentenceVectors, compare=False, repr=False)
 

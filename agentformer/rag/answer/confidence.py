@@ -32,7 +32,7 @@ _LOGIT_BOTH = (-6.54, 5.73, 6.39)
 _LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
 # Coefficients of `QuoteFeatures.values`. Fitted by `python -m bench.answers --fit` to questions of even number; every
 # tenth of them is also asked of hits without the answer.
-_QUOTE = (-0.08, 0.53, 0.60, 1.07, -0.70, 4.61)
+_QUOTE = (0.62, 0.52, 0.58, 0.36, -0.84, 5.79)
 _MOST_LOGIT = 2.0  # of the hits; more than this says nothing about the quote
 _HOPELESS = 0.1  # hits of a lower probability: the quote is not more probable
 _UNKNOWN = 0.1  # factor if the question names what no hit names
