@@ -30,6 +30,7 @@ from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records.entries import is_duplicate
 from agentformer.testing import admits, by_words, make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope, Use
+from tests.backends.postgres_server import open_store
 from tests.faults.long_form import LONG
 
 pytestmark = pytest.mark.slow
@@ -515,3 +516,8 @@ def test_faiss_does_what_the_model_does() -> None:
 
 def test_local_json_does_what_the_model_does() -> None:
     run(LocalJsonMemoryBackend, 25 if LONG else 10)
+
+
+@pytest.mark.process
+def test_postgres_does_what_the_model_does(postgres_url: str) -> None:
+    run(lambda folder: open_store(folder, HashingEmbedder()), 20 if LONG else 4, around=True)
