@@ -52,7 +52,10 @@ class Settings:
     # The backend `cosmos_db` (extra `cosmos`): the address and the key of an account of Azure Cosmos DB for NoSQL.
     cosmos_endpoint: str = ""  # such as https://NAME.documents.azure.com:443
     cosmos_key: str = field(default="", repr=False)
-    cosmos_database: str = "agentformer"  # created if it is missing, with the container `memory`
+    cosmos_database: str = "agentformer"  # created if it is missing, with the container
+    cosmos_mode: str = (
+        "local"  # local: each machine searches its copy; server: Cosmos DB ranks (DiskANN, full text, RRF)
+    )
 
     # Memory. The first route that matches an entry selects its backend: "SELECTOR=TARGET; ...". A selector is a
     # comma-separated list of tiers, `kind:NAME` and `namespace:NAME`; a target is `hierarchical` or a backend.
@@ -257,6 +260,7 @@ _KEYS = ("llm_api_key", "embed_api_key", "openai_api_key", "cosmos_key")
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "fusion": ("adaptive", "rrf"),
+        "cosmos_mode": ("local", "server"),
         "answer_check": ("retry", "report", "off"),
         "runtime": ("auto", "torch", "openvino"),
         "server": ("auto", "gunicorn", "waitress"),

@@ -21,7 +21,7 @@ from agentformer.builders import build_backend
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, MissingExtra, StoreBusy, StoreError, TooLarge
 from agentformer.memory.backends.cosmos_db import CosmosAddress, head
-from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
+from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend, check_consistency
 from agentformer.memory.backends.cosmos_db.container import Container
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
@@ -362,6 +362,14 @@ def test_settings_choose_the_backend(emulator: Emulator, tmp_path: Path) -> None
     assert backend.status()["entries"] == 1 and "chosen/memory" in backend.status()["container"]
     assert KEY not in str(backend.status())
     backend.close()
+
+
+def test_an_account_that_answers_with_former_versions_is_refused(emulator: Emulator) -> None:
+    container = Container(CosmosAddress(emulator.url, KEY, "weak", discover=False))
+    assert container.consistency() == "Session"
+    with pytest.raises(StoreError, match="set it to Strong"):
+        check_consistency(container)
+    container.close()
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

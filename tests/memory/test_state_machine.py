@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -24,14 +25,17 @@ from hypothesis.stateful import (
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound
+from agentformer.memory.backends.cosmos_db import CosmosAddress
+from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records.entries import is_duplicate
 from agentformer.testing import admits, by_words, make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope, Use
+from tests.backends.cosmos_emulator import KEY, running
 from tests.backends.postgres_server import open_store
-from tests.faults.long_form import LONG
+from tests.faults.long_form import LONG, long_form
 
 pytestmark = pytest.mark.slow
 
@@ -521,3 +525,15 @@ def test_local_json_does_what_the_model_does() -> None:
 @pytest.mark.process
 def test_postgres_does_what_the_model_does(postgres_url: str) -> None:
     run(lambda folder: open_store(folder, HashingEmbedder()), 20 if LONG else 4, around=True)
+
+
+@long_form
+@pytest.mark.process
+def test_cosmos_does_what_the_model_does(tmp_path: Path) -> None:
+    with running() as emulator:
+
+        def opened(folder: Path) -> MemoryBackend:
+            address = CosmosAddress(emulator.url, KEY, folder.name.replace("_", "-"), discover=False)
+            return CosmosMemoryBackend(tmp_path / uuid.uuid4().hex, HashingEmbedder(), Indexes, address)
+
+        run(opened, 12, around=True)

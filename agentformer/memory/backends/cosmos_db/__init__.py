@@ -10,6 +10,7 @@ from agentformer.memory.backends import faiss
 from agentformer.types import EmbeddingSpace
 
 CACHE_FOLDER = "cosmos"  # inside `Settings.index_dir`
+SEARCHED_FOLDER = "cosmos-server"  # the same, in the mode `server`
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +22,18 @@ class CosmosAddress:
     database: str = "agentformer"
     container: str = "memory"
     discover: bool = True  # ask the account for the addresses of its regions; an emulator does not have them
+    searched: bool = False  # the mode `server`: Cosmos DB ranks, in a container of its own
     patience: float = 30.0  # seconds for which a throttled request is repeated
 
 
 def stored_space(index_dir: Path) -> EmbeddingSpace | None:
     """Return the embedding space of the vectors in the local copy. Return None if there is no copy yet, or if the store
     has no vectors."""
-    return faiss.stored_space(index_dir / CACHE_FOLDER)
+    spaces = (faiss.stored_space(index_dir / folder) for folder in (CACHE_FOLDER, SEARCHED_FOLDER))
+    return next(filter(None, spaces), None)
 
 
 def wanted_embedder(index_dir: Path) -> str:
     """Return the embedder for which the entries of a store without vectors wait, or ""."""
-    return faiss.wanted_embedder(index_dir / CACHE_FOLDER)
+    names = (faiss.wanted_embedder(index_dir / folder) for folder in (CACHE_FOLDER, SEARCHED_FOLDER))
+    return next(filter(None, names), "")

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
-from agentformer.errors import Conflict, InvalidInput, StoreDamaged
+from agentformer.errors import Conflict, InvalidInput, StoreDamaged, StoreError
 from agentformer.index.embedding.windows import Progress
-from agentformer.memory.backends.cosmos_db import CACHE_FOLDER, CosmosAddress
+from agentformer.memory.backends.cosmos_db import CACHE_FOLDER, SEARCHED_FOLDER, CosmosAddress
 from agentformer.memory.backends.cosmos_db.container import Container
 from agentformer.memory.backends.cosmos_db.head import Heads
 from agentformer.memory.backends.cosmos_db.replica import ReplicaDatabase
+from agentformer.memory.backends.cosmos_db.server_mode import local_properties, server_properties
+from agentformer.memory.backends.cosmos_db.server_search import ServerSearch
 from agentformer.memory.backends.faiss import DEFAULT_OPTIONS, FaissOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, OpenIndexes, search_options
 from agentformer.records.database import Database
@@ -48,11 +50,14 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         address: CosmosAddress,
         options: FaissOptions = DEFAULT_OPTIONS,
     ) -> None:
-        self._container = Container(address)
+        properties = server_properties(embedder.space.dimension) if address.searched else local_properties()
+        self._container = Container(address, properties)
+        if address.discover:  # an emulator has one copy of the data
+            check_consistency(self._container)
         heads = Heads(self._container)
 
         def open_copy(path: Path) -> Database:
-            return ReplicaDatabase(path, self._container, heads)
+            return ReplicaDatabase(path, self._container, heads, searched=address.searched)
 
         try:
             super().__init__(folder, embedder, open_indexes, options, open_copy)
@@ -60,12 +65,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
             log.warning("The local copy %s is damaged and is read again from Cosmos DB: %s", folder, error)
             shutil.rmtree(folder, ignore_errors=True)
             super().__init__(folder, embedder, open_indexes, options, open_copy)
-        if (level := self._container.consistency()) not in ("Strong", ""):
-            log.warning(
-                "The Cosmos DB account has the consistency level %s, so a node may see the writes of another node "
-                "later; choose Strong if several nodes use it",
-                level,
-            )
+        self._server = ServerSearch(self._container, self._database, embedder) if address.searched else None
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder, open_indexes: OpenIndexes) -> CosmosMemoryBackend:
@@ -74,17 +74,29 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         for name in ("cosmos_endpoint", "cosmos_key"):
             if not getattr(settings, name):
                 raise InvalidInput(name, f"the backend cosmos_db needs it; set AGENTFORMER_{name.upper()}")
+        searched = settings.cosmos_mode == "server"
         address = CosmosAddress(
             settings.cosmos_endpoint,
             settings.cosmos_key,
             settings.cosmos_database,
+            "searched" if searched else "memory",  # the policies of a container cannot be changed later
+            searched=searched,
             discover=urlsplit(settings.cosmos_endpoint).hostname not in _EMULATORS,
         )
-        return cls(settings.index_dir / CACHE_FOLDER, embedder, open_indexes, address, search_options(settings))
+        return cls(
+            settings.index_dir / (SEARCHED_FOLDER if searched else CACHE_FOLDER),
+            embedder,
+            open_indexes,
+            address,
+            search_options(settings),
+        )
 
     def search(self, query: Query) -> Hits:
+        """Return the hits of a query. In the mode `server`, the service ranks them."""
         self._refresh()
-        return super().search(query)
+        if self._server is None:
+            return super().search(query)
+        return self._reranking.search(self._server.search, query) if self._reranking else self._server.search(query)
 
     def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
         self._refresh()
@@ -112,6 +124,12 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
         """Move to another embedder; see `MemoryBackend.reembed`. Only one process moves at a time."""
+        if self._server is not None and target.space.dimension != self._embedder.space.dimension:
+            raise InvalidInput(
+                "target",
+                "has vectors of another length, and the vector policy of a container of Cosmos DB cannot be changed; "
+                "copy the memory into a new database with `agentformer copy`",
+            )
         holder = new_id()
 
         def renew(done: int, total: int) -> None:
@@ -151,3 +169,13 @@ class CosmosMemoryBackend(FaissMemoryBackend):
     def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
         self._refresh()
         return super()._read(query, *args, **options)
+
+
+def check_consistency(container: Container) -> None:
+    """Raise `StoreError` if the account may answer with former versions of items. A transaction of another node would
+    then be seen in part."""
+    if (level := container.consistency()) != "Strong":
+        raise StoreError(
+            f"the account at {container.name} has the default consistency {level}, with which a machine can read "
+            "former versions of what another machine has written; set it to Strong in the settings of the account"
+        )

@@ -20,6 +20,7 @@ Item = dict[str, Any]
 PARTITION_KEY = "pk"
 CONTROL = "control"  # the partition of all items that belong to no namespace
 MAX_ITEM_BYTES = 1_900_000  # the service allows 2 MB; the rest is for the fields that the service adds
+_MAX_PARTITION_BYTES = 2_000  # of 2,048
 _PAGE = 500  # items of one page of a query
 _CONNECT_SECONDS = 10
 _THROTTLED_TRIES = 60  # more than the patience allows, so that the patience decides
@@ -169,3 +170,11 @@ def check_size(item: Mapping[str, Any]) -> None:
 def item_bytes(value: Mapping[str, Any] | Sequence[Any]) -> int:
     """Return the number of bytes of a JSON value in a request."""
     return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def partition_of(namespace: str) -> str:
+    """Return the partition key of a namespace. It differs from `CONTROL` for every namespace. Raises `TooLarge`."""
+    partition = f"ns:{namespace}"
+    if len(partition.encode("utf-8", "surrogatepass")) > _MAX_PARTITION_BYTES:
+        raise TooLarge("namespace", f"Cosmos DB allows at most {_MAX_PARTITION_BYTES} bytes; choose a shorter name")
+    return partition

@@ -11,11 +11,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import sqlite3
+import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from agentformer.errors import TooLarge
-from agentformer.memory.backends.cosmos_db.container import CONTROL, MAX_ITEM_BYTES, PARTITION_KEY, Item, item_bytes
+from agentformer.memory.backends.cosmos_db.container import (
+    CONTROL,
+    MAX_ITEM_BYTES,
+    PARTITION_KEY,
+    Item,
+    item_bytes,
+    partition_of,
+)
+from agentformer.memory.backends.cosmos_db.server_mode import searched_fields
 
 GONE_SECONDS = 30 * 24 * 3600
 TABLES: Mapping[str, str] = {  # the types of items, and their tables
@@ -39,7 +48,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 QUEUES = ("pending", "moving")  # tables with one row for each waiting entry; their rows are a part of the entry's item
 LOCAL_META = ("store_id", "former_log")  # keys of `meta` that describe the local file
 _EXACT = 2**53  # JSON numbers of Cosmos DB are floats
-_MAX_PARTITION_BYTES = 2_000
 _RESERVE = 10_000  # bytes of the item that holds a change until it is written
 
 
@@ -59,17 +67,12 @@ class RowKey(NamedTuple):
         return tuple(hashlib.sha256(str(v).encode()).hexdigest() if texts else v for v in self.values)
 
 
-def partition_of(namespace: str) -> str:
-    """Return the partition key of a namespace. It differs from `CONTROL` for every namespace. Raises `TooLarge`."""
-    partition = f"ns:{namespace}"
-    if len(partition.encode("utf-8", "surrogatepass")) > _MAX_PARTITION_BYTES:
-        raise TooLarge("namespace", f"Cosmos DB allows at most {_MAX_PARTITION_BYTES} bytes; choose a shorter name")
-    return partition
-
-
-def read_item(connection: sqlite3.Connection, key: RowKey, seq: int, change: int) -> Item | None:
+def read_item(
+    connection: sqlite3.Connection, key: RowKey, seq: int, change: int, *, searched: bool = False
+) -> Item | None:
     """Return the item of a row, or None if the row does not exist. `seq` is the number of the transaction, and `change`
-    the number of the last transaction that changed the entry for the indexes."""
+    the number of the last transaction that changed the entry for the indexes. If `searched` is True, the item gets the
+    fields of the mode `server`."""
     condition = " AND ".join(f"{name} = ?" for name in KEYS[key.type])
     row = connection.execute(f"SELECT * FROM {TABLES[key.type]} WHERE {condition}", key.values).fetchone()
     if row is None:
@@ -86,6 +89,8 @@ def read_item(connection: sqlite3.Connection, key: RowKey, seq: int, change: int
     if key.type == "window":
         vector = connection.execute("SELECT hash, data FROM vectors WHERE id = ?", [values.pop("vector")]).fetchone()
         more = {"hash": _encode(vector["hash"]), "vector": _encode(vector["data"])}
+    if searched and namespace is not None:
+        more |= _searched(connection, key, values)
     item = {
         "id": key.item_id,
         PARTITION_KEY: CONTROL if namespace is None else partition_of(namespace),
@@ -102,6 +107,21 @@ def read_item(connection: sqlite3.Connection, key: RowKey, seq: int, change: int
             "the text as several entries",
         )
     return item
+
+
+def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any]) -> Item:
+    """Return the fields of the mode `server`: of a window, or of an entry that has no window."""
+    if key.type == "history":
+        return {}
+    if key.type == "entry":
+        query = "SELECT EXISTS (SELECT 1 FROM windows WHERE entry = ?)"
+        has_window = connection.execute(query, [row["num"]]).fetchone()[0]
+        return {} if has_window else searched_fields(row, row["content"], None)
+    entry = connection.execute("SELECT * FROM entries WHERE num = ?", [row["entry"]]).fetchone()
+    query = "SELECT data FROM vectors WHERE id = (SELECT vector FROM windows WHERE id = ?)"
+    (data,) = connection.execute(query, [row["id"]]).fetchone()
+    vector = struct.unpack(f"<{len(data) // 4}f", data)
+    return searched_fields(entry, entry["content"][row["span_start"] : row["span_end"]], vector)
 
 
 def gone_item(key: RowKey, partition: str, seq: int, change: int) -> Item:

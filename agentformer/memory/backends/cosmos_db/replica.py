@@ -70,7 +70,9 @@ class ReplicaDatabase(Database):
     """A `Database` whose transactions are committed in a container first. Several threads, processes and nodes may
     write; one of them writes at a time."""
 
-    def __init__(self, path: Path, container: Container, heads: Heads) -> None:
+    def __init__(self, path: Path, container: Container, heads: Heads, *, searched: bool = False) -> None:
+        """If `searched` is True, the items get the fields of the mode `server`, see `server_mode`."""
+        self._searched = searched
         self._container = container
         self._heads = heads
         self._mutex = threading.RLock()
@@ -178,7 +180,7 @@ class ReplicaDatabase(Database):
         self._known = _known(head)
 
     def _commit(self, connection: sqlite3.Connection, writer: Writer) -> None:
-        changes = list(_changes(connection, writer.head.last + 1))
+        changes = list(_changes(connection, writer.head.last + 1, searched=self._searched))
         connection.execute("DELETE FROM dirty")
         if not changes:
             return
@@ -209,8 +211,9 @@ def _finish(writer: Writer) -> None:
         log.warning("The next write to Cosmos DB finishes this one: %s", error)
 
 
-def _changes(connection: sqlite3.Connection, seq: int) -> Iterator[Change]:
-    """Yield the items of all rows that the transaction has changed."""
+def _changes(connection: sqlite3.Connection, seq: int, *, searched: bool) -> Iterator[Change]:
+    """Yield the items of all rows that the transaction has changed. If `searched` is True, the windows of a changed
+    entry are changed too, because their items contain fields of the entry."""
     keys: dict[RowKey, None] = {}
     changed = set()
     for kind, text in connection.execute("SELECT DISTINCT type, key FROM dirty ORDER BY type, key").fetchall():
@@ -218,12 +221,16 @@ def _changes(connection: sqlite3.Connection, seq: int) -> Iterator[Change]:
         if kind == "change":
             changed.add(values[0])
         keys[RowKey("entry" if kind == "change" else kind, values)] = None
+    if searched:
+        for num in changed:
+            windows = connection.execute("SELECT id FROM windows WHERE entry = ?", [num]).fetchall()
+            keys.update((RowKey("window", (row[0],)), None) for row in windows)
     for key in keys:
         row = connection.execute("SELECT partition, change FROM replica_items WHERE id = ?", [key.item_id]).fetchone()
         partition, change = (row[0], row[1]) if row else (None, 0)
         if key.type == "entry" and key.values[0] in changed:
             change = seq
-        item = read_item(connection, key, seq, change)
+        item = read_item(connection, key, seq, change, searched=searched)
         if partition is not None and (item is None or item["pk"] != partition):
             yield Change(gone_item(key, partition, seq, change))
         if item is None:
