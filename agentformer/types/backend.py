@@ -3,15 +3,17 @@ checks."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentformer.types.memory import Hits, MemoryEntry, Query, Scope, Use
 from agentformer.types.models import Embedder, EmbeddingSpace, Reembedding, SpaceState, Vector, Waiting
+
+if TYPE_CHECKING:  # commands such as --help start without SQLite
+    import sqlite3
 
 
 @dataclass(frozen=True, slots=True)
