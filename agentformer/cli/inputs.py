@@ -18,6 +18,7 @@ from agentformer.cli.output import fail, say
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.records import fields
 from agentformer.records.fields import MAX_CONTENT
+from agentformer.registry import SERVERS
 from agentformer.settings import Settings, load_settings
 from agentformer.types import DOCUMENT_KINDS, Hits, MemoryEntry, Query, Scope
 
@@ -215,13 +216,35 @@ def open_existing(**options: Any) -> AgentFormer:
 
 
 def address(option: str, place: str) -> dict[str, Any]:
-    """Return the settings that open the memory at a place such as `faiss:indexes`, and no other backend. Raises
-    `InvalidInput` for a place without a backend or a folder."""
+    """Return the settings that open the memory at a place such as `faiss:indexes`, and no other backend. The place may
+    be the address of a PostgreSQL database. Raises `InvalidInput` for a place without a backend or a folder."""
     backend, _, folder = place.partition(":")
+    alone = {"routes": (), "hierarchical_backend": "", "cleanup_interval": 0, "embed_retry_seconds": 0}
+    if _is_url(place):
+        return {"backend": "postgres", "postgres_url": place, "index_dir": None, **alone}
     if not backend or not folder:
         raise InvalidInput(option, f"must be BACKEND:PLACE, such as faiss:indexes, got {place!r:.80}")
-    alone = {"routes": (), "hierarchical_backend": "", "cleanup_interval": 0, "embed_retry_seconds": 0}
     return {"backend": backend, "index_dir": Path(folder), **alone}
+
+
+def shown_place(place: str) -> str:
+    """Return a place as it is printed. User, password and parameters of an address are left out."""
+    if not _is_url(place):
+        return place
+    scheme, _, rest = place.partition("://")
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+
+
+def same_place(one: Settings, other: Settings) -> bool:
+    """Return whether the settings open the same memory."""
+    if one.backend != other.backend or (one.backend in SERVERS and one.postgres_url != other.postgres_url):
+        return False
+    by_folder = one.backend not in SERVERS or "{folder}" in one.postgres_schema
+    return not by_folder or one.index_dir.resolve() == other.index_dir.resolve()
+
+
+def _is_url(place: str) -> bool:
+    return place.lower().startswith(("postgres://", "postgresql://"))
 
 
 def require_memory(settings: Settings) -> None:
@@ -229,6 +252,8 @@ def require_memory(settings: Settings) -> None:
     not create a new memory there."""
     from agentformer.factory import present
 
+    if settings.backend in SERVERS and not present(settings):
+        raise InvalidInput("postgres_url", "there is no memory in this database; check the address and postgres_schema")
     if present(settings) or any(any(settings.index_dir.glob(pattern)) for pattern in _MEMORY_FILES):
         return
     inside = settings.index_dir / _BACKUP_INDEXES

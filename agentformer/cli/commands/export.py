@@ -13,7 +13,7 @@ import click
 from agentformer.archive.backup import check_backup
 from agentformer.archive.export import Exported
 from agentformer.cli.group import common, examples, main, without_namespace
-from agentformer.cli.inputs import address, hint_namespaces, open_existing, require_memory
+from agentformer.cli.inputs import address, hint_namespaces, open_existing, require_memory, same_place, shown_place
 from agentformer.cli.output import bar, plural, print_json, print_result, print_warnings, say, watching
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
@@ -128,6 +128,7 @@ def import_(folder: Path, namespace: str, as_json: bool, **options: Any) -> None
     epilog=examples(
         "agentformer copy --from faiss:indexes --to local_json:other-indexes",
         "agentformer copy --from local_json:indexes --to faiss:new-indexes --delete",
+        "agentformer copy --from faiss:indexes --to postgresql://user@host/database",
     )
 )
 @click.option("--from", "source", metavar="BACKEND:PLACE", required=True, help="The memory to copy.")
@@ -137,20 +138,20 @@ def import_(folder: Path, namespace: str, as_json: bool, **options: Any) -> None
 def copy(source: str, target: str, delete: bool, as_json: bool, **options: Any) -> None:
     """Copy a memory from one backend to another while it is in use.
 
-    A place is the index folder of a backend such as `faiss:indexes`. Entries keep their ids, times, versions, counts,
-    links and former versions. Vectors are copied, so nothing is embedded again. Uploaded files stay where they are, and
-    leases are not copied.
+    A place is the index folder of a backend such as `faiss:indexes`, or the address of a PostgreSQL database. Entries
+    keep their ids, times, versions, counts, links and former versions. Vectors are copied, so nothing is embedded
+    again. Uploaded files stay where they are, and leases are not copied.
 
     The command repeats until the target equals the source, and prints a checksum of all entries. If it was interrupted,
     or if the source was changed after it, run it again: only the differences are copied. To move, run the command, stop
     all processes that write, run it again with --delete (the source may have removed entries), and change the settings
-    AGENTFORMER_BACKEND and AGENTFORMER_INDEX_DIR. The exit code is 1 if the target does not equal the source, because
-    the source was changed all the time.
+    AGENTFORMER_BACKEND and AGENTFORMER_INDEX_DIR or AGENTFORMER_POSTGRES_URL. The exit code is 1 if the target does not
+    equal the source, because the source was changed all the time.
     """
     if options.pop("index_dir") is not None:
         raise InvalidInput("--index-dir", "is not used; give the index folders in --from and --to")
     one, other = (load_settings({**options, **address(*given)}) for given in (("--from", source), ("--to", target)))
-    if (one.backend, one.index_dir.resolve()) == (other.backend, other.index_dir.resolve()):
+    if same_place(one, other):
         raise InvalidInput("--to", "is the same memory as --from; give another place")
     require_memory(one)
     with AgentFormer(one) as af, AgentFormer(other) as copied, bar("entries") as progress:
@@ -158,7 +159,7 @@ def copy(source: str, target: str, delete: bool, as_json: bool, **options: Any) 
     result = dataclasses.asdict(done) | {"equal": done.equal}
     changes = f"stored: {done.stored}, removed: {done.removed}, only counts changed: {done.counted}"
     unequal = "not equal to the source, which was changed meanwhile; run the same command again"
-    text = f"{plural(done.entries, 'entry')} in {target} ({changes})\n"
+    text = f"{plural(done.entries, 'entry')} in {shown_place(target)} ({changes})\n"
     text += f"equal to the source, SHA-256 {done.source}" if done.equal else unequal
     print_result(result, text, as_json=as_json)
     if not done.equal:
