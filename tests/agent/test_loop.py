@@ -143,6 +143,7 @@ def test_tokens_are_estimated_where_the_server_counts_none(agent: Make) -> None:
     assert (turn.finish, turn.steps, turn.tokens_in) == ("tokens", 2, 0)
 
 
+@pytest.mark.slow
 def test_a_model_that_hangs_ends_the_turn_in_time_and_the_message_stays(agent: Make, af: AgentFormer) -> None:
     let_go = threading.Event()
 
@@ -167,6 +168,7 @@ class Slow:
         return self.act(call)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_a_tool_that_hangs_is_told_as_such_and_time_is_left_to_answer(
     agent: Make, af: AgentFormer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

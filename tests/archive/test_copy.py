@@ -124,6 +124,7 @@ def test_an_interrupted_copy_is_continued(opened: Opened, monkeypatch: pytest.Mo
     assert everything(target.backend) == everything(source.backend)
 
 
+@pytest.mark.slow
 def test_a_copy_catches_up_with_a_writer(opened: Opened) -> None:
     source, target = opened("faiss", "a"), opened("faiss", "b")
     source.backend.store([make_entry(f"note {n}") for n in range(300)])

@@ -106,6 +106,7 @@ def test_figures_that_only_one_run_has_are_not_compared() -> None:
     assert list(table.others_compared(told, {"one": {"a": 0.75, "gone": 2, "ranks": [2]}})) == ["one: a -0.25"]
 
 
+@pytest.mark.slow
 def test_ways_take_turns_at_who_begins_and_none_profits_from_the_other() -> None:
     begun: list[str] = []
     found: list[int] = []

@@ -178,6 +178,7 @@ def test_usage_counts_the_calls_of_this_process(tmp_path: Path) -> None:
     assert used["calls"] == 2 and used["errors"] == {} and used["seconds"] >= 0
 
 
+@pytest.mark.slow
 def test_a_text_that_was_kept_without_a_vector_is_told_with_the_reason(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

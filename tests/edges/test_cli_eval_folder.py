@@ -142,6 +142,7 @@ def test_questions_are_built_from_a_corpus(folder: str, shown: Shown) -> None:
     assert [each["question"] for each in other["results"]] != [each["question"] for each in told["results"]]
 
 
+@pytest.mark.slow
 def test_questions_are_built_from_the_stored_documents_with_their_pages(
     run: Invoke, shown: Shown, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ def test_in_an_empty_namespace_the_others_are_named(run: Invoke, command: tuple[
     assert "these namespaces" not in run("recall", "quantum", "--namespace", "ours").stderr
 
 
+@pytest.mark.slow
 def test_a_recall_that_finds_nothing_gives_the_hints_that_apply(
     run: Invoke, shown: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

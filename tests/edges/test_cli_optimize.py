@@ -35,6 +35,7 @@ def same(tmp_path: Path) -> str:
     return str(written(few, tmp_path / "same"))
 
 
+@pytest.mark.slow
 def test_what_was_chosen_and_how_sure_that_is_is_told_and_written(
     far: str, work: str, run: Invoke, shown: Shown, tmp_path: Path
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_time_that_is_up_is_told(same: str, work: str, run: Invoke) -> None:
     assert run("optimize", same, "--budget", "3600", "--only", "rrf_k", "--work", work).exit_code == 0
 
 
+@pytest.mark.slow
 def test_questions_are_built_where_there_are_none(tmp_path: Path, work: str, shown: Shown) -> None:
     texts = far_apart().passages[:20]
     numbered = [

@@ -146,6 +146,7 @@ def test_a_beginning_of_an_id_means_a_memory_beside_many_parts_of_documents(
     assert refused.exit_code == 2 and refused.stderr.count("long.txt") <= 10
 
 
+@pytest.mark.slow
 def test_many_matching_entries_are_counted(run: Invoke, shown: Shown) -> None:
     for n in range(12):
         shown("remember", f"Boat {n} is blue.", "--title", "boat")

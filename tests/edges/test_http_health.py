@@ -106,6 +106,7 @@ def test_an_index_that_cannot_be_read_is_503_without_a_path(host: Mounted, tmp_p
     assert str(tmp_path) not in str(parts)
 
 
+@pytest.mark.slow
 def test_a_part_that_is_busy_is_ready_and_does_not_hold_up_the_answer(
     host: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

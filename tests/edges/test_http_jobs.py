@@ -159,6 +159,7 @@ def test_a_wrong_upload_is_refused_before_anything_is_acknowledged(client: Any) 
     assert client.get("/api/jobs").json == {"jobs": [], "next": None}
 
 
+@pytest.mark.slow
 def test_a_job_is_followed_by_events_that_end_with_it(
     client: Any, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_the_events_of_an_ended_job_are_its_end(client: Any) -> None:
     assert events(client.get(place, headers={"Accept": "text/event-stream"})) == [("done", job)]
 
 
+@pytest.mark.slow
 def test_streams_leave_threads_to_others_and_give_their_place_back(tmp_path: Path) -> None:
     app = make_app(tmp_path, threads=4)  # of which one may follow jobs
     go = threading.Event()
@@ -251,6 +253,7 @@ def test_jobs_are_listed_in_pages_newest_first(client: Any) -> None:
         assert client.get(f"/api/jobs?{wrong}").status_code == 400
 
 
+@pytest.mark.slow
 def test_a_key_sees_and_cancels_its_own_jobs_in_its_namespaces_only(tmp_path: Path) -> None:
     flask = pytest.importorskip("flask")
     ours = make_app(tmp_path)

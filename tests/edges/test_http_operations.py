@@ -259,6 +259,7 @@ def entries_of_b(host: Mounted) -> dict[str, str]:
     return {"fact": new, "superseded": old, "summary": summary, "block": block.id, **kinds}
 
 
+@pytest.mark.slow
 def test_an_entry_of_another_namespace_looks_like_one_that_does_not_exist(host: Mounted) -> None:
     ids = entries_of_b(host)
     before = {kind: host.af.backend.get([entry_id])[0] for kind, entry_id in ids.items()}

@@ -97,6 +97,7 @@ def test_what_is_wrong_below_the_prefix_is_a_problem_document(two: Any) -> None:
     assert {answer.content_type for answer in answers} == {"application/problem+json"}
 
 
+@pytest.mark.slow
 def test_the_document_and_the_page_speak_of_paths_below_the_prefix(two: Any) -> None:
     client = two.test_client()
     document = client.get("/one/memory/openapi.json").json

@@ -166,6 +166,7 @@ def test_a_key_that_only_writes_adds_to_its_own_sessions_only(host: Mounted, pat
     assert memory.transcript("empty") == memory.transcript("mine") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["/api/memory", "/api/memory/batch", "/api/tools/memory_add"])
 def test_a_key_that_only_writes_never_decides_what_a_store_of_others_returns(host: Mounted, door: str) -> None:
     """Whoever stores first, an entry of such a key is apart from the equal entry of any other caller."""
@@ -222,6 +223,7 @@ FORGED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_text_of_a_key_that_only_writes_never_permits_an_agent_to_delete(tmp_path: Path) -> None:
     read = []
     for number, (path, body) in enumerate(FORGED):

@@ -205,6 +205,7 @@ def test_reading_a_body_ends_when_the_time_is_over(pair: Pair) -> None:
     assert server.recv(1000) == b""
 
 
+@pytest.mark.slow
 def test_writing_to_a_client_that_does_not_read_breaks(pair: Pair) -> None:
     server, client = pair
     read = threading.Thread(target=client.recv, args=(10,))

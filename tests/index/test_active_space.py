@@ -162,6 +162,7 @@ def test_a_memory_that_was_opened_but_not_used_follows_too_also_the_one_that_mov
             assert memory.embedder.space.dimension == 128
 
 
+@pytest.mark.slow
 def test_a_new_memory_whose_embedder_was_away_is_not_taken_over_by_another_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -38,6 +38,7 @@ def check(folder: Path, embedder: CountingEmbedder, content: str, context: str) 
     return embedder.documents
 
 
+@pytest.mark.slow
 @given(content=texts, context=texts, repeats=st.integers(1, 40), more=st.integers(0, 20))
 @settings(max_examples=100 if LONG else 15)
 def test_windows_with_their_context_fit(

@@ -147,6 +147,7 @@ def test_equal_scores_on_disk_and_in_memory_are_in_the_order_of_storing(tmp_path
     backend.close()
 
 
+@pytest.mark.slow
 def test_many_changes_are_written_in_the_background_until_closing(tmp_path: Path) -> None:
     backend = open_store(tmp_path)
     backend.store([make_entry(said(n)) for n in range(600)])
@@ -218,6 +219,7 @@ def test_two_processes_that_write_in_turn_see_each_other_at_once(tmp_path: Path)
     backend.close()
 
 
+@pytest.mark.slow
 def test_a_small_scope_in_a_large_namespace_is_searched_as_one_of_its_own(tmp_path: Path) -> None:
     backend = open_store(tmp_path)
     backend.store(

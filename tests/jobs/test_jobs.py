@@ -155,6 +155,7 @@ def test_a_running_job_is_cancelled_before_the_next_file(
     assert remaining_folders(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_running_job_is_cancelled_before_the_next_batch(jobs: Jobs, tmp_path: Path) -> None:
     class Batches(RecordingIngestor):
         def ingest(self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress) -> Any:

@@ -58,6 +58,7 @@ def test_a_closing_without_an_opening_ends_a_thought_that_the_template_opened() 
 PARTS = ["<think>a\n</think>", "[THINK]b[/THINK]", "<think>", "<", "thi", "nk>", "[TH", "a", " ", "\n", "<|end|>"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(PARTS)).map("".join), st.integers(1, 12))
 def test_where_a_text_is_cut_changes_nothing(text: str, size: int) -> None:
     assert streamed([text[i : i + size] for i in range(0, len(text), size)]) == streamed([text])

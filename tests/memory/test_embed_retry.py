@@ -82,6 +82,7 @@ class Slow(HashingEmbedder):
         return super().embed_documents(texts)
 
 
+@pytest.mark.slow
 def test_many_that_catch_up_at_once_embed_each_text_once(tmp_path: Path) -> None:
     down = FaissMemoryBackend(tmp_path, FlakyEmbedder(down=True), Indexes)
     down.store([make_entry(f"stoat {n}") for n in range(100)])
@@ -100,6 +101,7 @@ def test_many_that_catch_up_at_once_embed_each_text_once(tmp_path: Path) -> None
         backend.close()
 
 
+@pytest.mark.slow
 def test_a_memory_that_is_dropped_without_closing_leaves_no_thread(tmp_path: Path) -> None:
     """Neither that which embeds, nor those which clean; and the store itself is let go."""
     before = set(threading.enumerate())

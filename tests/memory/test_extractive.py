@@ -215,6 +215,7 @@ def test_half_a_surrogate_harms_nothing() -> None:
     assert extract(said(("A", "one \ud800 two. Three \udfff four.")), 512, tokens)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.sampled_from(["", "Anna", "Bo 7"]), st.text(max_size=200)), max_size=6),
     st.integers(1, 60),

@@ -89,6 +89,7 @@ def test_the_default_budget_is_a_setting(tmp_path: Path) -> None:
         assert (context.budget, context.tokens <= 70) == (70, True)
 
 
+@pytest.mark.slow
 def test_a_model_may_cite_what_is_not_among_the_first_three(af: AgentFormer) -> None:
     fill(af)
     wanted = [p for p in af.rag.context("Which boat has the keys?").passages if p.number > 3]

@@ -269,6 +269,7 @@ _TEXT = st.text(max_size=60) | st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(_TEXT, _TEXT, _TEXT), max_size=8), _TEXT)
 def test_any_text_is_judged_alike_each_time(rows: list[tuple[str, str, str]], query: str) -> None:

@@ -58,6 +58,7 @@ def test_a_mark_of_every_class_beside_a_digit_of_every_script_leaves_no_empty_te
         check_text(f"{digit}\u0305 {digit}.{digit}\u0301 x{digit}\u0327y")
 
 
+@pytest.mark.slow
 @given(
     st.text(
         alphabet=st.one_of(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,6 +122,7 @@ def test_plain_text_is_stable(text: str) -> None:
     assert clean_plain(once) == once
 
 
+@pytest.mark.slow
 def test_a_long_line_takes_linear_time() -> None:
     text = "sana-" * 200_000 + "\u00a8" * 1000
 

@@ -83,6 +83,7 @@ def test_spans_are_ordered_trimmed_and_cover_all_that_is_not_space(text: str) ->
     assert "".join(covered.split()) == "".join(text.split())
 
 
+@pytest.mark.slow
 def test_a_hostile_run_is_one_sentence() -> None:
     for text, count in [
         ("x" * 1_000_000, 1),

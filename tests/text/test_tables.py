@@ -100,6 +100,7 @@ def test_a_page_of_many_words_has_no_tables() -> None:
     assert find_tables(line(1, (50, "7 " * 20_001))) == []
 
 
+@pytest.mark.slow
 def test_hostile_pages_end() -> None:
     for text in ("7", "$", "%", "word", "(in", "—"):
         grid = [
