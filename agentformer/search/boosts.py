@@ -90,29 +90,28 @@ def title_boost(connection: sqlite3.Connection, nums: Sequence[int]) -> RankedLi
     """
     nums = nums[:_CANDIDATES]
     titles = _titles(connection, nums)
+    usable = [(num, titles[num]) for num in nums if num in titles and len(titles[num].text) in _TITLE_LENGTHS]
     mentioned: dict[int, None] = {}
-    if any(len(title.text) in _TITLE_LENGTHS for title in titles.values()):
+    if usable:
         texts = _contents(connection, nums[:_TITLE_HEAD], _TITLE_TEXT)
         for head in nums[:_TITLE_HEAD]:
-            own = titles.get(head, _Title("", None))
-            for num in nums:
-                if num in titles and num != head and _mentions(texts.get(head, ""), own, titles[num]):
+            own, text = titles.get(head, _Title("", None)), texts.get(head, "")
+            for num, title in usable:
+                if title.text in text and num != head and _is_other(own, title) and _has_words(text, title.text):
                     mentioned.setdefault(num)
     return RankedList("mentions", list(mentioned), _TITLE_WEIGHT)
 
 
-def _mentions(text: str, own: _Title, title: _Title) -> bool:
-    """Return whether the text of a hit mentions `title`. `own` is the title of the hit itself. The result is False if
-    `title` is equal to the hit's title, or if the two titles belong to the same document."""
-    other = title.text != own.text and (title.document is None or title.document != own.document)
-    return other and len(title.text) in _TITLE_LENGTHS and _has_words(text, title.text)
+def _is_other(own: _Title, title: _Title) -> bool:
+    """Return whether `title` differs from `own`, the title of a hit, and belongs to another document."""
+    return title.text != own.text and (title.document is None or title.document != own.document)
 
 
 def _titles(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, _Title]:
     """Return the title of each entry, or its first line if the entry has no title. The title is "" if there is neither,
     or if many entries share it."""
     rows = connection.execute(_TITLE_COLUMNS, [json.dumps(list(nums))]).fetchall()
-    titles = {num: _unqualified((title or _first_line(content)).strip()) for num, _, title, content in rows}
+    titles = {num: _own_title(title, content) for num, _, title, content in rows}
     owners = Counter(titles.values())
     return {
         num: _Title(titles[num] if owners[titles[num]] <= _TITLE_OWNERS else "", document)
@@ -120,7 +119,10 @@ def _titles(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, _T
     }
 
 
-def _unqualified(title: str) -> str:
+@lru_cache(maxsize=16_384)
+def _own_title(title: str, content: str) -> str:
+    """Return the title, or the first line of the content if there is no title, without a qualifier in parentheses."""
+    title = (title or _first_line(content)).strip()
     return _QUALIFIER.sub("", title) if title.endswith(")") else title
 
 
@@ -182,11 +184,16 @@ def date_boost(connection: sqlite3.Connection, nums: Sequence[int], dates: Query
     inside = {num for num, at in occurred.items() if at and any(one.start <= at < one.end for one in dates.periods)}
     others = [num for num in nums if num in occurred and num not in inside][:_DATE_READ]
     for num, content in _contents(connection, others, _DATE_TEXT).items():
-        named = find_date_ranges(content, day_of(occurred[num]), detect_language(content))
+        named = _named_days(content, day_of(occurred[num]))
         # a whole year does not lie within one of its days
         if any(asked.first <= days.first and days.last <= asked.last for days in named for asked in dates.days):
             inside.add(num)
     return RankedList("period", [num for num in nums if num in inside], _DATE_WEIGHT)
+
+
+@lru_cache(maxsize=4_096)
+def _named_days(content: str, on: date | None) -> tuple[DateRange, ...]:
+    return tuple(find_date_ranges(content, on, detect_language(content)))
 
 
 def all_boosts(

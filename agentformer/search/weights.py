@@ -73,8 +73,9 @@ def _deviations(cosines: Sequence[float]) -> float:
     deviation."""
     if len(cosines) < _FEW:
         return _USUAL_DEVIATIONS
-    spread = statistics.pstdev(cosines)
-    return max(0.0, cosines[0] - statistics.fmean(cosines)) / spread if spread > 0 else 0.0
+    mean = statistics.fmean(cosines)
+    spread = math.sqrt(statistics.fmean((cosine - mean) ** 2 for cosine in cosines))
+    return max(0.0, cosines[0] - mean) / spread if spread > 0 else 0.0
 
 
 class LanguageCoverage:

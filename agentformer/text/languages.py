@@ -39,6 +39,8 @@ _NAME_WEIGHT = 0.3  # weight of a capitalised word, which is usually a name
 _ENDING_VOTE = 0.35  # an ending is weaker evidence than a word
 _CACHED_WORDS = 16_384
 _CACHED_LENGTH = 40  # letters; a text without spaces is one word of thousands of letters
+_CACHED_TEXTS = 4_096  # a search asks for the language of its query several times
+_CACHED_TEXT = 400  # code points; the language of a longer text is not kept
 _LETTER_VOTE = 0.6  # for a word with a letter that few languages use
 
 # Scripts in the order of testing. A script of one language decides at once, the others need votes.
@@ -193,7 +195,12 @@ def detect_language(text: str, prior: str = "") -> str:
     `prior` is preferred, so that a chunk of names and numbers gets the same language as its neighbours. Only the start
     of a long text is read.
     """
-    sample = normalized("NFKC", text[:_SAMPLE])
+    return _detected(text, prior) if len(text) <= _CACHED_TEXT else _detected.__wrapped__(text[:_SAMPLE], prior)
+
+
+@lru_cache(maxsize=_CACHED_TEXTS)
+def _detected(text: str, prior: str) -> str:
+    sample = normalized("NFKC", text)
     script = _script(sample)
     if not script:
         return prior
