@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from agentformer.evaluation.dataset import Question
     from agentformer.evaluation.opened import Trial
     from agentformer.evaluation.run import Evaluation
+    from agentformer.memory.distributed import DistributedMemory
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.records.integrity.recover import Recovered
@@ -146,9 +147,21 @@ class AgentFormer:
 
         return Toolbox(self.memory, self.rag, self.backend, self.status)
 
-    def ready(self) -> Self:
+    @property
+    def distributed(self) -> DistributedMemory | None:
+        """The memory that several nodes share, or None for a backend of one machine."""
+        if self.settings.backend not in SERVERS:
+            return None
+        from agentformer.memory.distributed import DistributedMemory
+
+        return self.backend if isinstance(self.backend, DistributedMemory) else None
+
+    def ready(self, role: str = "server") -> Self:
         """Build all parts now, and return this object. A server calls this method before it accepts requests, so that
-        errors are raised at the start, such as `InvalidInput` for an unknown language model."""
+        errors are raised at the start, such as `InvalidInput` for an unknown language model. In a shared memory, this
+        process becomes a node with this role."""
+        if self.distributed is not None:
+            self.distributed.join(role)
         _ = self.model, self.toolbox
         self.rag.ready()
         return self

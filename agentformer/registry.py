@@ -40,7 +40,7 @@ PARTS: dict[str, dict[str, str]] = {
         "cosmos_db": "agentformer.builders:cosmos_backend",
         "faiss": "agentformer.builders:faiss_backend",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
-        "postgres": "agentformer.memory.backends.postgres.backend:PostgresMemoryBackend.from_settings",
+        "postgres": "agentformer.memory.distributed:DistributedMemory.from_settings",
     },
     "stored_spaces": {
         "cosmos_db": "agentformer.memory.backends.cosmos_db:stored_space",

@@ -80,6 +80,7 @@ class Settings:
     # The backend `postgres`. Its address may contain a password, so that it is never shown.
     postgres_url: str = field(default="", repr=False)  # postgresql://user:password@host:5432/database
     postgres_schema: str = "agentformer"  # the schema of the tables; {folder} stands for a hash of the index folder
+    node_lease_seconds: float = 15.0  # seconds after which other nodes take the work of a dead node
 
     # Embedding: `provider:model`, or `auto`: the multilingual model if it is available, or the packaged model.
     embedder: str = "auto"
@@ -233,7 +234,7 @@ _POSITIVE = (
         "embed_timeout",
     ),
     *("embed_batch", "breaker_seconds", "llm_stream_seconds", "workers", "max_upload_files", "max_uploads"),
-    *("max_jobs", "agent_steps", "agent_seconds", "agent_tokens"),
+    *("node_lease_seconds", "max_jobs", "agent_steps", "agent_seconds", "agent_tokens"),
 )
 _NOT_NEGATIVE = (
     *("llm_retries", "clean_every", "clean_keep_recent", "cleanup_interval", "embed_retries", "embed_retry_seconds"),

@@ -27,9 +27,10 @@ def open_store(folder: Path, embedder: Embedder) -> MemoryBackend:
         from agentformer.memory.backends.faiss.indexes import Indexes
 
         return FaissMemoryBackend(folder, embedder, Indexes)
-    from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
+    from agentformer.memory.backends.postgres.backend import PostgresOptions
+    from agentformer.memory.distributed import DistributedMemory
 
-    return PostgresMemoryBackend(_urls[-1], embedder, PostgresOptions(schema=schema_of(folder)))
+    return DistributedMemory(_urls[-1], embedder, PostgresOptions(schema=schema_of(folder)))
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,7 @@ def _define(name: str) -> None:  # noqa: C901 - one branch per module
         import agentformer.cli.commands.doctor
     elif name in ("clean", "restore", "audit", "reindex", "reembed", "spaces"):
         import agentformer.cli.commands.maintenance
-    elif name in ("backup", "export", "import"):
+    elif name in ("backup", "copy", "export", "import"):
         import agentformer.cli.commands.export
     elif name == "eval":
         import agentformer.cli.commands.evaluate
@@ -61,6 +61,8 @@ def _define(name: str) -> None:  # noqa: C901 - one branch per module
         import agentformer.cli.commands.chat
     elif name == "keys":
         import agentformer.cli.commands.keys
+    elif name in ("worker", "nodes"):
+        import agentformer.cli.commands.nodes
     elif name in ("serve", "mcp", "completion"):
         import agentformer.cli.commands.serve  # noqa: F401  (the imports have an effect, and no name is used)
 

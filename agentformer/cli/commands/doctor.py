@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +19,9 @@ from agentformer.rag.documents import Document
 from agentformer.settings import load_settings, unused_values
 from agentformer.tools.result_json import report_json
 from agentformer.types import Check, Scope
+
+if TYPE_CHECKING:
+    from agentformer.memory.distributed import NodeState
 
 _NAMED = 10  # at most this many namespaces are named
 _BY_A_MODEL = ("model", "model_retried")
@@ -129,30 +133,36 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
     is no memory, and 3 if the memory cannot be opened.
     """
     require_memory(load_settings(options))
-    checks, code = _run_checks(options, repair=repair)
+    checks, nodes, code = _run_checks(options, repair=repair)
     left = sum(check.found - check.mended for check in checks)
     lost = sum(check.lost for check in checks)
     if as_json:
-        print_json({"well": not (left or lost or code), "checks": [report_json(check) for check in checks]})
+        known = {"nodes": [asdict(node) for node in nodes]} if nodes is not None else {}
+        print_json({"well": not (left or lost or code), "checks": [report_json(check) for check in checks], **known})
     else:
         _print_checks(checks)
+        if nodes is not None:
+            alive = sum(node.alive for node in nodes)
+            say(f"nodes: {alive} alive, {len(nodes) - alive} dead; agentformer nodes lists them")
         say(_summary(checks, left, lost))
     if code or left or lost:
         sys.exit(code or _FOUND)
 
 
-def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[Sequence[Check], int]:
-    """Verify the memory, and also repair it if `repair` is true. Return the checks and an exit code, which is 3 if the
-    memory cannot be opened and 0 otherwise."""
+def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[Sequence[Check], Sequence[NodeState] | None, int]:
+    """Verify the memory, and also repair it if `repair` is true. Return the checks, the nodes of a shared memory, and
+    an exit code, which is 3 if the memory cannot be opened and 0 otherwise."""
     with watching(lambda: "repairing" if repair else "verifying"):
         try:
             af = connect(**options, embed_retry_seconds=0)
         except StoreDamaged as error:
-            return _recover(options, str(error)) if repair else _not_opened(f"{error}; {_TRY}")
+            checks, code = _recover(options, str(error)) if repair else _not_opened(f"{error}; {_TRY}")
+            return checks, None, code
         except StoreError as error:
-            return _not_opened(str(error))
+            checks, code = _not_opened(str(error))
+            return checks, None, code
         with af:
-            return af.verify(repair=repair), 0
+            return af.verify(repair=repair), af.distributed.nodes() if af.distributed else None, 0
 
 
 def _recover(options: dict[str, Any], damage: str) -> tuple[Sequence[Check], int]:

@@ -38,6 +38,13 @@ _MOVED = (
 )
 
 
+Owned = Callable[[sqlite3.Connection, Sequence[int]], Iterable[int]]
+
+
+def _all_owned(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterable[int]:
+    return nums
+
+
 class EmbeddedEntries(NamedTuple):
     """The windows of entries, and the vectors of these windows that are not stored yet. `space` is the embedding space
     of the vectors."""
@@ -190,28 +197,41 @@ class EmbeddingQueue:
             return store.pending_count(connection, refused=refused)
 
     def _embed_queue(self, progress: Progress | None, refused: bool) -> None:
-        if isinstance(self._embedder, ActiveEmbedder):
-            self._embedder.retry_now()
+        self.retry_embedder()
         after = 0
         while True:
             with self._database.reading() as connection:
                 queue = store.pending_entries(connection, after, _ENTRIES, refused=refused)
-                entries = records.by_num(connection, [item.num for item in queue])
-            if not queue:
+            if not queue or not self.embed_batch([item.num for item in queue], progress):
                 return
-            after, nums = queue[-1].num, list(entries)
-            try:
-                embedded = self.embed(list(entries.values()), progress)
-            except EmbedderUnavailable as error:
-                with self._database.writing() as connection:
-                    store.put_pending(connection, list(records.by_num(connection, nums)), str(error))
-                return
+            after = queue[-1].num
+
+    def retry_embedder(self) -> None:
+        """Let the next call try an embedder that could not be loaded before."""
+        if isinstance(self._embedder, ActiveEmbedder):
+            self._embedder.retry_now()
+
+    def embed_batch(self, nums: Sequence[int], progress: Progress | None, owned: Owned = _all_owned) -> bool:
+        """Embed the queued entries with these numbers, and return False if the embedder is unavailable. Entries that
+        changed meanwhile stay in the queue. `owned` returns which of the entries this process may still write."""
+        with self._database.reading() as connection:
+            entries = records.by_num(connection, nums)
+        try:
+            embedded = self.embed(list(entries.values()), progress)
+        except EmbedderUnavailable as error:
             with self._database.writing() as connection:
-                present = records.by_num(connection, nums)
-                unchanged = [i for i, num in enumerate(nums) if present.get(num) == entries[num]]
-                nums = [nums[i] for i in unchanged]
-                self.commit(connection, nums, [entries[num] for num in nums], embedded.select(unchanged))
-                change_feed.append(connection, nums)
+                present = records.by_num(connection, list(entries))
+                store.put_pending(connection, [*owned(connection, list(present))], str(error))
+            return False
+        with self._database.writing() as connection:
+            present = records.by_num(connection, list(entries))
+            mine = set(owned(connection, list(entries)))
+            unchanged = [i for i, num in enumerate(entries) if num in mine and present.get(num) == entries[num]]
+            numbers = list(entries)
+            written = [numbers[i] for i in unchanged]
+            self.commit(connection, written, [entries[num] for num in written], embedded.select(unchanged))
+            change_feed.append(connection, written)
+        return True
 
 
 class VectorImport:

@@ -34,6 +34,27 @@ class PostgresOptions:
     reranking: Reranking | None = None
     analyzers: Analyzers = PLAIN
 
+    @classmethod
+    def from_settings(cls, settings: Settings) -> PostgresOptions:
+        """Return the options that the settings name."""
+        reranker = named_reranker(settings)
+        return cls(
+            schema=schema_of(settings),
+            fanout=settings.fanout,
+            fusion=FusionOptions(
+                settings.fusion,
+                settings.dense_weight,
+                settings.rrf_k,
+                settings.statements,
+                settings.dated,
+                settings.code_weight,
+                settings.long_weight,
+            ),
+            window_tokens=settings.window_tokens,
+            reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
+            analyzers=choose_analyzers(settings),
+        )
+
 
 class PostgresMemoryBackend(IndexedBackend):
     """A `MemoryBackend` that stores entries in a PostgreSQL database with pgvector. `url` has the form
@@ -60,24 +81,7 @@ class PostgresMemoryBackend(IndexedBackend):
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> PostgresMemoryBackend:
         """Open the database of `Settings.postgres_url`, with the search options of the settings."""
-        reranker = named_reranker(settings)
-        options = PostgresOptions(
-            schema=schema_of(settings),
-            fanout=settings.fanout,
-            fusion=FusionOptions(
-                settings.fusion,
-                settings.dense_weight,
-                settings.rrf_k,
-                settings.statements,
-                settings.dated,
-                settings.code_weight,
-                settings.long_weight,
-            ),
-            window_tokens=settings.window_tokens,
-            reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
-            analyzers=choose_analyzers(settings),
-        )
-        return cls(settings.postgres_url, embedder, options)
+        return cls(settings.postgres_url, embedder, PostgresOptions.from_settings(settings))
 
     def backup(self, folder: Path) -> None:
         """Write the records and vectors at this moment as a store of the backend `faiss` into `folder`."""

@@ -185,6 +185,13 @@ class PostgresDatabase:
                 with suppress(Exception):
                     raw.execute("SELECT pg_advisory_unlock(%s)", [number])
 
+    @contextmanager
+    def statements(self) -> Iterator[Connection]:
+        """Yield a connection in which each statement is a transaction without the write lock of the store. For the
+        tables of the nodes, whose statements must not wait for writers."""
+        with self._borrow() as raw:
+            yield Connection(raw)
+
     def close(self) -> None:
         """Close the unused connections. A connection in use is closed when it is returned."""
         with self._mutex:

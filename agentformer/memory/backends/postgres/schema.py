@@ -50,6 +50,25 @@ CREATE FUNCTION randomblob(length integer) RETURNS bytea VOLATILE LANGUAGE sql
     AS $$ SELECT substring(uuid_send(gen_random_uuid()) from 1 for length) $$;
 """
 
+# The tables of the nodes, see `memory.nodes`. The clock is always that of the server.
+_NODES = """
+CREATE FUNCTION server_micros() RETURNS bigint VOLATILE LANGUAGE sql
+    AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+CREATE TABLE nodes (
+    id text COLLATE "C" PRIMARY KEY, name text NOT NULL, role text NOT NULL, started_at bigint NOT NULL,
+    seen_at bigint NOT NULL, ends_at bigint NOT NULL, embedded bigint NOT NULL DEFAULT 0
+);
+ALTER TABLE pending ADD COLUMN queued_at bigint NOT NULL DEFAULT server_micros();
+ALTER TABLE pending ADD COLUMN claim text COLLATE "C";  -- the holder of the claim: the node, and a number of the node
+ALTER TABLE pending ADD COLUMN claim_ends bigint;
+CREATE INDEX pending_by_claim ON pending (claim) WHERE claim IS NOT NULL;
+CREATE INDEX leases_by_holder ON leases (holder);
+CREATE FUNCTION notify_nodes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM pg_notify('agentformer', TG_TABLE_SCHEMA || '/' || TG_TABLE_NAME); RETURN NULL; END $$;
+CREATE TRIGGER notify_nodes AFTER INSERT ON pending FOR EACH STATEMENT EXECUTE FUNCTION notify_nodes();
+CREATE TRIGGER notify_nodes AFTER INSERT ON changes FOR EACH STATEMENT EXECUTE FUNCTION notify_nodes();
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     # 1: the records, as `records.schema` has them; texts that are compared or sorted are compared by their bytes.
     _FUNCTIONS
@@ -150,6 +169,8 @@ CREATE TABLE word_totals (
     PRIMARY KEY (namespace, language)
 );
 """,
+    # 2: nodes
+    _NODES,
 )
 
 

@@ -1,0 +1,120 @@
+"""The commands of a memory that several machines share: `worker`, a node without API, and `nodes`, which lists them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from agentformer.cli.group import examples, main, without_namespace
+from agentformer.cli.inputs import open_existing
+from agentformer.cli.output import duration, print_json, print_result, print_table, say
+from agentformer.errors import InvalidInput, StoreError
+from agentformer.factory import AgentFormer
+from agentformer.settings import load_settings
+
+if TYPE_CHECKING:
+    from agentformer.memory.distributed import DistributedMemory
+    from agentformer.memory.nodes.listener import Listener
+
+log = logging.getLogger("agentformer")
+
+_CLEANING_SECONDS = 60.0  # between two cleanings of all sessions, unless the setting cleanup_interval is another
+_POLL_SECONDS = 5.0  # between two looks at the queue, if the server sends no messages
+_SLICE_SECONDS = 0.5  # a signal is seen after this time
+_MOST_PAUSE = 60.0  # seconds between two attempts while the embedder or the server is unavailable
+
+
+@main.command(epilog=examples("agentformer worker", "agentformer worker --json"))
+@without_namespace
+def worker(as_json: bool, **options: Any) -> None:
+    """Work for a memory in PostgreSQL until SIGTERM or Ctrl-C: a node without API.
+
+    A worker embeds the entries that wait for vectors, summarizes the older messages of sessions, and continues the
+    upload jobs of servers that died. Any number of workers may run on any number of machines; they divide the work. A
+    worker that is killed loses nothing: after the seconds of `node_lease_seconds`, others take its work.
+    """
+    settings = load_settings(options)
+    if settings.clean_every and not settings.cleanup_interval:
+        settings = dataclasses.replace(settings, cleanup_interval=_CLEANING_SECONDS)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    with ExitStack() as closing:
+        af = closing.enter_context(AgentFormer(dataclasses.replace(settings, embed_retry_seconds=0)))
+        memory = _shared(af)
+        af.ready("worker")
+        listener = memory.listener()
+        closing.callback(listener.close)
+        print_result({"node": memory.node.id}, f"working as node {memory.node.id}", as_json=as_json, indent=None)
+        _embed(memory, listener, stopped)
+
+
+def _embed(memory: DistributedMemory, listener: Listener, stopped: threading.Event) -> None:
+    """Embed what waits, until the worker is stopped."""
+    pause = _SLICE_SECONDS
+    while not stopped.is_set():
+        try:
+            left = memory.embed_pending(refused=False)
+        except StoreError as error:
+            log.warning("entries could not be embedded and are tried again later: %s", error)
+            left = 1
+        if left:
+            stopped.wait(pause)
+            pause = min(2 * pause, _MOST_PAUSE)
+        else:
+            pause = _SLICE_SECONDS
+            _first_true(lambda: stopped.is_set() or listener.wait(_SLICE_SECONDS, "pending"))
+
+
+def _first_true(look: Callable[[], bool]) -> None:
+    """Call a function until it returns True, but not more often than a look at the queue is due."""
+    for _ in range(round(_POLL_SECONDS / _SLICE_SECONDS)):
+        if look():
+            return
+
+
+@main.command(epilog=examples("agentformer nodes", "agentformer nodes --json"))
+@without_namespace
+def nodes(as_json: bool, **options: Any) -> None:
+    """List the nodes of a memory in PostgreSQL, what each does, and the state of the embedding queue.
+
+    A node is a server, a worker, or another process while it works. A node without a sign of life for the seconds of
+    `node_lease_seconds` is shown as dead, and others take its work.
+    """
+    with open_existing(**options, embed_retry_seconds=0) as af:
+        memory = _shared(af)
+        found, queue = memory.nodes(), memory.queue()
+    if as_json:
+        print_json({"nodes": [dataclasses.asdict(node) for node in found], "queue": dataclasses.asdict(queue)})
+        return
+    rows = [
+        (
+            node.id,
+            node.name,
+            node.role,
+            "alive" if node.alive else "dead",
+            f"{node.seen:.0f} s",
+            str(node.claimed),
+            str(node.embedded),
+            ", ".join(node.leases) or "-",
+        )
+        for node in found
+    ]
+    print_table(("id", "process", "role", "state", "seen", "embeds", "embedded", "holds"), rows, right=(4, 5, 6))
+    oldest = f"; the oldest waits for {duration(queue.age)}" if queue.waiting > queue.refused else ""
+    refused = f", {queue.refused} refused by the embedder" if queue.refused else ""
+    say(f"embedding queue: {queue.waiting} waiting, {queue.claimed} being embedded{refused}{oldest}")
+
+
+def _shared(af: AgentFormer) -> DistributedMemory:
+    """Return the memory that several nodes share. Raises `InvalidInput` for another backend."""
+    if af.distributed is None:
+        raise InvalidInput(
+            "backend", f"nodes share a memory of the backend postgres, but the backend is {af.settings.backend}"
+        )
+    return af.distributed

@@ -1,0 +1,143 @@
+"""`DistributedMemory`: many nodes of AgentFormer on one PostgreSQL database. A node keeps nothing that is needed later,
+so it may die at any time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from agentformer.errors import Conflict
+from agentformer.index.embedding.windows import Progress
+from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
+from agentformer.memory.nodes.listener import Listener
+from agentformer.memory.nodes.node import Node, release_lease, take_lease
+from agentformer.memory.nodes.queue import SharedQueue
+from agentformer.settings import Settings
+from agentformer.types import Embedder, Reembedding
+
+_LEASE_SECONDS = 15.0
+_MOVING = "another node is re-embedding this store; wait until it has finished, or stop that process"
+_NODES = """
+    SELECT id, name, role, embedded, started_at, server_micros() - seen_at, ends_at > server_micros() FROM nodes
+    ORDER BY id
+"""
+_CLAIMS = "SELECT split_part(claim, '/', 1), count(*) FROM pending WHERE claim_ends > server_micros() GROUP BY 1"
+_LEASES = "SELECT split_part(holder, '/', 1), name FROM leases WHERE ends_at > server_micros() ORDER BY name"
+_QUEUE = """
+    SELECT count(*), count(*) FILTER (WHERE claim_ends > server_micros()), count(*) FILTER (WHERE refused = 1),
+        coalesce(server_micros() - min(queued_at) FILTER (WHERE refused = 0), 0) FROM pending
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeState:
+    """The state of a node, as the server sees it. `seen` is the time in seconds since its last sign of life. `claimed`
+    is the number of entries that it embeds now, and `embedded` the number that it has embedded from the queue. `leases`
+    names what it holds."""
+
+    id: str
+    name: str  # machine and process id
+    role: str
+    alive: bool
+    seen: float
+    claimed: int
+    embedded: int
+    leases: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueState:
+    """The entries without vectors: their number, how many of them a node embeds now, how many the embedder refused, and
+    the age of the oldest one that was not refused, in seconds."""
+
+    waiting: int
+    claimed: int
+    refused: int
+    age: float
+
+
+class DistributedMemory(PostgresMemoryBackend):
+    """A `MemoryBackend` on a PostgreSQL database that any number of nodes share. Nodes embed different batches of the
+    queue at once. One node at a time cleans a session or embeds the store again."""
+
+    def __init__(
+        self,
+        url: str,
+        embedder: Embedder,
+        options: PostgresOptions | None = None,
+        *,
+        lease_seconds: float = _LEASE_SECONDS,
+    ) -> None:
+        options = options or PostgresOptions()
+        super().__init__(url, embedder, options)
+        self._place = url, options.schema
+        self.node = Node(self._database, lease_seconds)
+        if not self._database.read_only:
+            self._opened.embedding = SharedQueue(
+                self.node, self._database, embedder, window_tokens=options.window_tokens
+            )
+
+    @classmethod
+    def from_settings(cls, settings: Settings, embedder: Embedder) -> DistributedMemory:
+        """Open the database of `Settings.postgres_url`, with the search options of the settings."""
+        options = PostgresOptions.from_settings(settings)
+        return cls(settings.postgres_url, embedder, options, lease_seconds=settings.node_lease_seconds)
+
+    def lease(self, name: str, holder: str, seconds: float) -> bool:
+        """Take or extend a lease, by the clock of the server; see `MemoryBackend.lease`."""
+        return take_lease(self._database, name, holder, int(seconds * 1_000_000))
+
+    def release(self, name: str, holder: str) -> None:
+        """End a lease; see `MemoryBackend.release`."""
+        release_lease(self._database, name, holder)
+
+    def reembed(
+        self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
+    ) -> Reembedding:
+        """Embed all entries again; see `MemoryBackend.reembed`. Raises `Conflict` while another node does this."""
+        with self.node.lease("reembed") as taken:
+            if not taken:
+                raise Conflict(_MOVING)
+            return super().reembed(target, queries=queries, progress=progress)
+
+    def join(self, role: str) -> None:
+        """Register this process as a node with a role, such as `worker`. A reader of a standby is not registered."""
+        if not self._database.read_only:
+            self.node.join(role)
+
+    def listener(self) -> Listener:
+        """Return an object that waits for changes of other nodes. The caller closes it."""
+        return Listener(*self._place)
+
+    def nodes(self) -> list[NodeState]:
+        """Return the nodes that are registered, in the order of their start. A node that died is listed for some
+        time."""
+        with self._database.statements() as connection:
+            claims = dict(tuple(row) for row in connection.run(_CLAIMS, []))
+            held: dict[str, list[str]] = {}
+            for node, name in connection.run(_LEASES, []):
+                held.setdefault(node, []).append(name)
+            return [
+                NodeState(
+                    row[0], row[1], row[2], row[6], row[5] / 1e6, claims.get(row[0], 0), row[3],
+                    tuple(held.get(row[0], ())),
+                )
+                for row in connection.run(_NODES, [])
+            ]  # fmt: skip
+
+    def queue(self) -> QueueState:
+        """Return the state of the embedding queue."""
+        with self._database.statements() as connection:
+            waiting, claimed, refused, micros = connection.run(_QUEUE, []).fetchone()
+        return QueueState(waiting, claimed, refused, micros / 1e6)
+
+    def status(self) -> dict[str, Any]:
+        """Return JSON values: those of the backend `postgres`, and the number of nodes that are alive."""
+        return {**super().status(), "nodes": sum(node.alive for node in self.nodes())}
+
+    def close(self) -> None:
+        """Leave the nodes, and close the connections. Idempotent."""
+        if not self._closed:
+            self.node.close()
+        super().close()

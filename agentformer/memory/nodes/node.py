@@ -1,0 +1,147 @@
+"""This process as a node: its row in the table `nodes`, and the claims and leases that it holds.
+
+A thread extends them periodically. If the process dies or loses the server, they end after the time of a lease, by the
+clock of the server. The clocks of the nodes have no influence.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from agentformer.errors import StoreError
+from agentformer.memory.backends.postgres.connection import PostgresDatabase
+from agentformer.memory.background import PeriodicThread
+from agentformer.types import new_id
+
+log = logging.getLogger("agentformer")
+
+_BEATS = 3  # during one lease, so that a lost one does not end the claims
+_FORGOTTEN = 10  # times the lease, after which the row of a dead node is deleted
+_REGISTER = """
+    INSERT INTO nodes (id, name, role, started_at, seen_at, ends_at, embedded)
+    VALUES (%s, %s, %s, server_micros(), server_micros(), server_micros() + %s, 0)
+    ON CONFLICT (id) DO UPDATE SET role = excluded.role, seen_at = excluded.seen_at, ends_at = excluded.ends_at
+"""
+# Rows that a writer has locked are skipped, because waiting for them could end in a deadlock.
+_EXTEND = """
+    WITH extended AS (
+        UPDATE leases SET ends_at = server_micros() + micros WHERE holder = ANY(%s)
+    )
+    UPDATE pending SET claim_ends = server_micros() + %s
+    WHERE entry IN (SELECT entry FROM pending WHERE claim = ANY(%s) FOR UPDATE SKIP LOCKED)
+"""
+_TAKE = """
+    INSERT INTO leases VALUES (%s, %s, server_micros() + %s, %s)
+    ON CONFLICT (name) DO UPDATE
+        SET holder = excluded.holder, ends_at = excluded.ends_at, micros = excluded.micros
+        WHERE leases.holder = excluded.holder OR leases.ends_at <= server_micros()
+    RETURNING name
+"""
+
+
+class Node(PeriodicThread):
+    """This process as a node. It registers when it first holds something, or by `join`. `seconds` is the time of a
+    lease. Thread-safe."""
+
+    name = "agentformer-node"
+
+    def __init__(self, database: PostgresDatabase, seconds: float) -> None:
+        super().__init__(seconds / _BEATS)
+        self.id = new_id()
+        self.micros = int(seconds * 1_000_000)
+        self._database = database
+        self._role = "process"
+        self._numbers = itertools.count(1)
+        self._held: set[str] = set()
+        self._joined = False
+        self._lock = threading.Lock()
+
+    def join(self, role: str = "") -> None:
+        """Register this process, and begin to extend what it holds. `role` is shown by `agentformer nodes`."""
+        with self._lock:
+            if self._joined and role in ("", self._role):
+                return
+            self._role = role or self._role
+            self._register()
+            self._joined = True
+            self.start()
+
+    @contextmanager
+    def holding(self) -> Iterator[str]:
+        """Yield a name under which the caller takes claims or leases. Until the end of the context they are extended;
+        the caller releases them before the end. What could not be released ends after the time of a lease."""
+        self.join()
+        holder = f"{self.id}/{next(self._numbers)}"
+        with self._lock:
+            self._held.add(holder)
+        try:
+            yield holder
+        finally:
+            with self._lock:
+                self._held.discard(holder)
+
+    @contextmanager
+    def lease(self, name: str) -> Iterator[bool]:
+        """Take the lease `name` until the end of the context. Yield False if another holder has it."""
+        with self.holding() as holder:
+            taken = take_lease(self._database, name, holder, self.micros)
+            try:
+                yield taken
+            finally:
+                if taken:
+                    with suppress(StoreError):  # then the lease ends by itself
+                        release_lease(self._database, name, holder)
+
+    def tick(self) -> bool:
+        """Extend the row of this node and everything that it holds. Errors are logged, and the next call repeats it."""
+        try:
+            self.beat()
+        except StoreError as error:
+            if not self._stopped.is_set():
+                log.warning("this node could not extend its leases: %s", error)
+        return False
+
+    def beat(self) -> None:
+        """Extend the row of this node and everything that it holds. Raises `StoreError`."""
+        with self._lock:
+            held = list(self._held)
+        self._register()
+        if held:
+            with self._database.statements() as connection:
+                connection.run(_EXTEND, [held, self.micros, held])
+        with self._database.statements() as connection:
+            query = "DELETE FROM nodes WHERE ends_at < server_micros() - %s"
+            connection.run(query, [self.micros * _FORGOTTEN])
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Stop the thread, and remove the row of this node. Idempotent."""
+        super().close(seconds)
+        with self._lock:
+            joined, self._joined = self._joined, False
+        if joined:
+            with suppress(StoreError), self._database.statements() as connection:
+                connection.run("DELETE FROM nodes WHERE id = %s", [self.id])
+
+    def _register(self) -> None:
+        host = f"{socket.gethostname()}:{os.getpid()}"
+        with self._database.statements() as connection:
+            connection.run(_REGISTER, [self.id, host, self._role, self.micros])
+
+
+def take_lease(database: PostgresDatabase, name: str, holder: str, micros: int) -> bool:
+    """Take or extend a lease by the clock of the server. Return False if another holder has it."""
+    with database.statements() as connection:
+        rows = connection.run(_TAKE, [name, holder, micros, micros])
+        return rows.fetchone() is not None
+
+
+def release_lease(database: PostgresDatabase, name: str, holder: str) -> None:
+    """End the lease `name` if `holder` has it."""
+    with database.statements() as connection:
+        connection.run("DELETE FROM leases WHERE name = %s AND holder = %s", [name, holder])
