@@ -72,8 +72,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Interfaces": {
         "chat": "Chat with a language model that can use this memory and its documents",
         "serve": "Serve the HTTP API until SIGTERM or Ctrl-C",
-        "worker": "Embed, clean and follow jobs for a memory in PostgreSQL, as a node without API",
-        "nodes": "List the nodes of a memory in PostgreSQL, their work and the embedding queue",
+        "worker": "Work for a memory in PostgreSQL until SIGTERM or Ctrl-C: a node without API",
+        "nodes": "List the nodes of a memory in PostgreSQL, and the state of the embedding queue",
         "keys": "Create, list and revoke the keys for access over HTTP and MCP",
         "mcp": "Serve tools and documents to MCP clients, such as Claude, Cursor and VS Code",
         "completion": "Print the completion script for a shell",

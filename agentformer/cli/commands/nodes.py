@@ -81,7 +81,7 @@ def _first_true(look: Callable[[], bool]) -> None:
 @main.command(epilog=examples("agentformer nodes", "agentformer nodes --json"))
 @without_namespace
 def nodes(as_json: bool, **options: Any) -> None:
-    """List the nodes of a memory in PostgreSQL, what each does, and the state of the embedding queue.
+    """List the nodes of a memory in PostgreSQL, and the state of the embedding queue.
 
     A node is a server, a worker, or another process while it works. A node without a sign of life for the seconds of
     `node_lease_seconds` is shown as dead, and others take its work.
