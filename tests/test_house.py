@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tools", "archive", "evaluation"),
     ("builders",),
     ("factory",),
-    ("agent", "testing"),
+    ("agent", "testing", "console"),
     ("api", "mcp_server"),
     ("cli",),
 )

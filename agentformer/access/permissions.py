@@ -157,6 +157,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     "jobs": Permission("read", ("rag_upload",)),
     "cancel job": Permission("write", ("rag_upload",)),
     "reindex": Permission("admin"),
+    "namespaces": Permission("read"),
     "status": Permission("admin", ("memory_status",)),
     "metrics": Permission("admin"),
     "tools": Permission("any"),  # calling a tool needs what the tool needs

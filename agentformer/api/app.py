@@ -8,11 +8,12 @@ from collections.abc import Callable
 from threading import BoundedSemaphore
 from typing import Any
 
-from flask import Blueprint, Flask, redirect, request
+from flask import Blueprint, Flask
 
 from agentformer.access.permissions import Grant
 from agentformer.api import documents, entries, jobs, memory, openapi, server, tools, uploads
 from agentformer.api.auth import Guard
+from agentformer.api.console import add_console
 from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
 from agentformer.api.openapi import openapi_document
 from agentformer.api.operations import Operation, Router, Service, add_rules
@@ -49,7 +50,6 @@ def create_app(settings: Settings) -> Flask:
     memory = AgentFormer(settings)
     try:
         _mount(app, memory, Guard(memory), "", whole=True)
-        app.add_url_rule("/", "start", lambda: redirect(f"{request.script_root}/docs"))
     except BaseException:
         memory.close()
         raise
@@ -92,6 +92,7 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
     try:
         service = _service(af, queue, prefix, whole=whole)
         add_rules(blueprint, _OPERATIONS, service, guard.authorize)
+        add_console(blueprint, prefix, at_root=whole or bool(prefix))
         handle_errors(app if whole else blueprint)
         guard.protect(app if whole else blueprint)
         app.register_blueprint(blueprint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from agentformer.api.response import EVENT_STREAM, answer_stream, prefers_events
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
+from agentformer.readers import ReadLimits, page_image
 from agentformer.tools.document_tools import allowed_sources
 from agentformer.tools.result_json import answer_json, document_json, passages_json
 from agentformer.types import MemoryEntry, Scope
@@ -125,10 +127,7 @@ def content(service: Service, grant: Grant, query: models.DocumentParameters, do
     execute, such as HTML, has the media type `application/octet-stream`.
     """
     document = _find(service.af, grant, document_id, query.namespace)
-    try:
-        data = service.af.rag.original(document.id, namespace=document.namespace)
-    except NotFound:
-        raise NotFound("the original file of this document is not stored; upload the document again") from None
+    data = _original(service.af, document)
     headers = {"Content-Disposition": attachment(document.name), "Content-Security-Policy": _POLICY}
     media_type = document.media_type if document.media_type in _SAFE_TYPES else _BYTES
     return Response(data, headers=headers, content_type=media_type)
@@ -151,6 +150,37 @@ def pages(service: Service, grant: Grant, query: models.PartsParameters, documen
     return reply_page("pages", [_page_json(entry) for entry in entries], query.limit)
 
 
+@router.route("GET", f"{_DOCUMENT}/image", "document text", {200: models.PageImage}, errors=(422,), uses_model=True)
+def image(service: Service, grant: Grant, query: models.ImageParameters, document_id: str) -> Response:
+    """Return a page of a PDF document as an image, with the boxes of a quotation.
+
+    The page is rendered in a process without rights. A document that is not a PDF, or that cannot be rendered, gives
+    422: show the text of the page instead.
+    """
+    document = _find(service.af, grant, document_id, query.namespace)
+    parts = Scope(document.namespace, kinds=("page",), document_id=document.id, pages=(query.page,))
+    stored = service.af.backend.list(parts, limit=1)
+    if not stored:
+        raise NotFound(f"the document has no page {query.page}")
+    limits = ReadLimits.from_settings(service.af.settings)
+    picture = page_image(
+        _original(service.af, document),
+        query.page,
+        text=stored[0].content,
+        start=query.start,
+        end=query.end,
+        limits=limits,
+    )
+    return reply({**picture._asdict(), "png": base64.b64encode(picture.png).decode()})
+
+
+def _original(af: AgentFormer, document: Document) -> bytes:
+    try:
+        return af.rag.original(document.id, namespace=document.namespace)
+    except NotFound:
+        raise NotFound("the original file of this document is not stored; upload the document again") from None
+
+
 def attachment(name: str) -> str:
     """Return a header `Content-Disposition` (RFC 6266) with which a browser saves a file and does not show the file.
 
@@ -167,7 +197,8 @@ def _parts(
     af: AgentFormer, grant: Grant, query: models.PartsParameters, document_id: str, kind: str
 ) -> Sequence[MemoryEntry]:
     document = _find(af, grant, document_id, query.namespace)
-    scope = Scope(document.namespace, kinds=(kind,), document_id=document.id)
+    pages = () if query.page is None else (query.page,)
+    scope = Scope(document.namespace, kinds=(kind,), document_id=document.id, pages=pages)
     return af.backend.list(scope, after=query.after, limit=query.limit)
 
 

@@ -69,6 +69,12 @@ class State(BaseModel):
     providers: dict[str, Any] = Field(description="The calls, tokens and errors of each provider.")
 
 
+class Namespaces(ResponseModel):
+    """The names of namespaces."""
+
+    namespaces: list[str]
+
+
 @router.route("GET", "/healthz", None, {200: Alive})
 def healthz(service: Service) -> Response:
     """Check that the process answers requests."""
@@ -96,6 +102,12 @@ def status(service: Service, grant: Grant) -> Response:
     """
     grant.require_all_namespaces()
     return reply(service.af.status())
+
+
+@router.route("GET", "/api/namespaces", "namespaces", {200: Namespaces})
+def namespaces(service: Service, grant: Grant) -> Response:
+    """List the namespaces that contain an entry and that the key may use, sorted by name."""
+    return reply({"namespaces": [name for name in service.af.backend.namespaces() if grant.reaches(name)]})
 
 
 @router.route("GET", "/metrics", "metrics", {200: ("text/plain",)}, errors=(501,))

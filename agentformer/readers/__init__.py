@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import PurePath
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, UnsupportedFormat
 from agentformer.readers.adapters import ADAPTERS, SUPPORTED, ReadLimits, ReadOptions, adapter_for
 from agentformer.readers.media_type import BINARY, PDF, PLAIN, sniff
-from agentformer.readers.sandbox.process import read_isolated
+from agentformer.readers.sandbox.process import image_isolated, read_isolated
+from agentformer.readers.sandbox.protocol import PageImage
+from agentformer.text.normalize import letters_and_digits
 from agentformer.types import DocumentText
 
-__all__ = ["ReadLimits", "read", "sniff"]
+__all__ = ["PageImage", "ReadLimits", "page_image", "read", "sniff"]
 
+_IMAGE_SECONDS = 20.0  # to show a page; ordinary pages take 0.3 s
 _PLAIN_ASCII = 1 << 20  # bytes of ASCII that are read in this process, in a few milliseconds
 _PLAIN = 1 << 14  # bytes of other text: normalising combining marks may take quadratic time
 
@@ -57,6 +61,30 @@ def read(
     if not last:
         raise CorruptDocument("the file is damaged and contains no text; download the file again")
     return last[0]
+
+
+def page_image(
+    data: bytes,
+    page: int,
+    *,
+    text: str = "",
+    start: int = 0,
+    end: int = 0,
+    limits: ReadLimits = ReadLimits(),  # noqa: B008 (frozen)
+) -> PageImage:
+    """Return the image of a page of a PDF file, and the boxes of the quotation `text[start:end]`. `text` is the stored
+    text of the page, and the first page has the number 1.
+
+    The page is rendered in a child process. A quotation that is not in the characters of the page, such as that of a
+    scanned page, has no boxes. Raises `UnsupportedFormat` if the file is not a PDF, or another `DocumentError`.
+    """
+    if sniff(data, "") != PDF:
+        raise UnsupportedFormat("only the pages of PDF files can be shown as images; read the text of the page instead")
+    quote = text[start:end]
+    letters = letters_and_digits(quote)
+    before = letters_and_digits(text[:start]).count(letters) if letters else 0
+    limits = replace(limits, wall_seconds=min(limits.wall_seconds, _IMAGE_SECONDS))
+    return image_isolated(data, ReadOptions("", PDF, limits=limits, page=page, quote=quote, occurrence=before))
 
 
 def _is_simple(data: bytes) -> bool:

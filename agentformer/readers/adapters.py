@@ -55,6 +55,9 @@ class ReadOptions:
     deadline: float = float("inf")
     engines: tuple[str, ...] = ("pdfium", "pypdf")  # a second attempt does not use the parser that crashed
     folder: str = ""  # the folder in which the reader may write and run tesseract; "" for none
+    page: int = 0  # the page to show as an image (the first page is 1); 0: the text is read
+    quote: str = ""  # to highlight on this page
+    occurrence: int = 0  # number of equal quotations before it on the page
 
 
 ADAPTERS = {

@@ -104,6 +104,15 @@ class PartsParameters(DocumentParameters):
 
     limit: Limit = 100
     after: Cursor = ""
+    page: int | None = Field(default=None, ge=1, description="Only the part of the list on this page.")
+
+
+class ImageParameters(DocumentParameters):
+    """Query parameters that select a page of a document, and the text to highlight."""
+
+    page: int = Field(default=1, ge=1, description="The number of the page. The first page has the number 1.")
+    start: int = Field(default=0, ge=0, description="The start of the text to highlight, as in a citation.")
+    end: int = Field(default=0, ge=0, description="The end of the text to highlight, as in a citation.")
 
 
 class Document(ResponseModel):
@@ -173,6 +182,18 @@ class DocumentPage(ResponseModel):
     status: PageStatus
     reason: str
     method: str = Field(description="The method that extracted the text of the page.")
+
+
+class PageImage(ResponseModel):
+    """The image of a page, and the boxes of the requested text on the page."""
+
+    width: int = Field(description="The width of the image in pixels.")
+    height: int = Field(description="The height of the image in pixels.")
+    boxes: list[Annotated[list[float], Field(min_length=4, max_length=4)]] = Field(
+        description="The left, top, right and bottom of each line of the text, as shares (0 to 1) of the width and the "
+        "height. The list is empty if the text is not in the characters of the page, such as that of a scanned page."
+    )
+    png: str = Field(description="The image as a PNG file in Base64.")
 
 
 class DocumentPages(ResponseModel):

@@ -97,7 +97,7 @@ class PdfiumDocument:
         included, so that lines that cross the edge are complete. Raises `Unreadable` if PDFium cannot read the page.
         """
         try:
-            with self._page(number) as page, closing(page.get_textpage()) as text_page:
+            with self.page(number) as page, closing(page.get_textpage()) as text_page:
                 text = text_page.get_text_range()
                 if len(text) < SHORT and not _letters(text_page.get_text_bounded()) and _letters(text) < STRAY:
                     return PageContent("", 0.0)
@@ -113,7 +113,7 @@ class PdfiumDocument:
         order of the fields on the page."""
         if not self._form:
             return []
-        with self._page(number) as page:
+        with self.page(number) as page:
             return list(_form_values(self._document.formenv.raw, page.raw))
 
     def label(self, number: int) -> str:
@@ -153,14 +153,14 @@ class PdfiumDocument:
 
     def has_objects(self, number: int) -> bool:
         """Return whether the page contains any object, such as text or an image. A page without objects is blank."""
-        with self._page(number) as page:
+        with self.page(number) as page:
             return bool(raw.FPDFPage_CountObjects(page.raw) > 0)
 
     def largest_image(self, number: int) -> int:
         """Return the number of pixels of the largest image on a page, or 0. Call this method before the page is
         rendered, because rendering unpacks the whole image into memory."""
         try:
-            with self._page(number) as page:
+            with self.page(number) as page:
                 images = page.get_objects(filter=(raw.FPDF_PAGEOBJ_IMAGE,), max_depth=3)
                 return max((math.prod(image.get_px_size()) for image in images), default=0)
         except pdfium.PdfiumError as error:
@@ -169,10 +169,11 @@ class PdfiumDocument:
     def image(self, number: int, scale: float) -> Any:
         """Return the page as a gray PIL image. `scale` is the number of pixels per point. This method does not limit
         the size of the image, so the caller must choose a suitable scale."""
-        with self._page(number) as page:
+        with self.page(number) as page:
             return page.render(scale=scale, grayscale=True).to_pil()
 
-    def _page(self, number: int) -> closing[Any]:
+    def page(self, number: int) -> closing[Any]:
+        """Return a context with a page. Raises `Unreadable`."""
         try:
             return closing(self._document[number])
         except (pdfium.PdfiumError, IndexError) as error:

@@ -193,6 +193,15 @@ def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
     raise _error(outcome, options.limits)
 
 
+def image_isolated(data: bytes, options: ReadOptions) -> protocol.PageImage:
+    """Return the image of the page `options.page` of a PDF file, rendered in a child process. Raises
+    `DocumentError`."""
+    outcome = _run(data, replace(options, ocr=False))
+    if outcome.frames.draft:
+        return protocol.image_from_bytes(outcome.frames.draft)
+    raise _error(outcome, options.limits)
+
+
 def _error(outcome: _Outcome, limits: ReadLimits) -> DocumentError:
     if outcome.frames.error:
         return protocol.error_from_bytes(outcome.frames.error)

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import re
 import struct
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from agentformer.errors import CorruptDocument, DocumentError
 from agentformer.readers.adapters import ReadLimits, ReadOptions
@@ -27,9 +27,24 @@ READY, DONE = _FRAME.pack(_READY, 0), _FRAME.pack(_DONE, 0)
 _LINE_BYTES = 4 << 20  # brackets alone unpack to 90 MB; a page with 10,000 headings has 1 MB
 _LONGEST_NAME = 2_000  # code points of a title, label or heading
 _LONGEST_REASON = 1_000
+_MOST_BOXES = 2_000  # of a quotation on a page
+_MOST_PIXELS = 10_000  # of a side of an image
+_PNG = b"\x89PNG\r\n\x1a\n"
 # Control and direction characters, and surrogates, which must not reach a terminal or the store.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _IN_LINE = re.compile("[\t\n]")
+
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+class PageImage(NamedTuple):
+    """The image of a page. A box is (left, top, right, bottom), as shares (0..1) of the width and the height."""
+
+    width: int  # pixels
+    height: int  # pixels
+    boxes: tuple[Box, ...]
+    png: bytes
 
 
 class Overrun(Exception):
@@ -160,6 +175,28 @@ def _name(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("no text")
     return _IN_LINE.sub(" ", _UNSAFE.sub("", value[:_LONGEST_NAME]))
+
+
+def image_frame(image: PageImage) -> bytes:
+    """Return the frame that contains the image of a page."""
+    line = to_line({"width": image.width, "height": image.height, "boxes": image.boxes[:_MOST_BOXES]})
+    return _frame(_DRAFT, line + image.png)
+
+
+def image_from_bytes(data: bytes) -> PageImage:
+    """Return the image of a page from the content of a frame. Raises `CorruptDocument` if the content is invalid."""
+    try:
+        line, start = _line(data, 0)
+        boxes = tuple((float(left), float(top), float(right), float(low)) for left, top, right, low in line["boxes"])
+        if not all(0 <= value <= 1 for box in boxes for value in box):
+            raise ValueError("boxes")
+        if not 0 < int(line["width"]) < _MOST_PIXELS or not 0 < int(line["height"]) < _MOST_PIXELS:
+            raise ValueError("size")
+        if data[start : start + len(_PNG)] != _PNG:
+            raise ValueError("png")
+        return PageImage(int(line["width"]), int(line["height"]), boxes, data[start:])
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise CorruptDocument(_INVALID) from error
 
 
 def _one_of(value: Any, choices: tuple[Any, ...]) -> Any:

@@ -16,18 +16,29 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
-from agentformer.readers.adapters import FILE_BYTES, OPEN_FILES, Adapter, ReadOptions, adapter_for
-from agentformer.readers.sandbox.protocol import DONE, NOT_STARTED, READY, draft_frame, error_frame, options_from_json
+from agentformer.readers.adapters import FILE_BYTES, OPEN_FILES, ReadOptions, adapter_for
+from agentformer.readers.sandbox.protocol import (
+    DONE,
+    NOT_STARTED,
+    READY,
+    draft_frame,
+    error_frame,
+    image_frame,
+    options_from_json,
+)
+
+T = TypeVar("T")
 
 # Modules of the parsers. Each may be in another folder or be a link.
 _PARSERS = (
@@ -177,13 +188,12 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
     the last draft."""
     written, pending, end = 0, b"", DONE
     try:
-        adapter = _adapter(options.media_type)
+        parse = _parser(options)
         refuse_events(programs()[0], options.folder)
         out.write(READY)
         out.flush()
         options = replace(options, deadline=time.monotonic() + _OWN_SHARE * options.limits.wall_seconds)
-        for document in adapter.parse(stdin.read(), options):
-            pending = draft_frame(document)
+        for pending in parse(stdin.read(), options):
             if written + len(pending) <= options.limits.output_bytes // 2:
                 out.write(pending)
                 out.flush()
@@ -199,13 +209,22 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
     out.flush()
 
 
-def _adapter(media_type: str) -> Adapter:
-    """Return the adapter of a media type, and import its parser. This happens before the file is read, so that a failed
+def _parser(options: ReadOptions) -> Callable[[bytes, ReadOptions], Iterator[bytes]]:
+    """Return the function that yields the frames of a file: its image if a page is requested, otherwise its drafts."""
+    if options.page:
+        renderer = _imported(lambda: import_module("agentformer.readers.pdf.page_image"))
+        return lambda data, options: iter([image_frame(renderer.page_image(data, options))])
+    adapter = _imported(lambda: adapter_for(options.media_type))
+    return lambda data, options: map(draft_frame, adapter.parse(data, options))
+
+
+def _imported(load: Callable[[], T]) -> T:
+    """Import a parser and return its module. This happens before the file is read, so that a failed
     import is not reported as an error of the file."""
     for name in _UNNEEDED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: no such module
     try:
-        return adapter_for(media_type)
+        return load()
     except (ImportError, OSError, SyntaxError, AttributeError) as error:
         raise DocumentError(f"{NOT_STARTED}: {type(error).__name__} while importing the parser") from error
 

@@ -1,0 +1,182 @@
+// Ask: a question, an answer that grows, numbered citations that open their source.
+
+import { events, list, within } from "./api.js";
+import { h, icon, toast } from "./dom.js";
+import { date, percent, t } from "./i18n.js";
+import { openSource } from "./source.js";
+
+const HISTORY = "agentformer.history";
+const MOST = 50;
+let turns;
+let field;
+let running = null;
+
+function history() {
+  try { return JSON.parse(localStorage.getItem(HISTORY)) || []; } catch { return []; }
+}
+
+function keep(turn) {
+  const rest = history().filter((item) => item.question !== turn.question);
+  for (let items = [turn, ...rest].slice(0, MOST); items.length; items = items.slice(0, -5)) {
+    try { localStorage.setItem(HISTORY, JSON.stringify(items)); break; } catch { /* full: fewer questions are kept */ }
+  }
+  recent();
+}
+
+function recent() {
+  const items = history();
+  const place = document.getElementById("recent");
+  if (!items.length) { place.replaceChildren(); return; }
+  place.replaceChildren(h("h2", { class: "small muted" }, t("ask.recent")),
+    h("ul", { class: "plain" }, items.slice(0, 12).map((item) => h("li", {}, h("button", { type: "button", class: "recent", title: item.question, onclick: () => reopen(item) }, item.question)))),
+    h("button", { type: "button", class: "link small", onclick: () => { localStorage.removeItem(HISTORY); recent(); } }, t("ask.forget")));
+}
+
+function reopen(item) {
+  location.hash = "#/ask";
+  requestAnimationFrame(() => {
+    turns.replaceChildren();
+    document.getElementById("main").classList.add("started");
+    finish(add(item.question), item);
+  });
+}
+
+export async function show(main) {
+  recent();
+  turns = h("div", { class: "turns" });
+  field = h("textarea", {
+    rows: "1", "data-main-field": true, "aria-label": t("ask.label"), placeholder: t("ask.label"), maxlength: "8000",
+    oninput: grow, onkeydown: (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); } },
+  });
+  const button = h("button", { class: "primary square round", type: "submit", "aria-label": t("ask.send"), title: t("ask.send") }, icon("send"));
+  const form = h("form", { class: "composer", onsubmit: (event) => { event.preventDefault(); if (running) running.abort(); else ask(field.value.trim(), button); } }, field, button);
+  main.classList.remove("started");
+  const hint = h("p", { class: "muted", id: "hint" }, t("ask.hint"));
+  main.append(h("div", { class: "hello" }, h("h1", {}, t("ask.hello")), hint), turns, form);
+  if (matchMedia("(min-width: 800px)").matches) field.focus();
+  list("/api/rag/documents", { limit: 1 }).then(({ documents }) => {
+    if (!documents.length) hint.replaceChildren(t("ask.nothing.yet"), " ", h("a", { href: "#/documents" }, t("ask.add")));
+  }).catch(() => {});
+  return () => { if (running) running.abort(); };
+}
+
+function grow() {
+  field.style.setProperty("height", "auto");
+  field.style.setProperty("height", `${Math.min(field.scrollHeight, 200)}px`);
+}
+
+function add(question) {
+  const answer = h("div", { class: "answer", "aria-live": "polite" });
+  const element = h("article", { class: "turn" }, h("h2", { class: "question" }, question), answer);
+  turns.append(element);
+  return answer;
+}
+
+async function ask(question, button) {
+  if (!question) return;
+  document.getElementById("main").classList.add("started");
+  field.value = "";
+  grow();
+  const answer = add(question);
+  const text = h("p", { class: "text" });
+  answer.setAttribute("aria-busy", "true");
+  answer.replaceChildren(text, h("p", { class: "muted thinking" }, t("ask.looking")));
+  answer.parentElement.scrollIntoView({ block: "start" });
+  running = new AbortController();
+  button.replaceChildren(icon("stop"));
+  button.setAttribute("aria-label", t("ask.stop"));
+  let fault = "";
+  try {
+    await events("POST", "/api/rag/query", {
+      body: within({ question, stream: true }),
+      signal: running.signal,
+      onevent: (name, data) => {
+        answer.querySelector(".thinking")?.remove();
+        if (name === "token") text.append(data.text);
+        else if (name === "error") fault = data.detail;
+        else if (name === "answer") { const turn = { question, at: new Date().toISOString(), fault, ...data, hits: [] }; finish(answer, turn); keep(turn); answer.scrollIntoView({ block: "nearest" }); }
+      },
+    });
+  } catch (error) {
+    answer.querySelector(".thinking")?.remove();
+    answer.append(error.name === "AbortError" ? h("p", { class: "muted" }, t("ask.stopped"))
+      : h("p", { class: "note error", role: "alert" }, error.message, " ", h("button", { type: "button", class: "link", onclick: () => { answer.parentElement.remove(); ask(question, button); } }, t("again"))));
+  } finally {
+    running = null;
+    answer.removeAttribute("aria-busy");
+    button.replaceChildren(icon("send"));
+    button.setAttribute("aria-label", t("ask.send"));
+  }
+}
+
+function finish(answer, turn) {
+  answer.replaceChildren(...[state(turn), turn.mode === "none" ? null : body(turn), warnings(turn), sources(turn), actions(turn)].filter(Boolean));
+}
+
+function state(turn) {
+  if (turn.mode === "none") return h("div", { class: "note" }, h("p", {}, h("strong", {}, t("ask.none"))), h("p", {}, t("ask.none.todo")));
+  const sure = turn.confidence === null || turn.confidence === undefined ? "" : ` · ${t("ask.sure", { share: percent(turn.confidence) })}`;
+  return h("p", { class: "state muted" }, t(turn.mode === "extractive" ? "ask.quoted" : "ask.written"), sure);
+}
+
+/** Return the answer as text, with buttons for its citations and with marks under sentences without support. */
+function body(turn) {
+  const text = h("p", { class: "text" });
+  const rest = turn.answer;
+  const weak = turn.unsupported.map(({ sentence }) => sentence).filter((sentence) => rest.includes(sentence));
+  const pieces = weak.length ? rest.split(new RegExp(`(${weak.map((sentence) => sentence.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})`)) : [rest];
+  for (const piece of pieces.filter(Boolean)) {
+    const place = weak.includes(piece) ? h("span", { class: "unsupported", title: t("ask.unsupported.short") }) : text;
+    for (const part of piece.split(/(\[\d+\])/)) {
+      const found = /^\[(\d+)\]$/.exec(part);
+      const citation = found && turn.citations.find((item) => item.number === Number(found[1]));
+      place.append(citation ? reference(citation) : part);
+    }
+    if (place !== text) text.append(place);
+  }
+  return text;
+}
+
+function reference(citation) {
+  return h("button", { type: "button", class: "cite", "aria-label": t("ask.open", { n: citation.number, name: name(citation) }), onclick: (event) => openSource(citation, event.currentTarget) }, String(citation.number));
+}
+
+function name(citation) {
+  if (!citation.document_id) return [t(`kind.${citation.kind}`), citation.speaker, date(citation.at, { dateStyle: "medium" })].filter(Boolean).join(" · ");
+  return citation.page ? `${citation.document}, ${t("page.short", { page: citation.label || String(citation.page) })}` : citation.document;
+}
+
+function warnings(turn) {
+  const notes = [...turn.warnings, turn.fault, turn.complete === false ? t("ask.incomplete") : ""].filter(Boolean);
+  const weak = turn.unsupported.map((item) => h("li", {}, h("q", {}, item.sentence), item.claims.length ? h("span", { class: "muted" }, ` (${item.claims.join(", ")})`) : null));
+  if (!notes.length && !weak.length) return null;
+  return h("div", { class: "note warn" }, notes.map((text) => h("p", {}, text)),
+    weak.length ? [h("p", {}, h("strong", {}, t("ask.unsupported", { n: weak.length }))), h("ul", {}, weak)] : null);
+}
+
+function sources(turn) {
+  if (!turn.citations.length) return null;
+  return h("section", { class: "sources", "aria-label": t("ask.sources") }, h("ol", { class: "plain" }, turn.citations.map((citation) => h("li", {},
+    h("button", { type: "button", class: "source", onclick: (event) => openSource(citation, event.currentTarget) },
+      h("span", { class: "source-number", "aria-hidden": "true" }, String(citation.number)),
+      h("span", { class: "grow" }, h("span", { class: "source-name" }, h("bdi", {}, name(citation))), h("span", { class: "source-quote" }, citation.quote)))))));
+}
+
+function actions(turn) {
+  if (turn.mode === "none") return null;
+  return h("p", { class: "row actions" }, h("button", { type: "button", class: "quiet", onclick: () => copy(turn) }, icon("copy"), t("ask.copy")));
+}
+
+const escaped = (text) => text.replace(/[\\`*_[\]<>#|]/g, "\\$&");
+
+/** Return a turn as Markdown with its sources. */
+export function markdown(turn) {
+  const quoted = (text) => text.split("\n").map((line) => `> ${escaped(line)}`).join("\n");
+  const cited = turn.answer.split(/(\[\d+\])/).map((part) => (/^\[\d+\]$/.test(part) ? part : escaped(part))).join("");
+  const places = turn.citations.map((citation) => `${citation.number}. ${escaped(name(citation))}\n\n${quoted(citation.quote).replace(/^/gm, "   ")}`);
+  return [`## ${escaped(turn.question)}`, cited, places.length ? `### ${t("ask.sources")}` : "", ...places].filter(Boolean).join("\n\n") + "\n";
+}
+
+async function copy(turn) {
+  try { await navigator.clipboard.writeText(markdown(turn)); toast(t("ask.copied")); } catch { toast(t("ask.copy.failed"), { error: true }); }
+}

@@ -1,0 +1,229 @@
+// Documents: add files and folders, follow their progress, filter, read and delete.
+
+import { Problem, all, events, get, headers, list, namespace, remove, root } from "./api.js";
+import { dialog, empty, h, icon, iconButton, toast } from "./dom.js";
+import { percent, seconds, size, t } from "./i18n.js";
+import { openSource } from "./source.js";
+
+const AT_ONCE = 2; // uploads and jobs that this page follows at the same time; the server limits both
+const ROWS = 100; // of the list that are drawn at once
+const files = []; // the rows of files of this tab; they survive a change of the view
+let active = 0;
+let view = null;
+
+export async function show(main) {
+  const pick = h("input", { type: "file", multiple: true, hidden: true, onchange: (event) => take([...event.target.files].map((file) => [file, file.name]), event.target) });
+  const folder = h("input", { type: "file", webkitdirectory: true, hidden: true, onchange: (event) => take([...event.target.files].map((file) => [file, file.webkitRelativePath || file.name]), event.target) });
+  const conflict = h("select", { id: "conflict", onchange: (event) => sessionStorage.setItem("agentformer.conflict", event.target.value) },
+    ["replace", "keep-both"].map((name) => h("option", { value: name, selected: name === (sessionStorage.getItem("agentformer.conflict") || "replace") }, t(`conflict.${name}`))));
+  const drop = h("section", { class: "drop", "aria-label": t("documents.add") },
+    h("p", { class: "drop-title" }, icon("upload"), t("documents.drop")), h("p", { class: "muted" }, t("documents.formats")),
+    h("p", { class: "row center" }, h("button", { type: "button", class: "primary", onclick: () => pick.click() }, t("documents.files")),
+      h("button", { type: "button", onclick: () => folder.click() }, t("documents.folder"))),
+    h("p", { class: "row center small" }, h("label", { for: "conflict" }, t("conflict")), conflict), pick, folder);
+  view = {
+    progress: h("ul", { class: "plain progress-list", "aria-label": t("documents.progress") }),
+    filter: h("input", { type: "search", "data-main-field": true, placeholder: t("documents.filter"), "aria-label": t("documents.filter"), oninput: () => draw() }),
+    rows: h("div", {}), count: h("span", { class: "muted" }), documents: [], drawn: ROWS,
+  };
+  main.append(h("header", { class: "view-head" }, h("h1", {}, t("nav.documents")), view.count), drop, view.progress,
+    h("div", { class: "row filter" }, view.filter), view.rows);
+  for (const name of ["dragenter", "dragover"]) drop.addEventListener(name, (event) => { event.preventDefault(); drop.classList.add("over"); });
+  drop.addEventListener("dragleave", (event) => { if (!drop.contains(event.relatedTarget)) drop.classList.remove("over"); });
+  drop.addEventListener("drop", async (event) => { event.preventDefault(); drop.classList.remove("over"); take(await dropped(event.dataTransfer)); });
+  const watch = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) { view.drawn += ROWS; draw(); } }, { rootMargin: "600px" });
+  view.watch = watch;
+  files.forEach(render);
+  resume();
+  await load();
+  return () => { watch.disconnect(); view = null; };
+}
+
+async function load() {
+  if (!view) return;
+  const mine = view;
+  const documents = await all("/api/rag/documents", "documents", {}, (items) => { if (view === mine && items.length <= 200) { mine.documents = [...items].reverse(); draw(); } });
+  if (view !== mine) return;
+  mine.documents = documents.reverse();
+  draw();
+}
+
+/** Return the files that were dropped, with those in folders, as pairs of a file and its path. */
+async function dropped(data) {
+  const entries = [...data.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  if (!entries.length) return [...data.files].map((file) => [file, file.name]);
+  const found = [];
+  const walk = async (entry, path) => {
+    if (entry.isFile) { found.push([await new Promise((done, fail) => entry.file(done, fail)), path + entry.name]); return; }
+    const reader = entry.createReader();
+    for (let batch = [null]; batch.length;) {
+      batch = await new Promise((done, fail) => reader.readEntries(done, fail));
+      for (const child of batch) await walk(child, `${path}${entry.name}/`);
+    }
+  };
+  for (const entry of entries) await walk(entry, "");
+  return found;
+}
+
+function take(pairs, input) {
+  const wanted = pairs.filter(([, path]) => !path.split("/").some((part) => part.startsWith(".")));
+  const conflict = document.getElementById("conflict").value;
+  for (const [file, path] of wanted) { const row = { name: path, file, conflict, bytes: file.size, state: "waiting" }; files.push(row); render(row); }
+  if (input) input.value = "";
+  if (!wanted.length) toast(t("documents.no.files"));
+  next();
+}
+
+function next() {
+  while (active < AT_ONCE) {
+    const row = files.find((item) => item.state === "waiting");
+    if (!row) return;
+    active += 1;
+    run(row).finally(() => { active -= 1; next(); });
+  }
+}
+
+async function run(row) {
+  try {
+    if (row.file) { row.state = "sending"; render(row); row.job = await upload(row); row.file = null; }
+    row.state = "reading"; row.started = performance.now(); render(row);
+    finish(row, await follow(row));
+  } catch (error) {
+    if (error.status === 429 && row.file) { row.state = "busy"; render(row); await new Promise((done) => setTimeout(done, 3000)); row.state = "waiting"; return; }
+    row.state = "failed"; row.reason = error.message; render(row);
+  }
+}
+
+/** Send a file and return its job. A request by XMLHttpRequest tells how many bytes were sent. */
+function upload(row) {
+  const form = new FormData();
+  if (namespace.get()) form.append("namespace", namespace.get());
+  form.append("on_conflict", row.conflict);
+  if (row.password) form.append("password", row.password);
+  form.append("file", row.file, row.name);
+  return new Promise((done, fail) => {
+    const request = new XMLHttpRequest();
+    request.open("POST", `${root}/api/rag/upload`);
+    for (const [name, value] of Object.entries(headers({ Prefer: "respond-async" }))) request.setRequestHeader(name, value);
+    request.upload.onprogress = (event) => { row.sent = event.loaded / event.total; render(row); };
+    request.onerror = () => fail(new Problem(0, { detail: t("error.offline") }));
+    request.onload = () => {
+      let body = {};
+      try { body = JSON.parse(request.responseText); } catch { /* not a problem document */ }
+      if (request.status === 202) done(body.id); else fail(new Problem(request.status, body));
+    };
+    request.send(form);
+  });
+}
+
+/** Follow a job to its end and return it: by events, or by asking if too many clients follow jobs. */
+async function follow(row) {
+  const path = `/api/jobs/${row.job}`;
+  let last = null;
+  try {
+    await events("GET", path, { onevent: (name, data) => { if (name === "done") last = data; else { row.progress = data.progress; row.state = data.state === "queued" ? "queued" : "reading"; render(row); } } });
+  } catch (error) { if (error.status !== 429 && error.status !== 0) throw error; }
+  while (!last) {
+    await new Promise((done) => setTimeout(done, 1500));
+    const job = await get(path);
+    row.progress = job.progress; render(row);
+    if (["done", "failed", "cancelled"].includes(job.state)) last = job;
+  }
+  return last;
+}
+
+function finish(row, job) {
+  const [document] = job.documents;
+  if (job.state === "cancelled") row.state = "cancelled";
+  else if (document?.id && ["ready", "pending"].includes(document.status)) { row.state = "done"; row.document = document; } else { row.state = "failed"; row.reason = document?.reason || job.reason; }
+  render(row);
+  load();
+}
+
+async function resume() {
+  let jobs;
+  try { jobs = (await list("/api/jobs", { limit: 50 })).jobs; } catch { return; }
+  for (const job of jobs.reverse()) {
+    if (["done", "failed", "cancelled"].includes(job.state) || files.some((row) => row.job === job.id)) continue;
+    const row = { name: job.documents[0]?.name || t("documents.resumed", { n: job.progress.files }), job: job.id, progress: job.progress, state: "waiting" };
+    files.push(row); render(row);
+  }
+  next();
+}
+
+const advice = [[/password/i, "advice.password"], [/OCR|tesseract|scanned|no text/i, "advice.scan"], [/type|cannot be read|not a /i, "advice.type"], [/damaged|crash/i, "advice.damaged"], [/large|limit|bytes/i, "advice.large"]];
+
+function explain(reason) {
+  const found = advice.find(([pattern]) => pattern.test(reason || ""));
+  return found ? t(found[1]) : t("advice.other");
+}
+
+function share(row) {
+  if (row.state === "sending") return row.sent === undefined ? null : row.sent * 0.3;
+  const { windows, windows_done: done } = row.progress || {};
+  return windows ? 0.3 + 0.7 * (done / windows) : null;
+}
+
+function told(row) {
+  if (row.state === "sending") return t("state.sending", { share: percent(row.sent || 0), size: size(row.bytes || 0) });
+  const { windows, windows_done: done } = row.progress || {};
+  if (row.state === "reading" && windows) {
+    const left = done && done < windows ? ((performance.now() - row.started) / 1000 / done) * (windows - done) : 0;
+    return t("state.embedding", { done, windows }) + (left > 1 ? ` · ${t("state.left", { time: seconds(left) })}` : "");
+  }
+  if (row.state === "done") return [t(row.document.unchanged ? "state.unchanged" : row.document.replaced ? "state.replaced" : "state.done"), t("pages", { n: row.document.pages }), t("chunks", { n: row.document.chunks })].join(" · ");
+  return t(`state.${row.state}`);
+}
+
+function render(row) {
+  if (!view) return;
+  const part = share(row);
+  const busy = ["sending", "reading", "queued", "waiting", "busy"].includes(row.state);
+  const password = row.state === "failed" && /password/i.test(row.reason || "") && row.name;
+  const element = h("li", { class: `file ${row.state}` },
+    h("div", { class: "row" }, row.state === "done" ? icon("check") : row.state === "failed" ? icon("warning") : null,
+      h("bdi", { class: "file-name" }, row.name), h("span", { class: "grow muted small file-state" }, told(row)),
+      busy && row.job ? iconButton("close", t("documents.cancel", { name: row.name }), () => remove(`/api/jobs/${row.job}`).catch(() => {})) : null,
+      !busy ? iconButton("close", t("documents.dismiss", { name: row.name }), () => { files.splice(files.indexOf(row), 1); row.element.remove(); }) : null),
+    busy ? h("progress", { max: "1", "aria-label": row.name, ...(part === null ? {} : { value: part }) }) : null,
+    row.state === "failed" ? h("p", { class: "error-text" }, row.reason, " ", h("strong", {}, password ? t("advice.password") : explain(row.reason))) : null);
+  if (row.element?.isConnected) row.element.replaceWith(element);
+  else view.progress.append(element);
+  row.element = element;
+}
+
+function draw() {
+  if (!view) return;
+  const wanted = view.filter.value.trim().toLocaleLowerCase();
+  const documents = wanted ? view.documents.filter((item) => item.name.toLocaleLowerCase().includes(wanted)) : view.documents;
+  view.count.textContent = t("documents.count", { n: view.documents.length });
+  view.filter.parentElement.hidden = view.documents.length < 2;
+  if (!documents.length) {
+    view.rows.replaceChildren(wanted ? empty(t("documents.no.match"), t("documents.no.match.todo")) : empty(t("documents.none"), t("documents.none.todo")));
+    return;
+  }
+  const more = documents.length > view.drawn ? h("p", { class: "muted center" }, t("loading")) : null;
+  view.rows.replaceChildren(h("ul", { class: "plain rows", "aria-label": t("nav.documents") }, documents.slice(0, view.drawn).map(line)), ...(more ? [more] : []));
+  view.watch.disconnect();
+  if (more) view.watch.observe(more);
+}
+
+function line(item) {
+  const good = item.status === "ready";
+  const facts = [item.pages ? t("pages", { n: item.pages }) : "", t("chunks", { n: item.chunks }), size(item.bytes)].filter(Boolean).join(" · ");
+  return h("li", { class: "row line" },
+    h("button", { type: "button", class: "line-main", onclick: (event) => openSource({ document_id: item.id, document: item.name, page: null, start: 0, end: 0 }, event.currentTarget) },
+      h("bdi", { class: "line-name" }, item.name), h("span", { class: "muted small" }, facts),
+      good ? null : h("span", { class: `badge ${item.status}` }, t(`status.${item.status}`)),
+      item.reason && !good ? h("span", { class: "small reason" }, item.reason) : null),
+    iconButton("trash", t("documents.delete", { name: item.name }), () => erase(item)));
+}
+
+function erase(item) {
+  dialog(t("delete.title"), h("p", {}, t("delete.text", { name: item.name })), {
+    submit: t("delete"), cancel: t("cancel"), danger: true,
+    onsubmit: async () => { await remove(`/api/rag/documents/${item.id}`); view.documents = view.documents.filter((other) => other.id !== item.id); draw(); toast(t("deleted", { name: item.name })); },
+  });
+}
+
+addEventListener("beforeunload", (event) => { if (files.some((row) => row.file && ["waiting", "sending"].includes(row.state))) event.preventDefault(); });

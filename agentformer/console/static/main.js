@@ -1,0 +1,95 @@
+// The frame of the page: navigation, language, colours, and the view that the address names.
+
+import { askForKey, forgetKey, get, hasKey, namespace } from "./api.js";
+import { h, icon, iconButton, toast } from "./dom.js";
+import { LANGUAGES, choose, language, t } from "./i18n.js";
+import { closePanel } from "./source.js";
+
+const VIEWS = ["ask", "documents"];
+const main = document.getElementById("main");
+let leave = () => {};
+
+function theme(name) {
+  if (name) document.documentElement.dataset.theme = name;
+  else delete document.documentElement.dataset.theme;
+}
+
+function switchTheme() {
+  const dark = document.documentElement.dataset.theme
+    ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  localStorage.setItem("agentformer.theme", dark ? "light" : "dark");
+  theme(dark ? "light" : "dark");
+}
+
+async function switchKey() {
+  if (hasKey()) { forgetKey(); toast(t("key.forgotten")); frame(); return; }
+  if (await askForKey(t("key.ask"))) { frame(); show(); }
+}
+
+function frame() {
+  const links = VIEWS.map((name) => h("li", {}, h("a", { href: `#/${name}`, "data-view": name, onclick: () => { if (current()[0] === name) show(); } },
+    icon(name), h("span", {}, t(`nav.${name}`)))));
+  const languages = h("select", { "aria-label": t("language"), onchange: (event) => choose(event.target.value) },
+    Object.entries(LANGUAGES).map(([name, label]) => h("option", { value: name, lang: name, selected: name === language }, label)));
+  document.getElementById("skip").textContent = t("skip");
+  document.getElementById("side").replaceChildren(
+    h("p", { class: "brand" }, h("span", { class: "mark", "aria-hidden": "true" }, "A"), h("span", {}, "AgentFormer")),
+    h("nav", { "aria-label": t("nav") }, h("ul", {}, links)),
+    h("div", { id: "recent" }),
+    h("div", { class: "tools" },
+      h("div", { id: "namespaces" }),
+      h("div", { class: "row" }, languages, iconButton("theme", t("theme"), switchTheme),
+        iconButton("key", hasKey() ? t("key.forget") : t("key.title"), switchKey, { "aria-pressed": String(hasKey()) }))));
+  mark();
+  namespaces();
+}
+
+async function namespaces() {
+  let names;
+  try { names = (await get("/api/namespaces")).namespaces; } catch { return; }
+  if (names.length < 2 && !namespace.get()) return;
+  const select = h("select", { "aria-label": t("namespace"), onchange: (event) => { namespace.set(event.target.value); show(); } },
+    [...new Set(["default", ...names])].map((name) => h("option", { value: name, selected: name === (namespace.get() || "default") }, name)));
+  document.getElementById("namespaces").replaceChildren(h("label", { class: "small" }, t("namespace"), select));
+}
+
+function current() {
+  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
+  return [VIEWS.includes(name) ? name : "ask", rest.map(decodeURIComponent)];
+}
+
+function mark() {
+  for (const link of document.querySelectorAll("#side nav a")) {
+    if (link.dataset.view === current()[0]) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+async function show() {
+  const [name, rest] = current();
+  leave();
+  leave = () => {};
+  closePanel();
+  mark();
+  document.title = `${t(`nav.${name}`)} · AgentFormer`;
+  const view = await import(`./${name}.js`);
+  if (current()[0] !== name) return;
+  main.className = `view-${name}`;
+  main.replaceChildren();
+  try { leave = (await view.show(main, rest)) || (() => {}); } catch (error) {
+    main.append(h("p", { class: "note error", role: "alert" }, error.message));
+  }
+}
+
+theme(localStorage.getItem("agentformer.theme"));
+document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+addEventListener("hashchange", () => { show(); main.focus({ preventScroll: true }); });
+addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, textarea, select, dialog, [contenteditable]");
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
+    const field = main.querySelector("[data-main-field]");
+    if (field) { event.preventDefault(); field.focus(); }
+  }
+});
+frame();
+show();
