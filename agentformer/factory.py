@@ -120,7 +120,7 @@ class AgentFormer:
     @_Part
     def originals(self) -> Originals:
         """The uploaded files, which are stored without any change."""
-        return Originals.at(self.settings.originals, self.settings.upload_dir, self.backend)
+        return Originals.at(self.settings.originals, self.settings.upload_dir, self.backend, self.distributed)
 
     @_Part
     def rag(self) -> RAGTool:

@@ -27,6 +27,7 @@ from agentformer.api.response import reply
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, StoreError, StoreFull, TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs, Progress
+from agentformer.jobs.shared import SharedJobFiles, SharedJobStore
 from agentformer.jobs.store import Job, Task, any_usable
 from agentformer.rag.documents import Document
 from agentformer.rag.uploads import OnConflict, Origin, safe_name
@@ -77,7 +78,17 @@ class Uploaded(ResponseModel):
 def upload_jobs(af: AgentFormer) -> Jobs:
     """Start and return the queue of the upload jobs of a memory. Unfinished jobs of an earlier process continue."""
     settings, ingest = af.settings, _JobIngest(af.rag)
-    jobs = Jobs(settings.index_dir, settings.upload_dir, ingest, most=settings.max_jobs, days=settings.job_days)
+    memory, shared = af.distributed, None
+    if memory is not None:
+        shared = SharedJobStore(memory.records), SharedJobFiles(memory.files, memory.locks)
+    jobs = Jobs(
+        settings.index_dir,
+        settings.upload_dir,
+        ingest,
+        most=settings.max_jobs,
+        days=settings.job_days,
+        shared=shared,
+    )
     jobs.start()
     return jobs
 

@@ -16,9 +16,10 @@ from typing import Any, BinaryIO, Protocol
 from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreError, StoreFull
+from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import Job, JobStore, Task, any_usable
 from agentformer.records.files import sync_folder, write_atomically
-from agentformer.types import new_id
+from agentformer.types import HeldLock, new_id
 
 log = logging.getLogger("agentformer")
 
@@ -67,9 +68,21 @@ class Jobs:
     The files and the password are deleted when the job ends. Methods raise `StoreError` and its subclasses.
     """
 
-    def __init__(self, index_dir: Path, upload_dir: Path, ingestor: Ingestor, *, most: int, days: float) -> None:
-        self._store = JobStore(index_dir / FILE)
-        self._files = _JobFiles(upload_dir / FOLDER)
+    def __init__(
+        self,
+        index_dir: Path,
+        upload_dir: Path,
+        ingestor: Ingestor,
+        *,
+        most: int,
+        days: float,
+        shared: tuple[JobStore, SharedJobFiles] | None = None,
+    ) -> None:
+        """`shared` has the jobs and files of a memory that several nodes share; without it, they are in the folders."""
+        local = None if shared else (JobStore(index_dir / FILE), _JobFiles(upload_dir / FOLDER))
+        parts: tuple[JobStore, _JobFiles | SharedJobFiles] | None = shared or local
+        assert parts is not None
+        self._store, self._files = parts
         self._worker = _Worker(self._store, self._files, ingestor)
         self._limit = most
         self._retention = timedelta(days=days)
@@ -80,7 +93,7 @@ class Jobs:
         continue without them."""
         try:
             self._clean_up()
-            if self._store.active():
+            if self._store.shared or self._store.active():
                 self._worker.wake()
         except (StoreError, OSError) as error:
             log.error("the upload jobs of earlier processes cannot be read: %s", error)
@@ -157,7 +170,7 @@ class Jobs:
 class _Worker:
     """The worker thread, which ingests the files of jobs."""
 
-    def __init__(self, store: JobStore, files: _JobFiles, ingestor: Ingestor) -> None:
+    def __init__(self, store: JobStore, files: _JobFiles | SharedJobFiles, ingestor: Ingestor) -> None:
         self._store = store
         self._files = files
         self._ingestor = ingestor
@@ -206,7 +219,7 @@ class _Worker:
                 if not self._files.has(job_id):
                     self._store.end(job_id, "failed", _FILES_MISSING)
                     return 0
-            return _POLL_SECONDS if self._store.active() else None
+            return _POLL_SECONDS if self._store.shared or self._store.active() else None
         except StoreError as error:
             log.error("the upload jobs are tried again in %g seconds: %s", self._pause, error)
         except Exception:
@@ -214,7 +227,7 @@ class _Worker:
         pause, self._pause = self._pause, min(self._pause * 2, _MAX_PAUSE)
         return pause
 
-    def _run_job(self, job_id: str, lock: FileLock) -> None:
+    def _run_job(self, job_id: str, lock: FileLock | HeldLock) -> None:
         """Work on a job until the job ends or this process stops, and then release the lock of the job. Also delete the
         job's files if the job has ended."""
         ended = True

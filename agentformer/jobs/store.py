@@ -116,6 +116,8 @@ class JobStore:
     on disk when its method returns, and is then visible to all processes. Thread-safe. Methods raise `StoreError` and
     its subclasses."""
 
+    shared = False  # whether the processes of other machines add jobs
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
@@ -213,7 +215,7 @@ class JobStore:
         """Return at most `limit` jobs that are older than the job with the id `after`, newest first. If `after` is
         empty, start with the newest job. If `namespaces` is empty, include the jobs of all namespaces. If `key_id` is
         given, include only the jobs of this key."""
-        conditions, values = ["1"], [*namespaces]
+        conditions, values = ["1 = 1"], [*namespaces]
         if namespaces:
             conditions.append(f"namespace IN ({', '.join('?' * len(namespaces))})")
         if key_id is not None:

@@ -13,8 +13,9 @@ from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, 
 from agentformer.memory.nodes.listener import Listener
 from agentformer.memory.nodes.node import Node, release_lease, take_lease
 from agentformer.memory.nodes.queue import SharedQueue
+from agentformer.memory.nodes.sharing import DatabaseFiles, NodeLocks
 from agentformer.settings import Settings
-from agentformer.types import Embedder, Reembedding
+from agentformer.types import Embedder, RecordStore, Reembedding
 
 _LEASE_SECONDS = 15.0
 _MOVING = "another node is re-embedding this store; wait until it has finished, or stop that process"
@@ -73,6 +74,8 @@ class DistributedMemory(PostgresMemoryBackend):
         super().__init__(url, embedder, options)
         self._place = url, options.schema
         self.node = Node(self._database, lease_seconds)
+        self.files = DatabaseFiles(self._database)
+        self.locks = NodeLocks(self.node, self._database)
         if not self._database.read_only:
             self._opened.embedding = SharedQueue(
                 self.node, self._database, embedder, window_tokens=options.window_tokens
@@ -100,6 +103,11 @@ class DistributedMemory(PostgresMemoryBackend):
             if not taken:
                 raise Conflict(_MOVING)
             return super().reembed(target, queries=queries, progress=progress)
+
+    @property
+    def records(self) -> RecordStore:
+        """The database, for the tables of the upload jobs."""
+        return self._database
 
     def join(self, role: str) -> None:
         """Register this process as a node with a role, such as `worker`. A reader of a standby is not registered."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from agentformer.errors import StoreError
+from agentformer.errors import InvalidInput, StoreError
 from agentformer.rag.original_files import SHA256, LocalFiles, OriginalFiles, unwritable
 from agentformer.rag.s3_files import SCHEME, S3Files
-from agentformer.types import MemoryBackend, MemoryEntry, Scope, new_id
+from agentformer.rag.shared_files import DatabaseOriginals, SharedUploads
+from agentformer.types import MemoryBackend, MemoryEntry, Scope, SharedFiles, SharedLocks, new_id
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -24,6 +25,45 @@ _LOCK_SECONDS = 60.0  # the lock of the folder is held only for short steps
 _POLL_SECONDS = 0.005
 
 
+DATABASE = "database"  # the setting for files in the database of the memory
+
+
+class SharedPlace(Protocol):
+    """What the nodes of a memory share."""
+
+    @property
+    def files(self) -> SharedFiles: ...
+
+    @property
+    def locks(self) -> SharedLocks: ...
+
+
+class Upload(Protocol):
+    """The lock of an upload."""
+
+    name: str
+
+    def acquire(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class Uploads(Protocol):
+    """The running uploads; see `_Uploads` for those of one machine, and `SharedUploads` for those of all nodes."""
+
+    def new(self) -> Upload: ...
+
+    def exist(self) -> bool: ...
+
+    def names(self) -> set[str]: ...
+
+    def is_running(self, name: str) -> bool: ...
+
+    def forget(self, name: str) -> None: ...
+
+    def exclusive(self) -> AbstractContextManager[object]: ...
+
+
 class Originals:
     """The original files of the documents that `backend` stores. `files` is the place of the files.
 
@@ -32,16 +72,28 @@ class Originals:
     other files. While an upload runs, its process holds a lock. If nobody holds this lock, the process was killed, and
     the original files of the upload are superfluous."""
 
-    def __init__(self, folder: Path, backend: MemoryBackend, files: OriginalFiles | None = None) -> None:
-        """`folder` has the locks and, without `files`, the original files."""
+    def __init__(
+        self,
+        folder: Path,
+        backend: MemoryBackend,
+        files: OriginalFiles | None = None,
+        uploads: Uploads | None = None,
+    ) -> None:
+        """`folder` has the locks, unless `uploads` has them, and, without `files`, the original files."""
         self.files = files or LocalFiles(folder)
         self._backend = backend
-        self._uploads = _Uploads(folder)
+        self._uploads = uploads or _Uploads(folder)
 
     @classmethod
-    def at(cls, address: str, folder: Path, backend: MemoryBackend) -> Originals:
-        """Return the original files at `address`: `s3://BUCKET/PREFIX`, or "" for the folder `folder`."""
-        return cls(folder, backend, S3Files(address) if address.startswith(SCHEME) else None)
+    def at(cls, address: str, folder: Path, backend: MemoryBackend, shared: SharedPlace | None = None) -> Originals:
+        """Return the original files at `address`: `s3://BUCKET/PREFIX`, `database`, or "" for the folder `folder`.
+        `shared` is what several nodes share, or None. Raises `InvalidInput` for a database that cannot have files."""
+        if address == DATABASE and shared is None:
+            raise InvalidInput("originals", f"{DATABASE} needs the backend postgres")
+        uploads = SharedUploads(shared.locks) if shared is not None and address else None
+        if shared is not None and address == DATABASE:
+            return cls(folder, backend, DatabaseOriginals(shared.files), uploads)
+        return cls(folder, backend, S3Files(address) if address.startswith(SCHEME) else None, uploads)
 
     @contextmanager
     def storing(self, documents: Sequence[MemoryEntry], files: Iterable[bytes]) -> Iterator[None]:

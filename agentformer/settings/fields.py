@@ -46,7 +46,7 @@ class Settings:
     # Storage.
     index_dir: Path = Path("indexes")
     upload_dir: Path = Path("uploads")
-    originals: str = ""  # place of the uploaded files: "s3://BUCKET/PREFIX"; "": `upload_dir`
+    originals: str = ""  # place of the uploaded files: "s3://BUCKET/PREFIX", "database"; "": `upload_dir`
     backend: str = "faiss"  # backend of all entries without a route
 
     # The backend `cosmos_db` (extra `cosmos`): the address and the key of an account of Azure Cosmos DB for NoSQL.
@@ -180,8 +180,8 @@ class Settings:
     def __post_init__(self) -> None:
         self._normalize(_check_folder, "index_dir", "upload_dir")
         self._normalize(_check_cache, "cache_dir")
-        if self.originals and not _S3.fullmatch(self.originals):
-            raise invalid("originals", "must be empty, or s3://BUCKET/PREFIX", self.originals)
+        if self.originals not in ("", "database") and not _S3.fullmatch(self.originals):
+            raise invalid("originals", "must be empty, database, or s3://BUCKET/PREFIX", self.originals)
         self._normalize(lambda name, value: value.strip(), "embedder", "reranker", "llm_model")
         self._check_numbers()
         self._normalize(check_url, *(name for name in _ADDRESSES if getattr(self, name)))

@@ -60,3 +60,6 @@ from agentformer.types.models import Tool as Tool
 from agentformer.types.models import ToolCall as ToolCall
 from agentformer.types.models import Vector as Vector
 from agentformer.types.models import Waiting as Waiting
+from agentformer.types.shared import HeldLock as HeldLock
+from agentformer.types.shared import SharedFiles as SharedFiles
+from agentformer.types.shared import SharedLocks as SharedLocks

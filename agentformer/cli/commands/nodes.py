@@ -48,10 +48,21 @@ def worker(as_json: bool, **options: Any) -> None:
         af = closing.enter_context(AgentFormer(dataclasses.replace(settings, embed_retry_seconds=0)))
         memory = _shared(af)
         af.ready("worker")
+        _follow_jobs(af, closing)
         listener = memory.listener()
         closing.callback(listener.close)
         print_result({"node": memory.node.id}, f"working as node {memory.node.id}", as_json=as_json, indent=None)
         _embed(memory, listener, stopped)
+
+
+def _follow_jobs(af: AgentFormer, closing: ExitStack) -> None:
+    """Continue the upload jobs of all servers. They need the packages of the extra `server`."""
+    try:
+        from agentformer.api.uploads import upload_jobs
+    except ImportError as error:
+        log.warning("this worker follows no upload jobs, because the extra `server` is not installed: %s", error)
+        return
+    closing.callback(upload_jobs(af).close)
 
 
 def _embed(memory: DistributedMemory, listener: Listener, stopped: threading.Event) -> None:

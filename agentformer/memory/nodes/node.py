@@ -76,15 +76,24 @@ class Node(PeriodicThread):
     def holding(self) -> Iterator[str]:
         """Yield a name under which the caller takes claims or leases. Until the end of the context they are extended;
         the caller releases them before the end. What could not be released ends after the time of a lease."""
+        holder = self.begin()
+        try:
+            yield holder
+        finally:
+            self.end(holder)
+
+    def begin(self) -> str:
+        """Return a new name under which the caller takes claims or leases, which are extended until `end`."""
         self.join()
         holder = f"{self.id}/{next(self._numbers)}"
         with self._lock:
             self._held.add(holder)
-        try:
-            yield holder
-        finally:
-            with self._lock:
-                self._held.discard(holder)
+        return holder
+
+    def end(self, holder: str) -> None:
+        """Extend no longer what is held under this name."""
+        with self._lock:
+            self._held.discard(holder)
 
     @contextmanager
     def lease(self, name: str) -> Iterator[bool]:

@@ -69,6 +69,20 @@ CREATE TRIGGER notify_nodes AFTER INSERT ON pending FOR EACH STATEMENT EXECUTE F
 CREATE TRIGGER notify_nodes AFTER INSERT ON changes FOR EACH STATEMENT EXECUTE FUNCTION notify_nodes();
 """
 
+# Files and upload jobs, see `types.shared` and `jobs.store`.
+_FILES = """
+CREATE TABLE files (
+    name text COLLATE "C" NOT NULL, part bigint NOT NULL, data bytea NOT NULL, PRIMARY KEY (name, part)
+);
+ALTER TABLE files ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE TABLE jobs (
+    id text COLLATE "C" PRIMARY KEY, namespace text COLLATE "C" NOT NULL, names text NOT NULL, metadata text NOT NULL,
+    state text NOT NULL, created_at bigint NOT NULL, updated_at bigint NOT NULL, documents text NOT NULL,
+    windows_done bigint NOT NULL, windows bigint NOT NULL, cancelling smallint NOT NULL, attempts bigint NOT NULL,
+    reason text NOT NULL, on_conflict text NOT NULL DEFAULT 'replace', key_id text NOT NULL DEFAULT ''
+);
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     # 1: the records, as `records.schema` has them; texts that are compared or sorted are compared by their bytes.
     _FUNCTIONS
@@ -171,6 +185,8 @@ CREATE TABLE word_totals (
 """,
     # 2: nodes
     _NODES,
+    # 3: files and upload jobs
+    _FILES,
 )
 
 

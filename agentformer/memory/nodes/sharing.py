@@ -1,0 +1,111 @@
+"""Files and locks in the PostgreSQL database of a memory, for all its nodes; see `types.shared`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, suppress
+
+from agentformer.errors import StoreError
+from agentformer.memory.backends.postgres.connection import PostgresDatabase
+from agentformer.memory.nodes.node import Node, take_lease
+
+_PART = 4 * 1024 * 1024  # bytes of a row: PostgreSQL handles rows of this size without trouble
+_PREFIX = "lock/"  # of the leases that are locks
+_PUT = """
+    WITH longer AS (DELETE FROM files WHERE name = %s AND part > %s)
+    INSERT INTO files SELECT %s, number, data FROM unnest(%b::bytea[]) WITH ORDINALITY AS given (data, number)
+    ON CONFLICT (name, part) DO UPDATE SET data = excluded.data
+"""
+
+
+class DatabaseFiles:
+    """Files in the table `files`. A file is stored by one statement, so no other process sees a part of it."""
+
+    place = "the PostgreSQL database"
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+
+    def put(self, name: str, data: bytes) -> None:
+        """Store a file, and replace a file with the same name."""
+        parts = [data[start : start + _PART] for start in range(0, max(len(data), 1), _PART)]
+        with self._database.statements() as connection:
+            connection.run(_PUT, [name, len(parts), name, parts])
+
+    def get(self, name: str) -> bytes | None:
+        """Return the bytes of a file, or None if there is no such file."""
+        with self._database.statements() as connection:
+            rows = connection.run("SELECT data FROM files WHERE name = %s ORDER BY part", [name]).fetchall()
+        return b"".join(bytes(row[0]) for row in rows) if rows else None
+
+    def sha256(self, name: str) -> str:
+        """Return the SHA-256 of a file, which the server computes, or "" if there is no such file."""
+        query = "SELECT encode(sha256(string_agg(data, ''::bytea ORDER BY part)), 'hex') FROM files WHERE name = %s"
+        with self._database.statements() as connection:
+            return str(connection.run(query, [name]).fetchone()[0] or "")
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the size of each file whose name begins with `prefix`."""
+        query = (
+            "SELECT name, sum(octet_length(data)) FROM files WHERE starts_with(name, %s) GROUP BY name ORDER BY name"
+        )
+        with self._database.statements() as connection:
+            return {row[0]: int(row[1]) for row in connection.run(query, [prefix])}
+
+    def delete(self, *names: str) -> None:
+        """Delete files. Missing files are ignored."""
+        with self._database.statements() as connection:
+            connection.run("DELETE FROM files WHERE name = ANY(%s)", [list(names)])
+
+
+class NodeLocks:
+    """Locks that are leases of a node, which extends them while its process lives."""
+
+    def __init__(self, node: Node, database: PostgresDatabase) -> None:
+        self._node = node
+        self._database = database
+
+    def take(self, name: str) -> NodeLock | None:
+        """Take a lock, or return None if it is held."""
+        holder = self._node.begin()
+        try:
+            taken = take_lease(self._database, _PREFIX + name, holder, self._node.micros)
+        except BaseException:
+            self._node.end(holder)
+            raise
+        if not taken:
+            self._node.end(holder)
+            return None
+        return NodeLock(self._node, self._database, name, holder)
+
+    def states(self, prefix: str) -> dict[str, bool]:
+        """Return the locks whose names begin with `prefix`, with True for a lock that is held."""
+        query = "SELECT substr(name, %s), ends_at > server_micros() FROM leases WHERE starts_with(name, %s) ORDER BY 1"
+        with self._database.statements() as connection:
+            return {row[0]: bool(row[1]) for row in connection.run(query, [len(_PREFIX) + 1, _PREFIX + prefix])}
+
+    def forget(self, name: str) -> None:
+        """Delete a lock that nobody holds."""
+        with self._database.statements() as connection:
+            query = "DELETE FROM leases WHERE name = %s AND ends_at <= server_micros()"
+            connection.run(query, [_PREFIX + name])
+
+    def exclusive(self, name: str) -> AbstractContextManager[object]:
+        """Wait for a lock for a short step, and hold it in the context."""
+        return self._database.lock(name, wait=True)
+
+
+class NodeLock:
+    """A lock that this node holds."""
+
+    def __init__(self, node: Node, database: PostgresDatabase, name: str, holder: str) -> None:
+        self._node = node
+        self._database = database
+        self._name = name
+        self._holder = holder
+
+    def release(self) -> None:
+        """End the lock. If the server cannot be reached, the lock ends by itself."""
+        self._node.end(self._holder)
+        query = "UPDATE leases SET ends_at = 0 WHERE name = %s AND holder = %s"
+        with suppress(StoreError), self._database.statements() as connection:
+            connection.run(query, [_PREFIX + self._name, self._holder])
