@@ -3,6 +3,7 @@ responses."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -147,7 +148,8 @@ def list_entries(service: Service, grant: Grant, query: requests.EntriesQuery) -
         tiers=query.tier,
         kinds=query.kind,
         categories=query.category,
-        **arguments_of(query, grant, exclude={"tier", "kind", "category", "limit"}),
+        where=_filter_of(query.where),
+        **arguments_of(query, grant, exclude={"tier", "kind", "category", "limit", "where"}),
     )
     page = entries[: query.limit]
     next_after = page[-1].id if len(entries) > len(page) else None
@@ -222,6 +224,16 @@ def _if_match(af: AgentFormer, grant: Grant, entry_id: str) -> Iterator[int | No
         if versions is None:
             raise
         abort(_precondition_failed(find_entry(af, grant, entry_id)))
+
+
+def _filter_of(text: str | None) -> Any:
+    """Return the filter in the parameter `where`, which is JSON. Raises `InvalidInput`."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidInput("where", 'must be JSON, such as {"type": "gte", "key": "year", "value": 2026}') from None
 
 
 def _numbered(items: list[dict[str, Any]], error: InvalidInput) -> InvalidInput:

@@ -20,8 +20,10 @@ from agentformer.api.models import requests
 from agentformer.api.operations import Router, Service, View
 from agentformer.api.request import arguments_of, check_length
 from agentformer.api.response import reply
+from agentformer.errors import InvalidInput
+from agentformer.records.filters import both
 from agentformer.tools.result_json import context_json, factors_json, memory_hit_json, report_json
-from agentformer.types import Scope
+from agentformer.types import DOCUMENT_KINDS, Condition, Scope
 
 _BLOCKS = f"{MEMORY}/core"
 _BLOCK = f"{_BLOCKS}/{{name}}"
@@ -61,6 +63,39 @@ def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Respo
     hits = service.af.memory.search(**arguments_of(body, grant))
     found = [memory_hit_json(hit) for hit in hits]
     return reply({"hits": found, "warnings": list(hits.warnings), "factors": factors_json(hits)})
+
+
+@router.route("POST", f"{MEMORY}/count", "memory_search", {200: models.EntryNumber})
+def count(service: Service, grant: Grant, body: requests.EntryCount) -> Response:
+    """Count the memories and the passages of documents that match all given filters."""
+    return reply({"count": service.af.memory.count(**arguments_of(body, grant))})
+
+
+@router.route("POST", f"{MEMORY}/remove", "memory_delete", {200: models.EntryNumber})
+def remove(service: Service, grant: Grant, body: requests.EntrySelection) -> Response:
+    """Delete memories permanently: those with the given ids, those of the given records of the host application, or all
+    that match a filter.
+
+    All of them are deleted in one transaction, with their history and the summaries that were made from them. Missing
+    memories are not counted. Documents and their passages are not deleted.
+    """
+    if [bool(body.ids), bool(body.source_ids), bool(body.where)].count(True) != 1:
+        raise InvalidInput("ids", "give exactly one of ids, source_ids and where, and it must not be empty")
+    namespace, memory = grant.namespace(body.namespace), service.af.memory
+    if body.where:
+        memories = Condition("nin", "$kind", tuple(sorted(DOCUMENT_KINDS)))
+        removed = memory.remove(Scope(namespace, where=both(body.where, memories)))
+    elif body.source_ids:
+        records = {"source_type": body.source_type, "source_ids": body.source_ids}
+        removed = memory.remove_many(**records, namespace=namespace)  # type: ignore[arg-type]
+    else:
+        visible = [
+            entry.id
+            for entry in service.af.backend.get(body.ids)
+            if not grant.namespaces or entry.namespace in grant.namespaces
+        ]
+        removed = memory.remove_many(visible)
+    return reply({"count": removed})
 
 
 @router.route("POST", f"{MEMORY}/messages", "memory_add", {201: models.Entry, 204: None}, uses_model=True)

@@ -96,11 +96,12 @@ without_tools = click.option(
 )
 
 
-_where = click.option(
+where = click.option(
     "--where",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Use only entries with this value in their metadata. VALUE is JSON, or a text. The option can be repeated.",
+    help="Use only entries with this value in their metadata. VALUE is JSON, or a text. The option can be repeated. "
+    """Instead of KEY=VALUE, give a filter: '{"type": "gte", "key": "year", "value": 2026}' (docs/MEMORY.md).""",
 )
 _document = click.option(
     "--document", metavar="NAME", help="Use only the document with this name, or with this id. `list` shows both."
@@ -121,12 +122,12 @@ _until = click.option(
 
 def filters(command: Command) -> Command:
     """Add the options that select the entries for a search: --where, --document, --since and --until."""
-    return with_options(command, _where, _document, _since, _until)
+    return with_options(command, where, _document, _since, _until)
 
 
 def memory_filters(command: Command) -> Command:
     """Add the options that select memories for a search: --where, --since and --until."""
-    return with_options(command, _where, _since, _until)
+    return with_options(command, where, _since, _until)
 
 
 class Described(click.Command):

@@ -18,9 +18,10 @@ from agentformer.cli.output import fail, say
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.records import fields
 from agentformer.records.fields import MAX_CONTENT
+from agentformer.records.filters import both, parse
 from agentformer.registry import SERVERS
 from agentformer.settings import Settings, load_settings
-from agentformer.types import DOCUMENT_KINDS, Hits, MemoryEntry, Query, Scope
+from agentformer.types import DOCUMENT_KINDS, Filter, Hits, MemoryEntry, Query, Scope
 
 if TYPE_CHECKING:
     from agentformer.factory import AgentFormer
@@ -154,12 +155,27 @@ def source_of(text: str) -> dict[str, str]:
 
 
 def filters_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove --where, --since and --until from the options, and return them as the filters `metadata`, `since` and
-    `until`. Raises `InvalidInput`."""
+    """Remove --where, --since and --until from the options, and return them as the filters `metadata`, `where`, `since`
+    and `until`. Raises `InvalidInput`."""
     since, until = fields.period(options.pop("since"), options.pop("until"), "--")
     if since and until and since >= until:
         raise InvalidInput("--until", "must be after --since")
-    return {"metadata": _metadata_of(options.pop("where")), "since": since, "until": until}
+    return {**where_of(options.pop("where")), "since": since, "until": until}
+
+
+def where_of(conditions: Sequence[str]) -> dict[str, Any]:
+    """Return the filters `metadata` and `where` that the values of --where describe. A value is KEY=VALUE, or a filter
+    as a JSON object. Raises `InvalidInput`."""
+    trees = [text for text in conditions if text.lstrip().startswith("{")]
+    where: Filter | None = None
+    for text in trees:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput("--where", f"is not JSON: {str(error)[:120]}") from None
+        where = both(where, parse(value, "--where"))
+    metadata = _metadata_of([text for text in conditions if text not in trees])
+    return {"metadata": metadata, "where": where}
 
 
 def _metadata_of(conditions: Sequence[str]) -> dict[str, Any]:

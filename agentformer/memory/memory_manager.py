@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
+from agentformer.memory.batches import BatchOperations, changeable, existing
 from agentformer.memory.hierarchical import HierarchicalMemory
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.usage import UsageCounter
@@ -19,7 +20,6 @@ from agentformer.records import fields
 from agentformer.records.scopes import effective_salience
 from agentformer.types import (
     DEFAULT_NAMESPACE,
-    UNSEARCHED_KINDS,
     Decay,
     Hit,
     Hits,
@@ -49,7 +49,7 @@ class PartBuilders:
     audit: Callable[..., AuditReport]
 
 
-class MemoryManager:
+class MemoryManager(BatchOperations):
     """Stores and searches entries. Thread-safe if its backend is thread-safe. `decay_rates` contains, for each category
     of entries, the share of the salience (importance) that remains after a day without use. If a scope with documents
     is removed, `delete_originals` is called, which deletes the original files of removed documents."""
@@ -102,7 +102,10 @@ class MemoryManager:
         together with the parent. `pair_id` is the id of an entry that forms a pair with the new entry.
 
         `source_type` and `source_id` identify a record of the host application. The new entry replaces earlier entries
-        of the same record.
+        of the same record. `source_id` has at most 1,000 characters.
+
+        With `verbatim`, the text is stored as it is: by default, text that a prompt has quoted from memory is removed.
+        With `searchable` False, the entry is stored and listed, and no search returns it.
 
         If an equal fact is already stored, the stored fact is returned and its `repeat_count` is increased. Raises
         `InvalidInput` with the name of the wrong argument. Raises `Conflict` if a core block with the same name and a
@@ -125,6 +128,7 @@ class MemoryManager:
         min_score: float = 0.0,
         mode: str = "hybrid",
         relevant_only: bool = False,
+        noise_floor: float | None = None,
         at: datetime | str | None = None,
         **scope: Unpack[ScopeFields],
     ) -> Hits:
@@ -133,20 +137,22 @@ class MemoryManager:
         `scope` contains filters: `namespace`, `session_id`, `agent_id`, `user_id`, `project`, `tiers`, `kinds`,
         `categories`, `metadata` (an entry must have the same values under these keys), `occurred_from`, `occurred_to`,
         `since`, `until`, `parent_id`, `document_id`, `source_type`, `source_id`, `min_salience` (importance after
-        decay) and `include_archived`. The default of `namespace` is "default". Any other filter that is not given
-        allows every value. `since` (inclusive) and `until` (exclusive) are compared with `occurred_at`, or with
-        `created_at` if the entry has no `occurred_at`, as in documents. Each is a time, or a whole day in UTC, such as
-        "2026-11-20".
+        decay), `include_archived` and `where` (a tree of conditions on metadata and fields, see docs/MEMORY.md). The
+        default of `namespace` is "default". Any other filter that is not given allows every value. `since` (inclusive)
+        and `until` (exclusive) are compared with `occurred_at`, or with `created_at` if the entry has no `occurred_at`,
+        as in documents. Each is a time, or a whole day in UTC, such as "2026-11-20".
 
         `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
-        no word of `text` and has a cosine below `Settings.noise_floor`, unless words or vectors are unavailable. With
-        `relevant_only`, all hits that are not relevant are dropped. Salience has a small influence on the ranking. If
-        facts contradict each other, the newest fact is ranked first. A relative date in `text`, such as "yesterday", is
-        resolved at the moment `at` (datetime with a time zone, or ISO 8601 text with a time zone; default: now). Raises
-        `InvalidInput` with the name of the wrong argument.
+        no word of `text` and has a cosine below `noise_floor` (default: `Settings.noise_floor`), unless words or
+        vectors are unavailable. With `relevant_only`, all hits that are not relevant are dropped. Salience has a small
+        influence on the ranking. If facts contradict each other, the newest fact is ranked first. A relative date in
+        `text`, such as "yesterday", is resolved at the moment `at` (datetime with a time zone, or ISO 8601 text with a
+        time zone; default: now). Raises `InvalidInput` with the name of the wrong argument.
         """
         query = _query(text, self._scope(scope), limit, min_score, mode, at)
-        hits = self._parts.recall().search(query, relevant_only=relevant_only)
+        if noise_floor is not None:
+            noise_floor = fields.number("noise_floor", noise_floor)
+        hits = self._parts.recall().search(query, relevant_only=relevant_only, noise_floor=noise_floor)
         self._usage.count((hit.entry.id for hit in hits), matches=1)
         return hits
 
@@ -158,7 +164,7 @@ class MemoryManager:
     def get(self, entry_id: str) -> MemoryEntry:
         """Return the entry with this id, even if it is archived. Raises `NotFound`."""
         self._usage.flush_if_due([fields.name("entry_id", entry_id)])
-        entry = _entry(self._backend, entry_id)
+        entry = existing(self._backend, entry_id)
         self._usage.count([entry_id], others=1)
         return entry
 
@@ -187,7 +193,7 @@ class MemoryManager:
 
     def history(self, entry_id: str) -> Entries:
         """Return the former versions of the entry with this id, oldest first. Raises `NotFound`."""
-        _entry(self._backend, entry_id)
+        existing(self._backend, entry_id)
         return [*self._backend.history(entry_id)]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Entries:
@@ -210,7 +216,7 @@ class MemoryManager:
         """Change fields of an entry, and add the former version of the entry to its history. Return the changed entry.
         Raises `NotFound` if the entry does not exist. Raises `InvalidInput` if the entry or a field cannot be changed.
         Raises `Conflict` if `expected_version` is given and the stored entry has another version."""
-        former = _changeable(self._backend, entry_id)
+        former = changeable(self._backend, entry_id)
         checked = validation.changes(former, changes)
         self.hierarchical.check_update(former, checked)
         return self._backend.update(entry_id, checked, expected_version)
@@ -221,7 +227,7 @@ class MemoryManager:
         entry cannot supersede the old entry. Raises `Conflict` if one of the two entries is already superseded, or if
         the new entry is archived. If the new entry is removed, or archived without a summary, searches find the old
         entry again."""
-        old, new = _changeable(self._backend, old_id), _changeable(self._backend, new_id)
+        old, new = changeable(self._backend, old_id), changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
 
@@ -240,7 +246,7 @@ class MemoryManager:
         """
         if isinstance(what, Scope):
             return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
-        _changeable(self._backend, what)
+        changeable(self._backend, what)
         if deleted := self._backend.remove([what], expected_version):
             return deleted
         raise NotFound(f"there is no entry {what}")
@@ -248,7 +254,7 @@ class MemoryManager:
     def mark_read(self, ids: Sequence[str]) -> None:
         """Count that a person or a model has read the entries with these ids. Raises `NotFound`."""
         for entry_id in fields.names("ids", ids):
-            _entry(self._backend, entry_id)
+            existing(self._backend, entry_id)
         self._usage.count(ids, reads=1)
         self._usage.flush()
 
@@ -263,7 +269,7 @@ class MemoryManager:
         If `summary_id` is the id of a superseded entry, this entry is no longer superseded. Return the entries that
         searches can find again. Raises `NotFound` if the entry does not exist. Raises `InvalidInput` if the entry is
         neither a summary nor superseded. Raises `Conflict` if the summary was already restored."""
-        entry = _entry(self._backend, summary_id)
+        entry = existing(self._backend, summary_id)
         if entry.superseded_by is not None:
             return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]
         return [*self._backend.restore(summary_id)]
@@ -320,25 +326,6 @@ def _references(hits: Iterable[Hit]) -> list[Reference]:
     return [*references.values()]
 
 
-def _entry(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    if entries := backend.get([fields.name("entry_id", entry_id)]):
-        return entries[0]
-    raise NotFound(f"there is no entry {entry_id}")
-
-
-def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    """Return the entry with this id. Raise `InvalidInput` if the entry is part of a document, because answers cite
-    documents and the cited text must not change."""
-    entry = _entry(backend, entry_id)
-    if entry.kind in UNSEARCHED_KINDS or entry.source is not None:
-        raise InvalidInput(
-            "entry_id",
-            f"{entry_id} is part of an uploaded document; use rag.upload to replace this document, "
-            "or rag.remove to remove it",
-        )
-    return entry
-
-
 def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callable[[], None]) -> int:
     """Remove all entries in the scope, and all documents that have a part in the scope. Then call `delete_originals`.
     Return the number of removed entries."""
@@ -352,8 +339,7 @@ def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callab
 
 def _query(text: str, scope: Scope, limit: int, min_score: float, mode: Any, at: datetime | str | None) -> Query:
     fields.text("text", text)
-    if not isinstance(min_score, (int, float)) or min_score != min_score:  # NaN does not equal itself
-        raise InvalidInput("min_score", f"must be a number, got {min_score!r}")
+    fields.number("min_score", min_score)
     if mode not in ("hybrid", "dense", "lexical"):
         raise InvalidInput("mode", f"must be hybrid, dense or lexical, got {mode!r}")
     return Query(text, scope, fields.limit("limit", limit), min_score, mode, fields.moment_in_zone("at", at))

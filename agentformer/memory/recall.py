@@ -46,9 +46,10 @@ class Recall:
         self._backend = backend
         self._noise_floor = noise_floor
 
-    def search(self, query: Query, *, relevant_only: bool = False) -> Hits:
+    def search(self, query: Query, *, relevant_only: bool = False, noise_floor: float | None = None) -> Hits:
         """Return at most `query.limit` hits with a score of at least `query.min_score`, best first. With
-        `relevant_only`, hits that are not relevant to the query are dropped. If nothing is found and the reason is
+        `relevant_only`, hits that are not relevant to the query are dropped. `noise_floor` replaces the one of this
+        object. If nothing is found and the reason is
         known, a warning gives the reason."""
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
         wider = dataclasses.replace(query, limit=count, min_score=0.0)  # the salience changes the scores
@@ -58,7 +59,7 @@ class Recall:
         if relevant_only:
             ranked = relevant_hits(query.text, ranked, languages)  # tolerates misspelt words
         elif query.mode == "hybrid":
-            ranked = above_noise(ranked, self._noise_floor)
+            ranked = above_noise(ranked, self._noise_floor if noise_floor is None else noise_floor)
         best = latest_first([hit for hit in ranked if hit.score >= query.min_score], languages)[: query.limit]
         best = name_originals(best, query.text, self._backend.get)
         return hits.with_hits(best) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))

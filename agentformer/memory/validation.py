@@ -14,8 +14,19 @@ from agentformer.errors import InvalidInput
 from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.records.entry_json import ENTRY_FIELDS
+from agentformer.records.filters import parse
 from agentformer.text.normalize import clean_plain
-from agentformer.types import DEFAULT_NAMESPACE, RESERVED_KINDS, Decay, MemoryEntry, Scope, Tier, new_id
+from agentformer.types import (
+    DEFAULT_NAMESPACE,
+    RESERVED_KINDS,
+    UNSEARCHED_KIND,
+    Decay,
+    MemoryEntry,
+    Scope,
+    Tier,
+    Where,
+    new_id,
+)
 
 
 class Place(TypedDict, total=False):
@@ -56,6 +67,8 @@ class StoredFields(Place, _Common, total=False):
     title: str
     category: str
     salience: float  # 0..1
+    verbatim: bool  # True: the content is stored as it is, also if it repeats recalled memory
+    searchable: bool  # False: the entry is stored and listed, and no search returns it
 
 
 class CleaningScope(TypedDict, total=False):
@@ -85,13 +98,16 @@ class ScopeFields(Place, total=False):
     min_salience: float  # 0..1, after decay
     include_archived: bool
     or_nobody: bool  # with a user or project: also entries without a user or project
+    where: Where | None  # a tree of conditions on metadata and fields
 
 
 ROLES = ("user", "assistant", "system", "tool")
 STORED = ("content", *StoredFields.__annotations__)
 CHANGED = tuple(field.name for field in ENTRY_FIELDS if field.changeable)
 _CHECKS = {field.name: field.check for field in ENTRY_FIELDS if field.check}
+_FLAGS = {"verbatim": False, "searchable": True}
 _EMPTY_IF_NONE = frozenset({"title", "category", "speaker"})
+_NAMED = {"source_id": fields.source_id}  # the checks of filters whose values are not names
 _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
 _RECALLED = "(recalled memory)"  # the content of a message that only repeats recalled memory
 # The parts of a block of recalled memory in a prompt, as `context/plan.py` writes it.
@@ -102,10 +118,15 @@ _ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
 def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
     """Check the arguments of `store`, and return the new entry. Text that a prompt has quoted from memory is removed
-    from the content, because this text is stored already. Raises `InvalidInput`."""
+    from the content, because this text is stored already, unless `verbatim` is given. Raises `InvalidInput`."""
     check_known(values, STORED)
-    given = _checked_fields({"content": None, **values})
-    new_text, recalled = without_recalled(given["content"])
+    flags = {name: fields.flag(name, values.get(name, default)) for name, default in _FLAGS.items()}
+    given = _checked_fields({"content": None, **{name: values[name] for name in values if name not in _FLAGS}})
+    if not flags["searchable"]:
+        if given.get("kind") is not None:
+            raise InvalidInput("kind", f"of an entry that is not searchable is always {UNSEARCHED_KIND!r}; omit it")
+        given["kind"] = UNSEARCHED_KIND
+    new_text, recalled = ("", []) if flags["verbatim"] else without_recalled(given["content"])
     if recalled:
         given["content"] = new_text.strip()
         if not given["content"]:
@@ -207,7 +228,8 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
         pages=(),
         except_kinds=(),
         decay=decay,
-        **{name: fields.optional_name(name, given(name)) for name in optional},
+        where=parse(given("where")),
+        **{name: _NAMED.get(name, fields.optional_name)(name, given(name)) for name in optional},
     )
 
 

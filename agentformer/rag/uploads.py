@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.rag.documents import Document
-from agentformer.records.scopes import json_equal
+from agentformer.records.filters import json_equal
 from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Scope, StoreCheck
 
 OnConflict = Literal["replace", "keep-both", "fail"]

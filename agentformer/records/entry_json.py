@@ -127,7 +127,7 @@ ENTRY_FIELDS = (
         "source_type", _optional_text, fields.optional_name, description="The type of a record of the host application."
     ),
     EntryField(
-        "source_id", _optional_text, fields.optional_name, description="The id of the record of the host application."
+        "source_id", _optional_text, fields.source_id, description="The id of the record of the host application."
     ),
     EntryField("parent_id", _optional_text, fields.optional_name),
     EntryField("pair_id", _optional_text, fields.optional_name),

@@ -16,6 +16,7 @@ MAX_CONTENT = 1_000_000  # code points of one entry; upload a longer text as a d
 MAX_LIMIT = 10_000  # hits of one search
 _MAX_DEPTH = 100
 _MAX_KEYS = 100  # keys of metadata; each key of a filter is one condition
+MAX_SOURCE_ID = 1_000  # code points of the id of a record of the host application, such as a URL
 MAX_NAME = 200  # code points of a namespace, kind or session id
 
 # Metadata keys that only this program sets, because it decides by their values whose words a text is.
@@ -91,6 +92,14 @@ def optional_name(field: str, value: Any) -> str | None:
     return None if value is None else name(field, value)
 
 
+def source_id(field: str, value: Any) -> str | None:
+    """Return the value if it is None, or a text of 1 to `MAX_SOURCE_ID` code points that is not blank. Raises
+    `InvalidInput` otherwise."""
+    if value is not None and (not isinstance(value, str) or not value.strip() or len(value) > MAX_SOURCE_ID):
+        raise InvalidInput(field, f"must be a text of 1 to {MAX_SOURCE_ID} characters, got {str(value)[:80]!r}")
+    return None if value is None else encodable(field, value)
+
+
 def flag(field: str, value: Any) -> bool:
     """Return the value if it is True or False. Raises `InvalidInput` for any other value, such as 1."""
     if not isinstance(value, bool):
@@ -111,6 +120,13 @@ def limit(field: str, value: Any) -> int:
     otherwise."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
         raise InvalidInput(field, f"must be a whole number from 1 to {MAX_LIMIT}, got {value!r:.80}")
+    return value
+
+
+def number(field: str, value: Any) -> float:
+    """Return the value if it is a number and not NaN. Raises `InvalidInput` otherwise."""
+    if not isinstance(value, (int, float)) or value != value:  # NaN does not equal itself
+        raise InvalidInput(field, f"must be a number, got {value!r}")
     return value
 
 

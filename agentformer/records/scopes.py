@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from agentformer.records.codec import now, to_micros
+from agentformer.records.filter_sql import filter_sql, json_equals
+from agentformer.records.filters import json_equal, parse
 from agentformer.types import UNSEARCHED_KINDS, Decay, MemoryEntry, Scope
 
 if TYPE_CHECKING:
@@ -68,7 +70,9 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
             or_null = scope.or_nobody and column in OWNERS
             parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{sign.get(column, '')}{column} = ?")
             values.append(value)
-    for condition, more in (*_time_conditions(scope), *_metadata_conditions(scope), *_salience_conditions(scope)):
+    tree = parse(scope.where)
+    conditions = (*_time_conditions(scope), *_metadata_conditions(scope), *_salience_conditions(scope))
+    for condition, more in (*conditions, *([filter_sql(tree)] if tree else [])):
         parts.append(condition)
         values += more
     if not scope.include_archived:
@@ -149,7 +153,7 @@ def searchable_numbers(
 def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
     conditions: list[tuple[str, list[Any]]] = []
     for key, value in scope.metadata.items():
-        comparison, compared = _json_equal(value)
+        comparison, compared = json_equals(value)
         condition, values = f"EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND {comparison})", [key]
         values += compared
         # this condition is redundant, but SQLite can use the index for it
@@ -159,34 +163,7 @@ def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
     return conditions
 
 
-def _json_equal(value: Any) -> tuple[str, list[Any]]:
-    """Return an SQL condition that the value `m` of `json_each` equals `value`, and its parameters. SQLite compares
-    most values itself. `json_equal` compares the others: lists, objects, texts with a NUL, and numbers that SQLite
-    rounds."""
-    if value is None:
-        return "m.type = 'null'", []
-    if isinstance(value, bool):  # SQLite reads JSON true as 1, which must not equal the number 1
-        return "m.type = ?", ["true" if value else "false"]
-    if isinstance(value, (int, float)) and -(2**63) <= value < 2**63:
-        return "m.type IN ('integer', 'real') AND m.value = ?", [value]
-    if isinstance(value, str) and "\0" not in value:
-        return "m.type = 'text' AND m.value = ?", [value]
-    return "metadata_equals(metadata, m.key, ?)", [json.dumps(value)]
-
-
 def metadata_equals(metadata: str, key: str, value: str) -> bool:
     """Return whether the metadata, a JSON object, has this value under this key. The value is JSON. SQL statements can
     call this function."""
     return json_equal(json.loads(metadata).get(key), json.loads(value))
-
-
-def json_equal(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal. Numbers are compared by value, and true is not equal to 1. The order of
-    values matters in lists and not in objects."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(json_equal(value, other[key]) for key, value in one.items())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(json_equal, one, other))
-    return bool(one == other)

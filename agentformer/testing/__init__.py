@@ -24,6 +24,7 @@ from agentformer.testing.case import (
 )
 from agentformer.testing.changing import Changing, Leases, Parts, Superseding
 from agentformer.testing.embedding import Pending, Reembedding
+from agentformer.testing.filtering import Filtering
 from agentformer.testing.models import EmbedderConformance, LanguageModelConformance, RerankerConformance
 from agentformer.testing.searching import Scopes, Searching
 from agentformer.testing.storing import AbsentDocuments, Storing
@@ -57,6 +58,7 @@ class BackendConformance(
     Leases,
     Summaries,
     Scopes,
+    Filtering,
     Searching,
     Pending,
     Reembedding,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import threading
 import unittest
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +16,8 @@ import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, RerankerUnavailable
+from agentformer.records.entry_json import entry_to_json
+from agentformer.records.filters import parse, to_json
 from agentformer.records.scopes import effective_salience
 from agentformer.text.chunking import windows
 from agentformer.types import (
@@ -164,6 +166,38 @@ def json_equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def admitted_by(tree: Mapping[str, Any], entry: MemoryEntry) -> bool:
+    """Return whether `entry` matches a filter in its JSON form. The result is computed from the values as JSON."""
+    kind = tree["type"]
+    if kind in ("and", "or", "not"):
+        results = [admitted_by(part, entry) for part in tree["filters"]]
+        return all(results) if kind == "and" else any(results) if kind == "or" else not any(results)
+    values = {f"$metadata.{key}": value for key, value in entry.metadata.items()}
+    values |= {f"${key}": value for key, value in entry_to_json(entry).items() if value is not None}
+    source = values.get("$source") or {}
+    values |= {f"${name}": source[name] for name in ("document_id", "page") if source.get(name) is not None}
+    key = tree["key"] if tree["key"].startswith("$") else f"$metadata.{tree['key']}"
+    wanted = tree["value"] if kind in ("in", "nin") else [tree["value"]]
+    if kind == "exists":
+        return (key in values) is tree["value"]
+    equal: bool = key in values and any(json_equal(values[key], value) for value in wanted)
+    if kind in ("eq", "in"):
+        return equal
+    if kind in ("ne", "nin"):
+        return not equal
+    return key in values and _in_order(kind, values[key], wanted[0])
+
+
+def _in_order(kind: str, value: Any, limit: Any) -> bool:
+    """Return whether `value` is greater or less than `limit`. Values of different types have no order."""
+    numbers = [type(each) in (int, float) for each in (value, limit)]
+    if not all(numbers) and not (isinstance(value, str) and isinstance(limit, str)):
+        return False
+    if value == limit:
+        return kind in ("gte", "lte")
+    return bool(value > limit) == (kind in ("gt", "gte"))
+
+
 def admits(scope: Scope, entry: MemoryEntry) -> bool:
     """Return whether `entry` fulfils all conditions of `scope`, so that a call with this scope may return the entry."""
     at = entry.occurred_at
@@ -188,6 +222,7 @@ def admits(scope: Scope, entry: MemoryEntry) -> bool:
         and (scope.since is None or (known is not None and known >= scope.since))
         and (scope.until is None or (known is not None and known < scope.until))
         and all(key in entry.metadata and json_equal(entry.metadata[key], v) for key, v in scope.metadata.items())
+        and (scope.where is None or admitted_by(to_json(parse(scope.where)), entry))  # type: ignore[arg-type]
         and effective_salience(entry, scope.decay) >= scope.min_salience
         and (scope.include_archived or (entry.archived_at is None and entry.superseded_by is None))
     )

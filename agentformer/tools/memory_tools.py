@@ -30,6 +30,13 @@ Metadata = Annotated[dict[str, Any] | None, Field(description="Further facts, as
 Block = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The block's name, such as persona.")]
 Since = Annotated[str | None, Field(description="Only of this day or later, such as 2026-11-20 (UTC).")]
 Until = Annotated[str | None, Field(description="Only of this day or earlier.")]
+Where = Annotated[
+    dict[str, Any] | None,
+    Field(
+        description='Only what matches: {"type": "gte", "key": "year", "value": 2026}; types eq, ne, gt, gte, lt, lte, '
+        'in, nin, exists, or and, or, not with "filters": [...]; key is a metadata key, or a field such as "$kind".'
+    ),
+]
 Content = Annotated[str, Field(min_length=1, max_length=MAX_CONTENT)]
 
 
@@ -87,6 +94,7 @@ class MemoryTools:
         tiers: Annotated[list[Tier] | None, Field(description=f"Only these of {', '.join(TIERS)}.")] = None,
         since: Since = None,
         until: Until = None,
+        where: Where = None,
         relevant_only: Annotated[bool, Field(description="Return only relevant results.")] = False,
         include_archived: Annotated[bool, Field(description="Also return messages that were summarized.")] = False,
         explain: Explain = False,
@@ -100,6 +108,7 @@ class MemoryTools:
             tiers=tiers or (),
             since=since,
             until=until,
+            where=where,
             relevant_only=relevant_only,
             include_archived=include_archived,
             **caller.search_scope(namespace),

@@ -15,7 +15,8 @@ from agentformer.memory import validation
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.answer.sources import EXTRA_HITS, SourceName, with_sources
 from agentformer.records import fields
-from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hits, MemoryBackend, Query, Scope
+from agentformer.records.filters import parse
+from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hits, MemoryBackend, Query, Scope, Where
 
 if TYPE_CHECKING:
     from agentformer.rag.answer.answerer import Answerer
@@ -41,6 +42,7 @@ class ChunkFilters(TypedDict, total=False):
 
     namespace: str
     metadata: Mapping[str, Any] | None  # the metadata of a document must have these values
+    where: Where | None  # a tree of conditions on metadata and fields
     filters: Mapping[str, Any] | None  # the former name of `metadata`
     document_id: str | None
     since: date | str | None  # inclusive; a document has the time when it was stored
@@ -157,6 +159,7 @@ class Questions:
             fields.name("namespace", given.get("namespace", DEFAULT_NAMESPACE)),
             kinds=("chunk",),
             metadata=fields.metadata(given.get(metadata), metadata),
+            where=parse(given.get("where")),
             document_id=fields.optional_name("document_id", given.get("document_id")),
             since=since,
             until=until,

@@ -25,10 +25,17 @@ from agentformer.types.documents import Page as Page
 from agentformer.types.documents import PageStatus as PageStatus
 from agentformer.types.documents import PageTable as PageTable
 from agentformer.types.documents import UnsupportedSentence as UnsupportedSentence
+from agentformer.types.filters import Comparison as Comparison
+from agentformer.types.filters import Condition as Condition
+from agentformer.types.filters import Filter as Filter
+from agentformer.types.filters import Group as Group
+from agentformer.types.filters import Where as Where
+from agentformer.types.memory import CONTAINER_KINDS as CONTAINER_KINDS
 from agentformer.types.memory import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 from agentformer.types.memory import DOCUMENT_KINDS as DOCUMENT_KINDS
 from agentformer.types.memory import RESERVED_KINDS as RESERVED_KINDS
 from agentformer.types.memory import TIERS as TIERS
+from agentformer.types.memory import UNSEARCHED_KIND as UNSEARCHED_KIND
 from agentformer.types.memory import UNSEARCHED_KINDS as UNSEARCHED_KINDS
 from agentformer.types.memory import Decay as Decay
 from agentformer.types.memory import Factor as Factor

@@ -11,14 +11,22 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from agentformer.types.filters import Where
+
 Tier = Literal["core", "semantic", "episodic", "working"]
 TIERS: tuple[Tier, ...] = ("core", "semantic", "episodic", "working")
 
 # A host application may add kinds of its own to "fact", "message" and so on. Documents and pages are containers: a
 # search returns their chunks, and never the document or the page.
-UNSEARCHED_KINDS = frozenset({"document", "page"})
-DOCUMENT_KINDS = UNSEARCHED_KINDS | {"chunk"}  # only uploads store these kinds, so that every citation has a document
-RESERVED_KINDS = DOCUMENT_KINDS | {"message", "summary"}  # callers cannot choose these kinds for an entry
+CONTAINER_KINDS = frozenset({"document", "page"})
+UNSEARCHED_KIND = "unsearched"  # of an entry that is stored and listed, and that no search returns
+UNSEARCHED_KINDS = CONTAINER_KINDS | {UNSEARCHED_KIND}
+DOCUMENT_KINDS = CONTAINER_KINDS | {"chunk"}  # only uploads store these kinds, so that every citation has a document
+RESERVED_KINDS = DOCUMENT_KINDS | {
+    "message",
+    "summary",
+    UNSEARCHED_KIND,
+}  # callers cannot choose these kinds for an entry
 
 DEFAULT_NAMESPACE = "default"
 
@@ -131,7 +139,8 @@ class Scope:
 
     A field that is None or an empty tuple sets no condition. `since` and `until` are compared with `occurred_at`, or
     with `created_at` if the entry has no `occurred_at`. Each key in `metadata` must have an equal value in the metadata
-    of the entry. Archived and superseded entries are excluded unless `include_archived` is True.
+    of the entry. `where` is a tree of conditions on metadata and fields, or its JSON form. Archived and superseded
+    entries are excluded unless `include_archived` is True.
     `min_salience` is compared with the salience that `decay` computes.
     """
 
@@ -158,6 +167,7 @@ class Scope:
     source_type: str | None = None
     source_id: str | None = None
     decay: Decay = field(default_factory=Decay)
+    where: Where | None = None
 
 
 @dataclass(frozen=True, slots=True)

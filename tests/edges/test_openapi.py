@@ -46,6 +46,10 @@ include-name = "{}"
 enabled = false
 """
 PARTICULAR = (
+    "GET /api/memory",  # a filter is JSON in a parameter of text
+    "POST /api/memory/search",  # a filter is a tree
+    "POST /api/memory/count",
+    "POST /api/memory/remove",  # exactly one way to select
     "POST /api/memory",  # working memory needs a session
     "POST /api/memory/batch",
     "POST /api/memory/messages",  # source_type and source_id go together

@@ -108,6 +108,12 @@ class Entries(ResponseModel):
     entries: list[Entry]
 
 
+class EntryNumber(ResponseModel):
+    """A number of entries."""
+
+    count: int
+
+
 class EntryPage(ResponseModel):
     """A page of the list of entries, in the order in which the entries were stored."""
 

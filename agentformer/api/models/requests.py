@@ -10,12 +10,13 @@ from pydantic.config import JsonDict
 from agentformer.api.models import Cursor, Day, Limit, Name, Namespace, Text
 from agentformer.api.models.memory import Moment
 from agentformer.api.request import ParameterModel, RequestModel
-from agentformer.records.fields import MAX_CONTENT, MAX_NAME
+from agentformer.records.fields import MAX_CONTENT, MAX_NAME, MAX_SOURCE_ID
 from agentformer.types import RESERVED_KINDS, Tier
 
 _MOST_HITS = 1000
 _MOST_ITEMS = 1000  # of a batch, which is one transaction
 _MOST_NAMES = 100  # in a condition of a search
+_MOST_FILTER = 10_000  # characters of a filter in a query string
 _MOST_TOKENS = 10_000_000
 
 # No maxLength: generators of test data would make texts of this length.
@@ -25,6 +26,7 @@ Kind = Annotated[Name, Field(json_schema_extra={"not": {"enum": sorted(RESERVED_
 Share = Annotated[float, Field(ge=0, le=1)]
 Metadata = Annotated[dict[str, Any], Field(max_length=100)]
 Names = Annotated[list[Name], Field(max_length=_MOST_NAMES)]
+SourceId = Annotated[Text, Field(max_length=MAX_SOURCE_ID)]
 Tiers = Annotated[list[Tier], Field(max_length=_MOST_NAMES)]
 OccurredFrom = Annotated[Moment | None, Field(description="Only entries that happened at this time or later.")]
 OccurredTo = Annotated[Moment | None, Field(description="Only entries that happened before this time.")]
@@ -64,6 +66,14 @@ _CONVERSATION = {
 }
 
 
+_FILTER = (
+    'A filter: `{"type": "gte", "key": "year", "value": 2026}`, or `{"type": "and", "filters": [...]}`. The types of '
+    "conditions are `eq`, `ne`, `gt`, `gte`, `lt`, `lte`, `in`, `nin` and `exists`. The types of groups are `and`, "
+    "`or` and `not`. A key is a metadata key, or `$` and a field, such as `$kind` (docs/MEMORY.md)."
+)
+Where = Annotated[dict[str, Any] | None, Field(description=_FILTER)]
+
+
 class NamespaceBody(RequestModel):
     """A body with a namespace."""
 
@@ -97,7 +107,7 @@ class _NewEntry(MemoryPlace):
         default=None,
         description="The type of a record of the host application. The entry replaces earlier entries of this record.",
     )
-    source_id: Name | None = Field(default=None, description="The id of the record of the host application.")
+    source_id: SourceId | None = Field(default=None, description="The id of the record of the host application.")
     pair_id: Name | None = None
     parent_id: Name | None = Field(
         default=None,
@@ -118,6 +128,10 @@ class NewMemory(_NewEntry):
         description="The category decides how fast the salience decreases: `decisions`, `summaries` or `context`.",
     )
     salience: Share = Field(default=1.0, description="The importance, from 0 to 1.")
+    verbatim: bool = Field(
+        default=False, description="Store the text as it is, also if it repeats memories that a prompt has quoted."
+    )
+    searchable: bool = Field(default=True, description="If false, the entry is stored, and no search returns it.")
 
 
 class NewMemories(RequestModel):
@@ -171,14 +185,39 @@ class MemorySearch(MemoryPlace):
     kinds: Names = Field(default=[])
     categories: Names = Field(default=[])
     metadata: Metadata | None = Field(default=None, description="Only entries with these values in their metadata.")
+    where: Where = None
+    noise_floor: float | None = Field(
+        default=None,
+        description="The lowest cosine of a hit that contains no word of the text. The default is a setting.",
+    )
     occurred_from: OccurredFrom = None
     occurred_to: OccurredTo = None
     since: Since = None
     until: Until = None
     source_type: Name | None = None
-    source_id: Name | None = None
+    source_id: SourceId | None = None
     parent_id: Name | None = None
     min_salience: MinSalience = 0.0
+    include_archived: IncludeArchived = False
+
+
+class EntrySelection(NamespaceBody):
+    """Entries: by their ids, by the ids of records of the host application, or by a filter. Give one of the three."""
+
+    ids: Annotated[list[Name], Field(max_length=_MOST_ITEMS)] = Field(default=[])
+    source_type: Name | None = None
+    source_ids: Annotated[list[SourceId], Field(max_length=_MOST_ITEMS)] = Field(default=[])
+    where: Where = None
+
+
+class EntryCount(MemoryPlace):
+    """The filters of a count."""
+
+    tiers: Tiers = Field(default=[])
+    kinds: Names = Field(default=[])
+    categories: Names = Field(default=[])
+    metadata: Metadata | None = Field(default=None, description="Only entries with these values in their metadata.")
+    where: Where = None
     include_archived: IncludeArchived = False
 
 
@@ -250,7 +289,7 @@ class EntriesQuery(BlocksQuery):
     session_id: Name | None = None
     project: Name | None = None
     source_type: Name | None = None
-    source_id: Name | None = None
+    source_id: SourceId | None = None
     parent_id: Name | None = None
     occurred_from: OccurredFrom = None
     occurred_to: OccurredTo = None
@@ -258,5 +297,6 @@ class EntriesQuery(BlocksQuery):
     until: Until = None
     min_salience: MinSalience = 0.0
     include_archived: IncludeArchived = False
+    where: str | None = Field(default=None, max_length=_MOST_FILTER, description=f"{_FILTER} As JSON.")
     limit: Limit = 100
     after: Cursor = ""

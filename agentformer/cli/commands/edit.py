@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import category, common, examples, in_place, main
-from agentformer.cli.inputs import confirm, entry_of, object_of, open_existing, text_of
+from agentformer.cli.group import category, common, examples, in_place, main, where
+from agentformer.cli.inputs import confirm, entry_of, object_of, open_existing, text_of, where_of
 from agentformer.cli.output import (
     entry_cells,
     entry_line,
@@ -25,7 +25,8 @@ from agentformer.cli.output import (
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.records.entry_json import entry_to_json
-from agentformer.types import UNSEARCHED_KINDS, Scope
+from agentformer.records.filters import both
+from agentformer.types import CONTAINER_KINDS, DOCUMENT_KINDS, Condition, Scope
 
 _NEW_VERSION = "ingest a new version of the document with: agentformer ingest FILE"
 _QUARANTINE = ("damaged-*.jsonl", "memory.sqlite3.damaged-*")  # files that `doctor --repair` writes
@@ -92,10 +93,12 @@ def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options
     epilog=examples(
         "agentformer forget 01a20046-07d3-7000-bf91-5489008c977a",
         "agentformer forget --user aino",
+        "agentformer forget --where draft=true --yes",
         "agentformer forget --namespace-all --namespace trial --yes",
     )
 )
 @click.argument("ids", nargs=-1, metavar="[ID...]")
+@where
 @click.option("--namespace-all", is_flag=True, help="Delete everything in the namespace, including documents.")
 @_yes
 @common
@@ -107,17 +110,22 @@ def forget(
 
     ID is an id, the beginning of an id (at least 4 characters), or the title of a memory. If an argument matches no
     memory or several memories, nothing is deleted. Instead of ids, you can select all memories of a --session, --user,
-    --agent or --project. The vectors, index terms, history and summaries of these memories are deleted too. To delete
-    documents, use `remove`. Backups, exports, and the files that `doctor --repair` wrote (`damaged-DATE.jsonl`,
-    `memory.sqlite3.damaged-DATE`) may still contain the memories. Delete these files yourself.
+    --agent or --project, or those that match --where. The vectors, index terms, history and summaries of these memories
+    are deleted too. To delete documents, use `remove`. Backups, exports, and the files that `doctor --repair` wrote
+    (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) may still contain the memories. Delete these files yourself.
     """
+    filters = where_of(options.pop("where"))
+    if any(filters.values()):
+        filters["where"] = both(filters["where"], Condition("nin", "$kind", tuple(sorted(DOCUMENT_KINDS))))
     narrowed = any(value is not None for name, value in place.items() if name != "namespace")
+    narrowed = narrowed or any(filters.values())
     if [bool(ids), narrowed, namespace_all].count(True) != 1:
         raise InvalidInput(
-            "ID", "give only ids, only --namespace-all, or only options among --session, --user, --agent and --project"
+            "ID",
+            "give only ids, only --namespace-all, or only options among --session, --user, --agent, --project, --where",
         )
     with open_existing(**options) as af:
-        deleted = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place), yes)
+        deleted = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place, **filters), yes)
         files = sorted(file.name for pattern in _QUARANTINE for file in Path(af.settings.index_dir).glob(pattern))
     if files:
         advice = "delete these files if you do not need them"
@@ -172,6 +180,6 @@ def _memory_id(af: AgentFormer, argument: str, namespace: str, instead: str) -> 
     entry = entry_of(af, argument, namespace)
     if entry.source is not None:
         raise InvalidInput("ID", f"{entry.id} is a part of the document {entry.source.document_id}; {instead}")
-    if entry.kind in UNSEARCHED_KINDS:
+    if entry.kind in CONTAINER_KINDS:
         raise InvalidInput("ID", f"{entry.id} is a document; {instead}")
     return entry.id

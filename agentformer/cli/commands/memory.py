@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from agentformer.cli.explaining import explain_ranks, explain_weight
-from agentformer.cli.group import Command, category, common, examples, filters, in_place, main, memory_filters
+from agentformer.cli.group import Command, category, common, examples, filters, in_place, main, memory_filters, where
 from agentformer.cli.inputs import (
     document_id_of,
     edit_hint,
@@ -24,6 +24,7 @@ from agentformer.cli.inputs import (
     query_of,
     source_of,
     text_of,
+    where_of,
 )
 from agentformer.cli.output import (
     excerpt,
@@ -248,6 +249,7 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
     epilog=examples(
         "agentformer memories --kind decision",
         "agentformer memories --session monday --archived",
+        """agentformer memories --where '{"type": "exists", "key": "year", "value": true}'""",
         "agentformer memories --limit 1000 --after 01a20046-0087-7000-994b-d506d6655eb7 --json",
     )
 )
@@ -256,6 +258,7 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
 @_archived
 @_limit("entries", 100, 10_000)
 @click.option("--after", metavar="ID", default="", help="Show only entries after this id.")
+@where
 @common
 @in_place
 def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) -> None:
@@ -267,7 +270,7 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
     Documents and their pages and chunks are not memories. They are listed only if --kind names them: document, page or
     chunk.
     """
-    scope = _scope(place, given)
+    scope = _scope(place, given) | where_of(given.pop("where"))
     with open_existing(**given) as af:
         scope["kinds"] = scope["kinds"] or _remembered_kinds(af)
         entries = af.memory.list(limit=limit, after=after, **scope)

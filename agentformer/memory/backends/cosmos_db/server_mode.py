@@ -83,11 +83,20 @@ def words_of(text: str) -> list[str]:
 
 
 def search_query(
-    scope: Scope, space: int, terms: Sequence[str], vector: Sequence[float] | None, limit: int
+    scope: Scope,
+    space: int,
+    terms: Sequence[str],
+    vector: Sequence[float] | None,
+    limit: int,
+    *,
+    among: Sequence[int] | None = None,
 ) -> ServerQuery:
     """Return the query that ranks the passages of a scope by words, by a vector, or by both (`RRF`). `space` is the
-    number of the embedding space. There must be a term or a vector."""
+    number of the embedding space. There must be a term or a vector. If `among` is given, only passages of the entries
+    with these numbers are ranked."""
     condition, values = scope_condition(scope)
+    if among is not None:
+        condition, values = f"{condition} AND ARRAY_CONTAINS(@among, c.scope.num)", {**values, "among": [*among]}
     parameters = {**values, "limit": limit, "space": space}
     fields = ["c.scope.num AS num", "c.row.span_start AS spanStart", "c.row.span_end AS spanEnd"]
     rankings = []
@@ -112,7 +121,8 @@ def search_query(
 
 def scope_condition(scope: Scope) -> ServerQuery:
     """Return the condition that an item with `searched_fields` is in the scope, and its parameters. The decay of the
-    salience is not in the condition: it only lowers the salience, so the caller tests the results."""
+    salience is not in the condition: it only lowers the salience, so the caller tests the results. `where` is not in
+    the condition either: the caller gives the numbers of the entries that match it."""
     parts = [f"c.{PARTITION_KEY} = @partition", "c.namespace = @namespace"]
     values: dict[str, Any] = {"partition": partition_of(scope.namespace), "namespace": scope.namespace}
 

@@ -15,6 +15,7 @@ from agentformer.records.scopes import searchable_numbers
 from agentformer.records.spaces import active_space
 from agentformer.types import Embedder, Hit, Hits, Query, Span, Vector
 
+_MAX_AMONG = 20_000  # numbers of entries in a query, whose text and parameters have at most 512 kB
 _PASSAGES = 4  # requested passages for each wanted entry; an entry can have several
 _K = 60  # of the score 61/(60 + rank), which is 1 for the first hit
 _WORDS_ALONE = "only words were searched, because vectors are unavailable: {}"
@@ -34,6 +35,9 @@ class ServerSearch:
             return Hits()
         with self._database.reading() as connection:
             active = active_space(connection)
+            among = searchable_numbers(connection, query.scope).tolist() if query.scope.where else None
+        if among is not None and len(among) > _MAX_AMONG:
+            among = None  # many entries match: their passages are selected from the results
         vector: Vector | None = None
         warnings: tuple[str, ...] = ()
         if active is not None and query.mode != "lexical":
@@ -44,12 +48,13 @@ class ServerSearch:
             except EmbedderError as error:
                 warnings = (_WORDS_ALONE.format(error),)
         terms = words_of(query.text) if query.mode != "dense" or warnings else []
-        if not terms and vector is None:
+        if among == [] or (not terms and vector is None):
             return Hits([], warnings)
         values = None if vector is None else [float(value) for value in vector]
         rows, top = 0, min(MAX_ROWS, query.limit * _PASSAGES)
         while True:
-            text, parameters = search_query(query.scope, active[0] if active else 0, terms, values, top)
+            space = active[0] if active else 0
+            text, parameters = search_query(query.scope, space, terms, values, top, among=among)
             found = list(self._container.query(text, **parameters))
             hits = self._hits(query, found)
             if len(hits) >= query.limit or len(found) < top or top == MAX_ROWS or len(found) == rows:

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 
 from agentformer.index.words.fields import BOOSTS
 from agentformer.memory.backends import is_live
-from agentformer.records.scopes import OWNERS, effective_salience, json_equal
+from agentformer.records.filters import json_equal, matches, parse
+from agentformer.records.scopes import OWNERS, effective_salience
 from agentformer.text.analysis import query_terms, stored_terms, text_terms
 from agentformer.text.languages import language_code
 from agentformer.types import Decay, MemoryEntry, Scope
@@ -89,6 +90,7 @@ def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
         if (value := getattr(scope, name)) is not None
     }
     decay = Decay(scope.decay.rates, scope.decay.at or datetime.now(UTC))
+    tree = parse(scope.where)
 
     def admits(entry: MemoryEntry) -> bool:
         return (
@@ -107,6 +109,7 @@ def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
                 key in entry.metadata and json_equal(entry.metadata[key], value)
                 for key, value in scope.metadata.items()
             )
+            and (tree is None or matches(tree, entry))
             and (scope.min_salience <= 0 or effective_salience(entry, decay) >= scope.min_salience)
         )
 

@@ -32,7 +32,8 @@ _RULES = tuple(
         (r"\bJOIN json_each\(([^)]*)\) AS (\w+)", r"CROSS JOIN LATERAL json_items(\1) AS \2"),
         (r"\bjson_each\(", "json_items("),
         (r"(\w\.num) = (json_extract\([^)]*\))", r"\1 = \2::bigint"),
-        (r"m\.type IN \('integer', 'real'\) AND m\.value = (\?)", r"m.number = (\1)::text::numeric"),
+        (r"m\.type IN \('integer', 'real'\) AND m\.value (=|[<>]=?) (\?)", r"m.number \1 (\2)::text::numeric"),
+        (r"\bCOLLATE BINARY\b", 'COLLATE "C"'),
         (r"\bINDEXED BY \w+", ""),
         (r"\bCROSS JOIN entries ON\b", "JOIN entries ON"),
         (r"(?:(?<=[\s(])|^)\+(?=[a-z])", ""),  # a hint for SQLite's planner

@@ -1,0 +1,219 @@
+"""`BatchOperations`: the methods of a memory that read, count, remove or replace many entries at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Unpack
+
+from agentformer.errors import InvalidInput, NotFound
+from agentformer.memory import validation
+from agentformer.memory.backends import all_entries
+from agentformer.memory.hierarchical import HierarchicalMemory
+from agentformer.memory.usage import UsageCounter
+from agentformer.memory.validation import ScopeFields, StoredFields
+from agentformer.records import fields
+from agentformer.types import CONTAINER_KINDS, DEFAULT_NAMESPACE, Condition, Decay, MemoryBackend, MemoryEntry, Scope
+
+_GROUP = 490  # source ids in one filter
+_ATTEMPTS = 5  # of an upsert whose records other callers store at the same time
+_REPLACED = ("content", "title", "kind", "category", "salience", "speaker", "metadata", "occurred_at")
+
+_Owner = tuple[str, str, str | None, str | None]  # namespace, type of the record, user, project
+
+
+class _Stored(Exception):
+    """Another caller has stored one of the records meanwhile."""
+
+
+class BatchOperations:
+    """The methods of `MemoryManager` for many entries."""
+
+    _backend: MemoryBackend
+    _usage: UsageCounter
+    _decay: Decay
+    hierarchical: HierarchicalMemory
+
+    def count(self, **scope: Unpack[ScopeFields]) -> int:
+        """Return the number of entries in the scope. `scope` contains the filters of `search`."""
+        return self._backend.count(validation.scope_from(scope, self._decay))
+
+    def get_many(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        source_type: str | None = None,
+        source_ids: Sequence[str] = (),
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[MemoryEntry]:
+        """Return the entries with these ids, in the order of `ids`, and then the live entries of these records of the
+        host application, in the order of `source_ids`. Missing entries are left out. Raises `InvalidInput`."""
+        ids = fields.names("ids", ids)
+        entries = [*self._backend.get(ids)] if ids else []
+        if source_ids:
+            order = {source: n for n, source in enumerate(_checked_sources(source_type, source_ids))}
+            scopes = _source_scopes(_namespace(namespace), source_type, order)
+            found = [entry for scope in scopes for entry in all_entries(self._backend, scope)]
+            entries += sorted(found, key=lambda entry: order[entry.source_id or ""])
+        self._usage.count((entry.id for entry in entries), others=1)
+        return entries
+
+    def remove_many(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        source_type: str | None = None,
+        source_ids: Sequence[str] = (),
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> int:
+        """Delete the entries with these ids, and all entries of these records of the host application, in one
+        transaction; see `remove`. Return the number of deleted entries. Missing entries are not counted. Raises
+        `InvalidInput` if an entry is part of a document, and deletes nothing."""
+        entries = [*self._backend.get(fields.names("ids", ids))] if ids else []
+        if source_ids:
+            sources = _checked_sources(source_type, source_ids)
+            for scope in _source_scopes(_namespace(namespace), source_type, sources, archived=True):
+                entries += all_entries(self._backend, scope)
+        for entry in entries:
+            check_changeable(entry)
+        return self._backend.remove([*dict.fromkeys(entry.id for entry in entries)]) if entries else 0
+
+    def upsert_many(self, items: Iterable[Mapping[str, Any]], **common: Unpack[StoredFields]) -> list[MemoryEntry]:
+        """Store one entry for each record of the host application, and return the entries in the order of the records.
+        Each item has the arguments of `store`, with `source_type` and `source_id`.
+
+        If a live entry of the record exists, its text, title, kind, category, salience, speaker, metadata and time are
+        replaced: the entry keeps its id, its session and its owner, and its former version is in its history. An entry
+        that would not change is not written. Of several items with the same record, the last one is stored. The new
+        entries are stored in one transaction; each changed entry is written in a transaction of its own. Raises
+        `InvalidInput`.
+        """
+        new = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
+        if missing := [entry for entry in new if entry.source_id is None]:
+            raise InvalidInput(
+                "source_id", f"is missing in {len(missing)} items; an upsert needs the id of each record"
+            )
+        wanted = {_record(entry): entry for entry in new}
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._upsert(wanted)
+            except _Stored:
+                continue
+        return self._upsert(wanted)
+
+    def upsert(self, content: str, **values: Unpack[StoredFields]) -> MemoryEntry:
+        """Store the entry of one record of the host application; see `upsert_many`."""
+        return self.upsert_many([{**values, "content": content}])[0]
+
+    def _upsert(self, wanted: Mapping[tuple[_Owner, str], MemoryEntry]) -> list[MemoryEntry]:
+        sources: dict[_Owner, list[str]] = {}
+        for owner, source in wanted:
+            sources.setdefault(owner, []).append(source)
+        present: dict[tuple[_Owner, str], MemoryEntry] = {}
+        for owner, ids in sources.items():
+            for scope in _source_scopes(owner[0], owner[1], ids, owner=owner[2:]):
+                for entry in all_entries(self._backend, scope):
+                    present.setdefault(_record(entry), entry)
+        missing = [entry for record, entry in wanted.items() if record not in present]
+        stored: dict[tuple[_Owner, str], MemoryEntry] = {}
+        if missing:
+            check = _absent(sources, {_record(entry) for entry in missing}, {entry.id for entry in present.values()})
+            replacing = validation.replaced(missing)
+            stored = {_record(e): e for e in self._backend.store(missing, replacing=replacing, check=check)}
+        for record, entry in wanted.items():
+            if (former := present.get(record)) is not None:
+                stored[record] = self._replaced(former, entry)
+        return [stored[record] for record in wanted]
+
+    def _replaced(self, former: MemoryEntry, new: MemoryEntry) -> MemoryEntry:
+        values = {name: getattr(new, name) for name in _REPLACED if getattr(new, name) != getattr(former, name)}
+        if not values:
+            return former
+        checked = validation.changes(check_changeable(former), values)
+        self.hierarchical.check_update(former, checked)
+        return self._backend.update(former.id, checked)
+
+
+def existing(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
+    """Return the entry with this id. Raises `NotFound`."""
+    if entries := backend.get([fields.name("entry_id", entry_id)]):
+        return entries[0]
+    raise NotFound(f"there is no entry {entry_id}")
+
+
+def changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
+    """Return the entry with this id. Raises `NotFound`, and `InvalidInput` if the entry is part of a document."""
+    return check_changeable(existing(backend, entry_id))
+
+
+def check_changeable(entry: MemoryEntry) -> MemoryEntry:
+    """Return the entry. Raise `InvalidInput` if the entry is part of a document, because answers cite documents and the
+    cited text must not change."""
+    if entry.kind in CONTAINER_KINDS or entry.source is not None:
+        raise InvalidInput(
+            "entry_id",
+            f"{entry.id} is part of an uploaded document; use rag.upload to replace this document, "
+            "or rag.remove to remove it",
+        )
+    return entry
+
+
+def _record(entry: MemoryEntry) -> tuple[_Owner, str]:
+    return (entry.namespace, entry.source_type or "", entry.user_id, entry.project), entry.source_id or ""
+
+
+def _namespace(value: Any) -> str:
+    return fields.name("namespace", value)
+
+
+def _checked_sources(source_type: Any, source_ids: Any) -> list[str]:
+    if isinstance(source_ids, str) or not isinstance(source_ids, Iterable):
+        raise InvalidInput("source_ids", f"must be a list, such as [{str(source_ids)[:80]!r}]")
+    fields.name("source_type", source_type)
+    checked = (fields.source_id("source_ids", source) for source in source_ids)
+    return [*dict.fromkeys(source for source in checked if source is not None)]
+
+
+def _source_scopes(
+    namespace: str,
+    source_type: str | None,
+    source_ids: Iterable[str],
+    *,
+    owner: tuple[str | None, str | None] | None = None,
+    archived: bool = False,
+) -> list[Scope]:
+    """Return scopes that together contain the entries of these records, in groups that a filter can hold. With an owner
+    (user and project), only entries with exactly this owner are in the scopes."""
+    ids, (user, project) = [*source_ids], owner or (None, None)
+    owned = {"$user_id": user, "$project": project} if owner else {}
+    absent = tuple(Condition("exists", name, False) for name, value in owned.items() if value is None)
+    return [
+        Scope(
+            namespace,
+            source_type=source_type,
+            include_archived=archived,
+            where=_all(Condition("in", "$source_id", tuple(ids[start : start + _GROUP])), *absent),
+            user_id=user,
+            project=project,
+        )
+        for start in range(0, len(ids), _GROUP)
+    ]
+
+
+def _all(*conditions: Condition) -> Mapping[str, Any] | Condition:
+    return conditions[0] if len(conditions) == 1 else {"type": "and", "filters": conditions}
+
+
+def _absent(
+    sources: Mapping[_Owner, Sequence[str]], missing: Collection[tuple[_Owner, str]], known: Collection[str]
+) -> Callable[[Callable[[Scope], Collection[str]]], None]:
+    """Return a check, for the transaction that stores new entries, that no other caller has stored one of the missing
+    records. `known` are the ids of the entries that existed before."""
+
+    def check(ids: Callable[[Scope], Collection[str]]) -> None:
+        for owner, records in sources.items():
+            wanted = [source for source in records if (owner, source) in missing]
+            for scope in _source_scopes(owner[0], owner[1], wanted, owner=owner[2:]):
+                if set(ids(scope)) - set(known):
+                    raise _Stored
+
+    return check

@@ -1,0 +1,224 @@
+"""Filters of entries: the JSON form, its checks, and the exact meaning of each comparison.
+
+As JSON, a condition is `{"type": "gte", "key": "year", "value": 2026}`, and a group is `{"type": "and", "filters":
+[...]}`, as in the API of OpenAI. An object without `type` and `key` or `filters` is the short form: each key must have
+an equal value, as in `{"year": 2026}`.
+
+A value is never converted to another type: the number 1 is neither the text "1" nor true. If a key is absent, only
+`ne`, `nin` and `exists` with false match. `gt`, `gte`, `lt` and `lte` match only values of the same type: numbers, or
+texts in the order of their code points.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from agentformer.errors import InvalidInput
+from agentformer.records import fields
+from agentformer.types import Condition, Filter, Group, MemoryEntry, Where
+
+COMPARISONS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "exists")
+GROUPS = ("and", "or", "not")
+ORDERED: Mapping[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+_MAX_DEPTH = 20  # levels of groups
+_MAX_VALUES = 500  # conditions and compared values of a filter; SQLite allows 1,000 levels in an expression
+_MAX_NUMBER = 2**63  # of a comparison by order; no database compares larger numbers exactly
+_METADATA = "$metadata."
+_ABSENT = object()
+
+
+class Field(NamedTuple):
+    """A field that a condition can name: the column in SQL, and the type of its values."""
+
+    column: str
+    type: str  # "text", "number" or "time"
+
+
+FIELDS: Mapping[str, Field] = {
+    **{
+        name: Field(name, "text")
+        for name in (
+            *("id", "content", "tier", "kind", "session_id", "agent_id", "user_id", "project", "title", "category"),
+            *("role", "speaker", "source_type", "source_id", "parent_id", "pair_id", "document_id", "superseded_by"),
+        )
+    },
+    **{name: Field(name, "number") for name in ("page", "salience", "version")},
+    **{name: Field(name, "time") for name in ("occurred_at", "created_at", "updated_at", "archived_at")},
+}
+
+
+def field_of(key: str) -> Field | None:
+    """Return the field that a key names, or None if it is a key of the metadata."""
+    return FIELDS.get(key[1:]) if key.startswith("$") and not key.startswith(_METADATA) else None
+
+
+def metadata_key(key: str) -> str:
+    """Return the key of the metadata that the key of a condition names."""
+    return key.removeprefix(_METADATA)
+
+
+def parse(value: Where | None, name: str = "where") -> Filter | None:
+    """Return the filter that a JSON object describes; a filter is checked and returned. None and an empty object are no
+    filter. Raises `InvalidInput` with the argument `name`, and the place inside the filter."""
+    if value is None or (isinstance(value, Mapping) and not value):
+        return None
+    left = [_MAX_VALUES]
+    return _parse(value, name, _MAX_DEPTH, left)
+
+
+def to_json(filter: Filter) -> dict[str, Any]:
+    """Return the JSON form of a filter."""
+    if isinstance(filter, Group):
+        return {"type": filter.type, "filters": [to_json(part) for part in filter.filters]}
+    values = filter.value if isinstance(filter.value, tuple) else (filter.value,)
+    plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
+    return {"type": filter.type, "key": filter.key, "value": plain if isinstance(filter.value, tuple) else plain[0]}
+
+
+def both(one: Where | None, other: Where | None) -> Filter | None:
+    """Return a filter that matches if both filters match."""
+    parts = tuple(part for part in (parse(one), parse(other)) if part is not None)
+    return Group("and", parts) if len(parts) > 1 else parts[0] if parts else None
+
+
+def matches(filter: Filter, entry: MemoryEntry) -> bool:
+    """Return whether the entry matches the filter."""
+    if isinstance(filter, Group):
+        results = (matches(part, entry) for part in filter.filters)
+        return not any(results) if filter.type == "not" else all(results) if filter.type == "and" else any(results)
+    value = _value(entry, filter.key)
+    if filter.type == "exists":
+        return (value is not _ABSENT) is filter.value
+    if filter.type in ("ne", "nin"):
+        return not _is_one_of(value, filter.value if filter.type == "nin" else (filter.value,))
+    if filter.type in ("eq", "in"):
+        return _is_one_of(value, filter.value if filter.type == "in" else (filter.value,))
+    same = _is_number(value) and _is_number(filter.value)
+    same = same or any(isinstance(value, kind) and isinstance(filter.value, kind) for kind in (str, datetime))
+    return same and ORDERED[filter.type](value, filter.value)
+
+
+def json_equal(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal. Numbers are compared by value, and true is not equal to 1. The order of
+    values matters in lists and not in objects."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(json_equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(json_equal, one, other))
+    return bool(one == other)
+
+
+def _value(entry: MemoryEntry, key: str) -> Any:
+    field = field_of(key)
+    if field is None:
+        return entry.metadata.get(metadata_key(key), _ABSENT)
+    if field.column in ("page", "document_id"):
+        value = getattr(entry.source, field.column) if entry.source else None
+    else:
+        value = getattr(entry, field.column)
+    return _ABSENT if value is None else value
+
+
+def _is_one_of(value: Any, others: tuple[Any, ...]) -> bool:
+    return value is not _ABSENT and any(json_equal(value, other) for other in others)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _parse(value: Any, place: str, depth: int, left: list[int]) -> Filter:
+    if depth == 0:
+        raise InvalidInput(place, f"is nested more than {_MAX_DEPTH} levels deep; use fewer groups")
+    if isinstance(value, (Condition, Group)):
+        value = _as_json(value)
+    if not isinstance(value, Mapping):
+        raise InvalidInput(place, 'must be an object, such as {"type": "eq", "key": "site", "value": "north"}')
+    if "type" in value and "filters" in value:
+        return _group(value, place, depth, left)
+    if "type" in value and "key" in value:
+        return _condition(value, place, left)
+    parts = tuple(_checked(Condition("eq", key, item), place, left) for key, item in value.items())
+    if not parts:
+        raise InvalidInput(place, "is an empty object; give a condition")
+    return parts[0] if len(parts) == 1 else Group("and", parts)
+
+
+def _as_json(value: Filter) -> dict[str, Any]:
+    if isinstance(value, Group):
+        return {"type": value.type, "filters": value.filters}
+    return {"type": value.type, "key": value.key, "value": value.value}
+
+
+def _group(value: Mapping[str, Any], place: str, depth: int, left: list[int]) -> Group:
+    kind, parts = value["type"], value["filters"]
+    if kind not in GROUPS:
+        raise InvalidInput(f"{place}.type", f"must be one of {', '.join(GROUPS)}, got {kind!r:.80}")
+    if set(value) != {"type", "filters"} or not isinstance(parts, (list, tuple)) or not parts:
+        raise InvalidInput(
+            f"{place}.filters", "must be a list with at least one filter, and type is the only other key"
+        )
+    if kind == "not" and len(parts) != 1:
+        raise InvalidInput(f"{place}.filters", f"of `not` must contain one filter, got {len(parts)}")
+    return Group(kind, tuple(_parse(part, f"{place}.filters[{n}]", depth - 1, left) for n, part in enumerate(parts)))
+
+
+def _condition(value: Mapping[str, Any], place: str, left: list[int]) -> Condition:
+    if value["type"] not in COMPARISONS:
+        raise InvalidInput(f"{place}.type", f"must be one of {', '.join(COMPARISONS)}, got {value['type']!r:.80}")
+    if set(value) != {"type", "key", "value"}:
+        raise InvalidInput(place, "must have exactly the keys type, key and value")
+    compared = value["value"]
+    if value["type"] in ("in", "nin"):
+        if not isinstance(compared, (list, tuple)):
+            raise InvalidInput(f"{place}.value", f"of {value['type']} must be a list")
+        compared = tuple(compared)
+    return _checked(Condition(value["type"], value["key"], compared), place, left)
+
+
+def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
+    """Return the condition with values in the form that is compared. `left` is the number of values that the rest of
+    the filter may contain."""
+    key, kind, value = condition.key, condition.type, condition.value
+    if not isinstance(key, str) or not key or len(key) > fields.MAX_NAME:
+        raise InvalidInput(
+            f"{place}.key", f"must be a text of 1 to {fields.MAX_NAME} characters, got {str(key)[:80]!r}"
+        )
+    fields.encodable(f"{place}.key", key)
+    if key.startswith("$") and not key.startswith(_METADATA) and field_of(key) is None:
+        names = ", ".join(f"${name}" for name in FIELDS)
+        raise InvalidInput(f"{place}.key", f"{key!r:.80} is not a field; the fields are {names}")
+    values = value if kind in ("in", "nin") else (value,)
+    left[0] -= max(1, len(values))
+    if left[0] < 0:
+        raise InvalidInput(place, f"contains more than {_MAX_VALUES} values; use a smaller filter")
+    if kind == "exists":
+        return Condition(kind, key, fields.flag(f"{place}.value", value))
+    field = field_of(key)
+    checked = tuple(_checked_value(item, field, kind, f"{place}.value") for item in values)
+    return Condition(kind, key, checked if kind in ("in", "nin") else checked[0])
+
+
+def _checked_value(value: Any, field: Field | None, kind: str, place: str) -> Any:
+    if field is not None and field.type == "time":
+        if (moment := fields.moment(place, value)) is None:
+            raise InvalidInput(place, "must be a time in ISO 8601 with a time zone")
+        return moment
+    if kind in ORDERED and not (isinstance(value, str) or _is_number(value)):
+        raise InvalidInput(place, f"of {kind} must be a number or a text, got {json.dumps(value, default=str):.80}")
+    if kind in ORDERED and _is_number(value) and not -_MAX_NUMBER <= value < _MAX_NUMBER:
+        raise InvalidInput(place, f"of {kind} must be from -2^63 to 2^63 - 1, got {value!r:.80}")
+    if isinstance(value, str):
+        return fields.encodable(place, value)
+    return fields.metadata({"value": value}, place)["value"]

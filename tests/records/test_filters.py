@@ -1,0 +1,137 @@
+"""The JSON form of filters, their checks, and the agreement of SQL with the matcher on random filters."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentformer.errors import InvalidInput
+from agentformer.records import entries as records
+from agentformer.records.codec import now
+from agentformer.records.database import Database
+from agentformer.records.filters import both, matches, parse, to_json
+from agentformer.testing import make_entry
+from agentformer.testing.case import admitted_by
+from agentformer.testing.filtering import random_entries, random_filter
+from agentformer.types import Condition, Group, Scope
+from tests.faults.long_form import LONG
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    database = Database(tmp_path_factory.mktemp("filters") / "m.sqlite3")
+    moment = now()
+    entries = random_entries(random.Random(1), 200)
+    with database.writing() as connection:
+        records.insert(connection, [replace(e, created_at=moment, updated_at=moment) for e in entries])
+    yield database
+    database.close()
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=400 if LONG else 120, deadline=None)
+def test_sql_and_the_matcher_agree_on_random_filters(database: Database, seed: int) -> None:
+    tree = random_filter(random.Random(seed))
+    parsed = parse(tree)
+    assert parsed is not None and parse(to_json(parsed)) == parsed == parse(parsed)
+    with database.reading() as connection:
+        everything = records.page(connection, Scope(), "", 1000)
+        found = records.page(connection, Scope(where=tree), "", 1000)
+    assert [entry.id for entry in found] == [entry.id for entry in everything if matches(parsed, entry)]
+    assert [entry.id for entry in found] == [entry.id for entry in everything if admitted_by(tree, entry)]
+
+
+numbers = st.integers(-(2**53), 2**53) | st.floats(-(2.0**53), 2.0**53)
+scalars = (
+    st.none() | st.booleans() | numbers | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+)
+
+
+@given(stored=scalars, compared=scalars, kind=st.sampled_from(["eq", "ne", "gt", "gte", "lt", "lte"]))
+@settings(max_examples=400 if LONG else 150, deadline=None)
+def test_any_two_values_compare_equally_in_sql_and_in_the_matcher(
+    database: Database, stored: Any, compared: Any, kind: str
+) -> None:
+    tree = {"type": kind, "key": "k", "value": compared}
+    if kind not in ("eq", "ne") and (compared is None or isinstance(compared, bool)):
+        with pytest.raises(InvalidInput, match="must be a number or a text"):
+            parse(tree)
+        return
+    entry = make_entry("", namespace="one", metadata={"k": stored}, created_at=now(), updated_at=now())
+    with database.writing() as connection:
+        records.insert(connection, [entry])
+        count = records.count(connection, Scope("one", where=tree))
+        connection.execute("DELETE FROM entries WHERE namespace = 'one'")
+    parsed = parse(tree)
+    assert parsed is not None and bool(count) == matches(parsed, entry)
+
+
+def test_the_short_form_is_equality_of_every_key() -> None:
+    assert parse({"year": 2026}) == Condition("eq", "year", 2026)
+    both_keys = (Condition("eq", "year", 2026), Condition("eq", "type", "report"))
+    assert parse({"year": 2026, "type": "report"}) == Group("and", both_keys)
+    assert parse({}) is None is parse(None)
+    assert both({"year": 2026}, {"type": "eq", "key": "type", "value": "report"}) == Group("and", both_keys)
+
+
+def test_an_absent_key_matches_only_ne_nin_and_not_exists() -> None:
+    entry = make_entry("text")
+    for key in ("absent", "$session_id"):
+        matching = {
+            kind
+            for kind, value in (
+                *(("eq", "x"), ("ne", "x"), ("gt", "x"), ("gte", "x"), ("lt", "x"), ("lte", "x")),
+                *(("in", ["x"]), ("nin", ["x"]), ("exists", False)),
+            )
+            if matches(parse({"type": kind, "key": key, "value": value}), entry)  # type: ignore[arg-type]
+        }
+        assert matching == {"ne", "nin", "exists"}
+        assert not matches(Condition("exists", key, True), entry)
+
+
+def test_a_metadata_key_that_looks_like_a_field_is_reached_by_its_prefix() -> None:
+    entry = make_entry("text", metadata={"$kind": "own", "kind": "other"})
+    for key, value in (("$kind", "fact"), ("kind", "other"), ("$metadata.$kind", "own"), ("$metadata.kind", "other")):
+        assert matches(Condition("eq", key, value), entry)
+
+
+@pytest.mark.parametrize(
+    ("tree", "field"),
+    [
+        ("year", "where"),
+        ({"type": "like", "key": "a", "value": 1}, "where.type"),
+        ({"type": "xor", "filters": [{"a": 1}]}, "where.type"),
+        ({"type": "and", "filters": []}, "where.filters"),
+        ({"type": "not", "filters": [{"a": 1}, {"b": 1}]}, "where.filters"),
+        ({"type": "or", "filters": [{"a": 1}, {"type": "in", "key": "b", "value": 1}]}, "where.filters[1].value"),
+        ({"type": "eq", "key": "a"}, "where"),
+        ({"type": "gt", "key": "a", "value": None}, "where.value"),
+        ({"type": "gt", "key": "a", "value": 2**63}, "where.value"),
+        ({"type": "exists", "key": "a", "value": 1}, "where.value"),
+        ({"type": "eq", "key": "$nothing", "value": 1}, "where.key"),
+        ({"type": "eq", "key": "$created_at", "value": "yesterday"}, "where.value"),
+        ({"type": "eq", "key": "$created_at", "value": None}, "where.value"),
+        ({"type": "in", "key": "a", "value": [*range(501)]}, "where"),
+        ({"type": "eq", "key": "", "value": 1}, "where.key"),
+        ({"type": "eq", "key": "a", "value": float("nan")}, "where.value"),
+        ({"type": "eq", "key": "a", "value": "\ud800"}, "where.value"),
+    ],
+)
+def test_an_invalid_filter_is_refused_with_its_place(tree: Any, field: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        parse(tree)
+    assert error.value.field == field
+
+
+def test_a_filter_that_is_nested_too_deep_is_refused() -> None:
+    tree: dict[str, Any] = {"a": 1}
+    for _ in range(25):
+        tree = {"type": "not", "filters": [tree]}
+    with pytest.raises(InvalidInput, match="levels deep"):
+        parse(tree)
