@@ -54,6 +54,8 @@ ENDPOINTS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "PATCH /api/memory/{entry_id}": (CHANGE, ("memory_update",)),
     "DELETE /api/memory/{entry_id}": (CHANGE, ("memory_delete",)),
     "POST /api/memory/search": (READ, ("memory_search",)),
+    "POST /api/memory/count": (READ, ("memory_search",)),
+    "POST /api/memory/remove": (CHANGE, ("memory_delete",)),
     "POST /api/memory/messages": (WRITE, ("memory_add",)),
     "GET /api/memory/messages": (READ, ("conversation_search",)),
     "POST /api/memory/context": (READ, ("memory_search", "conversation_search")),
