@@ -79,6 +79,7 @@ class Settings:
 
     # The backend `postgres`. Its address may contain a password, so that it is never shown.
     postgres_url: str = field(default="", repr=False)  # postgresql://user:password@host:5432/database
+    postgres_connections: int = 16  # the most connections of one process; more callers wait for a free one
     postgres_schema: str = "agentformer"  # the schema of the tables; {folder} stands for a hash of the index folder
     node_lease_seconds: float = 15.0  # seconds after which other nodes take the work of a dead node
 
@@ -223,6 +224,7 @@ class Settings:
 
 _POSITIVE = (
     *("batch_tokens", "chunk_tokens", "top_k", "fanout", "rrf_k", "rerank_hits", "max_file_bytes", "max_pages"),
+    "postgres_connections",
     *("read_seconds", "llm_timeout", "answer_tokens", "answer_context_tokens", "threads", "max_question_chars"),
     *(
         "core_block_tokens",

@@ -10,6 +10,7 @@ import pytest
 
 from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.postgres import connection, dialect, schema
+from agentformer.memory.backends.postgres.server import ServerUnreachable
 from agentformer.memory.backends.postgres.words import stored_length, term_hash
 from agentformer.settings import Settings
 
@@ -48,10 +49,10 @@ def test_a_text_with_nul_is_stored_without_loss(text: str) -> None:
     [
         ("25006", "cannot execute INSERT in a read-only transaction", StoreFull, "primary"),
         ("53100", "could not extend file", StoreFull, "free disk space"),
-        ("53300", "too many connections", StoreError, "max_connections"),
+        ("53300", "too many connections", ServerUnreachable, "max_connections"),
         ("28P01", "password authentication failed for user", StoreError, "AGENTFORMER_POSTGRES_URL"),
-        ("57P01", "terminating connection", StoreError, "try again"),
-        (None, "connection refused", StoreError, "try again"),
+        ("57P01", "terminating connection", ServerUnreachable, "try again"),
+        (None, "connection refused", ServerUnreachable, "try again"),
         ("XX001", "invalid page in block", StoreDamaged, "backup"),
         ("42P01", "relation does not exist", StoreError, "refused a statement"),
     ],

@@ -4,13 +4,16 @@ node keeps no state of its own. Each call that writes is one transaction, which 
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from agentformer.memory.backends.indexed import IndexedBackend
 from agentformer.memory.backends.postgres.connection import PostgresDatabase, schema_of
 from agentformer.memory.backends.postgres.copying import copy_to_sqlite
 from agentformer.memory.backends.postgres.indexes import ServerIndexes
+from agentformer.memory.backends.postgres.server import TransactionLost
 from agentformer.records import change_feed, spaces
 from agentformer.records import entries as records
 from agentformer.rerankers import named_reranker
@@ -18,16 +21,22 @@ from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
 from agentformer.settings import Settings
 from agentformer.text.analyzers import PLAIN, Analyzers, choose_analyzers
-from agentformer.types import Embedder
+from agentformer.types import Embedder, Hits, MemoryEntry, Query, Use
 
 __all__ = ["PostgresMemoryBackend", "PostgresOptions"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_REPEATS = 3  # of a call whose transaction was lost with the connection
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PostgresOptions:
-    """Options of the search in a PostgreSQL database. `schema` is the schema that contains the tables."""
+    """Options of the search in a PostgreSQL database. `schema` is the schema that contains the tables, and
+    `connections` the most connections of this process."""
 
     schema: str = "agentformer"
+    connections: int = 16
     fanout: int = 100
     fusion: FusionOptions | None = None
     window_tokens: int = 0
@@ -40,6 +49,7 @@ class PostgresOptions:
         reranker = named_reranker(settings)
         return cls(
             schema=schema_of(settings),
+            connections=settings.postgres_connections,
             fanout=settings.fanout,
             fusion=FusionOptions(
                 settings.fusion,
@@ -62,7 +72,7 @@ class PostgresMemoryBackend(IndexedBackend):
     and `StoreError` if the server cannot be used."""
 
     def __init__(self, url: str, embedder: Embedder, options: PostgresOptions = PostgresOptions()) -> None:
-        self._database: PostgresDatabase = PostgresDatabase(url, options.schema)
+        self._database: PostgresDatabase = PostgresDatabase(url, options.schema, options.connections)
         self._reranking = options.reranking
         self._closed = False
         self._opened = ServerIndexes(
@@ -82,6 +92,33 @@ class PostgresMemoryBackend(IndexedBackend):
     def from_settings(cls, settings: Settings, embedder: Embedder) -> PostgresMemoryBackend:
         """Open the database of `Settings.postgres_url`, with the search options of the settings."""
         return cls(settings.postgres_url, embedder, PostgresOptions.from_settings(settings))
+
+    # A call is repeated if its connection was lost and the server has undone its transaction. If the server does not
+    # know whether the transaction was committed, the call raises `StoreError`.
+
+    def store(self, *args: Any, **options: Any) -> list[MemoryEntry]:
+        return _repeated(lambda: super(PostgresMemoryBackend, self).store(*args, **options))
+
+    def update(self, *args: Any, **options: Any) -> MemoryEntry:
+        return _repeated(lambda: super(PostgresMemoryBackend, self).update(*args, **options))
+
+    def remove(self, *args: Any, **options: Any) -> int:
+        return _repeated(lambda: super(PostgresMemoryBackend, self).remove(*args, **options))
+
+    def consolidate(self, *args: Any, **options: Any) -> MemoryEntry:
+        return _repeated(lambda: super(PostgresMemoryBackend, self).consolidate(*args, **options))
+
+    def restore(self, summary_id: str) -> list[MemoryEntry]:
+        return _repeated(lambda: super(PostgresMemoryBackend, self).restore(summary_id))
+
+    def touch(self, uses: Sequence[Use]) -> None:
+        _repeated(lambda: super(PostgresMemoryBackend, self).touch(uses))
+
+    def search(self, query: Query) -> Hits:
+        return _repeated(lambda: super(PostgresMemoryBackend, self).search(query))
+
+    def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
+        return _repeated(lambda: super(PostgresMemoryBackend, self)._read(query, *args, **options))
 
     def backup(self, folder: Path) -> None:
         """Write the records and vectors at this moment as a store of the backend `faiss` into `folder`."""
@@ -112,3 +149,12 @@ class PostgresMemoryBackend(IndexedBackend):
             self._opened.close()
         finally:
             self._database.close()
+
+
+def _repeated(call: Callable[[], T]) -> T:
+    for _ in range(_REPEATS):
+        try:
+            return call()
+        except TransactionLost:
+            continue
+    return call()

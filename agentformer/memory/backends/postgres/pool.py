@@ -1,0 +1,167 @@
+"""The connections of a process to a PostgreSQL server. Their number is limited, and a lost server is waited for.
+
+`psycopg_pool` is not used: it connects in a thread, so that the caller of a server that refuses the login would only
+learn that the pool has no connection.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from agentformer.errors import StoreBusy, StoreError
+from agentformer.memory.backends.postgres.server import (
+    ServerUnreachable,
+    open_connection,
+    register_text,
+    translated_errors,
+)
+
+if TYPE_CHECKING:
+    import psycopg
+
+_MAX_IDLE = 8  # idle connections that stay open
+_WAIT = 30.0  # seconds for a free connection
+_PATIENCE = 15.0  # seconds in which a lost server is tried again; a restart takes a few seconds, a failover more
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # seconds between two attempts
+# A server notices late that a client is gone, and keeps the lock of its transaction. Such transactions are ended.
+_KEEPALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
+_END = """
+    SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid = ANY(%s)
+    AND (classid::bigint << 32) + objid::bigint = %s AND objsubid = 1
+"""
+
+
+class Connections:
+    """The connections to one schema of a database, at most `limit`. A thread that has a connection may have further
+    ones beyond the limit, so that threads never wait for each other in a circle. `lock` is the number of the advisory
+    lock of writers. Thread-safe."""
+
+    def __init__(self, url: str, schema: str, limit: int, lock: int) -> None:
+        self._url = url
+        self._schema = schema
+        self._limit = limit
+        self._lock = lock
+        self._processes: WeakKeyDictionary[psycopg.Connection[Any], int] = WeakKeyDictionary()
+        self._lost: list[int] = []  # processes of the server whose connections were lost
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._mutex = threading.Lock()
+        self._free = threading.BoundedSemaphore(limit)
+        self._held = threading.local()
+        self._lost_at: float | None = None
+        self._closed = False
+
+    @contextmanager
+    def borrow(self, begin: str = "") -> Iterator[psycopg.Connection[Any]]:
+        """Yield a connection in which the statement `begin` was executed. Raises `StoreBusy` if no connection gets
+        free."""
+        depth = getattr(self._held, "depth", 0)
+        if not depth and not self._free.acquire(timeout=_WAIT):
+            raise StoreBusy(
+                f"all {self._limit} connections to the PostgreSQL server are in use; try again, or raise "
+                "AGENTFORMER_POSTGRES_CONNECTIONS"
+            )
+        self._held.depth = depth + 1
+        try:
+            raw = self._begun(begin)
+            try:
+                yield raw
+            finally:
+                self._give_back(raw)
+        finally:
+            self._held.depth = depth
+            if not depth:
+                self._free.release()
+
+    def connect(self, *, extended: bool = True) -> psycopg.Connection[Any]:
+        """Return a new connection. `extended` needs the extension pgvector."""
+        from pgvector.psycopg import register_vector
+
+        raw = open_connection(self._url)
+        register_text(raw)
+        with translated_errors():
+            raw.execute(f'SET search_path = "{self._schema}", public; {_KEEPALIVE}'.encode())
+            if extended:
+                register_vector(raw)
+        return raw
+
+    def note_lost(self, raw: psycopg.Connection[Any]) -> None:
+        """Let the next use of a connection end the transaction of a lost connection, if it has the lock of writers."""
+        with self._mutex:
+            if process := self._processes.pop(raw, 0):
+                self._lost.append(process)
+
+    def close(self) -> None:
+        """Close the unused connections. A connection in use is closed when it is returned."""
+        with self._mutex:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _begun(self, begin: str) -> psycopg.Connection[Any]:
+        """Return a connection in which `begin` was executed. An idle connection may have been cut by a restart of the
+        server; nothing was changed yet, so a new connection is tried."""
+        while True:
+            with self._mutex:
+                if self._closed:
+                    raise StoreError("this memory is closed; open it again with agentformer.connect()")
+                raw = self._idle.pop() if self._idle else None
+            if raw is None:
+                return self._patiently(lambda: self._executed(self.connect(), begin))
+            try:
+                return self._executed(raw, begin)
+            except StoreError:
+                if not raw.closed:
+                    raw.close()
+                    raise
+
+    def _patiently(self, connect: Callable[[], psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
+        """Return a new connection. An unreachable server is tried again until `_PATIENCE` seconds after the first
+        failure of all threads; later calls fail at once, until the server is there again."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                raw = connect()
+            except ServerUnreachable:
+                now = time.monotonic()
+                lost_at = self._lost_at = self._lost_at or now
+                if self._closed or now + pause > lost_at + _PATIENCE:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._lost_at = None
+                return raw
+
+    def _executed(self, raw: psycopg.Connection[Any], begin: str) -> psycopg.Connection[Any]:
+        """Execute `begin`, after the lost transactions of this process were ended."""
+        with self._mutex:
+            self._processes[raw] = raw.info.backend_pid
+            lost, self._lost = self._lost, []
+        try:
+            with translated_errors():
+                if lost:
+                    raw.execute(_END, [lost, self._lock])
+                raw.execute((begin or "SELECT 1").encode())
+        except StoreError:
+            if raw.closed:
+                self.note_lost(raw)
+            with self._mutex:
+                self._lost += lost
+            raise
+        return raw
+
+    def _give_back(self, raw: psycopg.Connection[Any]) -> None:
+        if raw.closed:
+            self.note_lost(raw)
+        with self._mutex:
+            usable = not raw.closed and not self._closed and raw.info.transaction_status == 0
+            if usable and len(self._idle) < _MAX_IDLE:
+                self._idle.append(raw)
+                return
+        raw.close()

@@ -1,0 +1,195 @@
+"""One connection to a PostgreSQL server: statements of `records/`, and errors that name no credentials."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
+from agentformer.memory.backends.postgres import dialect
+
+if TYPE_CHECKING:
+    import psycopg
+
+# Parameters of a connection whose address does not have them. A connection over a dead network ends after 30 seconds.
+_PARAMETERS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+_ADDRESS = "must be the address of a PostgreSQL database, such as postgresql://user:password@host:5432/name"
+_VECTORS = "INSERT OR IGNORE INTO vectors "
+
+
+class ServerUnreachable(StoreError):
+    """The server cannot be reached now, or it has no free connection. Nothing was changed."""
+
+
+class TransactionLost(StoreError):
+    """The connection was lost, and the server has undone the transaction. The caller can repeat it."""
+
+
+class Row(tuple[Any, ...]):
+    """A row whose values are found by position and by column name, like those of `sqlite3.Row`."""
+
+    names: tuple[str, ...]
+
+    def __getitem__(self, key: Any) -> Any:
+        return tuple.__getitem__(self, self.names.index(key) if isinstance(key, str) else key)
+
+    def keys(self) -> list[str]:
+        return [*self.names]
+
+
+def _row_factory(cursor: Any) -> Callable[[Sequence[Any]], Row]:
+    names = tuple(column.name for column in cursor.description or ())
+    return _row_type(names)
+
+
+@lru_cache(maxsize=256)
+def _row_type(names: tuple[str, ...]) -> type[Row]:
+    return type("Row", (Row,), {"names": names})
+
+
+class Connection:
+    """A connection that executes the statements of `records/`, which are written for SQLite. It has those methods of
+    `sqlite3.Connection` that they call. Errors are `StoreError`s."""
+
+    row_factory: Any = None
+    text_factory: Any = str
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self.raw = raw
+
+    def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
+        """Execute a statement of SQLite, and return a cursor."""
+        statement = dialect.translate(sql)
+        with translated_errors():
+            return self.raw.execute(statement.text.encode(), statement.bind(values), binary=False)
+
+    def run(self, query: str, values: Sequence[Any]) -> Any:
+        """Execute a statement of PostgreSQL, and return a cursor."""
+        with translated_errors():
+            return self.raw.execute(query.encode(), values)
+
+    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
+        """Execute a statement of SQLite once for each item of `rows`."""
+        if sql.startswith(_VECTORS):
+            self._insert_vectors(rows)
+            return
+        statement = dialect.translate(sql)
+        bound = [statement.bind(row) for row in rows]
+        if bound:
+            with translated_errors(), self.raw.cursor() as cursor:
+                cursor.executemany(statement.text.encode(), bound)
+
+    def cursor(self) -> Connection:
+        return self
+
+    def _insert_vectors(self, rows: Iterable[Any]) -> None:
+        """Insert vectors, and beside each the same vector in half precision."""
+        import numpy as np
+        from pgvector import HalfVector
+
+        query = (
+            "INSERT INTO vectors (space, hash, data, checksum, half) VALUES (%s, %s, %s, %s, %b) ON CONFLICT DO NOTHING"
+        )
+        bound = [
+            (space, key, bytes(data), checksum, HalfVector(np.frombuffer(data, "<f4").astype(np.float16)))
+            for space, key, data, checksum in rows
+        ]
+        with translated_errors(), self.raw.cursor() as cursor:
+            cursor.executemany(query, bound)
+
+
+def open_connection(url: str) -> psycopg.Connection[Any]:
+    """Return a new connection without a transaction. Raises `InvalidInput` for an invalid address, `MissingExtra`, and
+    `StoreError` if the server cannot be used. No message contains the address."""
+    module = import_psycopg()
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise InvalidInput("postgres_url", _ADDRESS)
+    try:
+        given = module.conninfo.conninfo_to_dict(url)
+        raw = module.connect(**{**_PARAMETERS, **given}, autocommit=True, row_factory=_row_factory)
+    except module.ProgrammingError:
+        raise InvalidInput("postgres_url", _ADDRESS) from None
+    except module.Error as error:
+        raise store_error(error) from None
+    return cast("psycopg.Connection[Any]", raw)
+
+
+def as_connection(raw: psycopg.Connection[Any]) -> sqlite3.Connection:
+    """Return the connection as `records/` uses it: it has the methods of `sqlite3.Connection` that `records/` calls."""
+    return cast(sqlite3.Connection, Connection(raw))
+
+
+def native(connection: sqlite3.Connection) -> Connection:
+    """Return the connection with its method for statements of PostgreSQL."""
+    return cast(Connection, connection)
+
+
+def import_psycopg() -> Any:
+    """Return the module psycopg. Raises `MissingExtra`."""
+    try:
+        import pgvector  # noqa: F401
+        import psycopg
+    except ImportError as error:
+        raise MissingExtra("postgres", "the backend postgres", error) from error
+    return psycopg
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise an error of psycopg as a `StoreError`."""
+    psycopg = import_psycopg()
+    try:
+        yield
+    except psycopg.Error as error:
+        raise store_error(error) from error
+
+
+def store_error(error: Any) -> StoreError:
+    """Return the error with advice. The message contains no password, because the server never returns one."""
+    state = error.sqlstate or ""
+    text = " ".join(str(error).split())[:300]
+    if state in ("25006", "42501") or "read-only" in text:
+        return StoreFull(
+            f"the PostgreSQL store cannot be written: {text}; connect to the primary server or grant rights"
+        )
+    if state.startswith("53") and state != "53300":
+        return StoreFull(f"the PostgreSQL server has no room: {text}; free disk space or memory on the server")
+    if state == "53300" or "too many" in text or "remaining connection slots" in text:
+        return ServerUnreachable(
+            f"the PostgreSQL server has no free connection: {text}; raise max_connections or use a pooler"
+        )
+    if state.startswith("28") or "authentication failed" in text or "no password supplied" in text:
+        return StoreError(f"the PostgreSQL server refused the login: {text}; check AGENTFORMER_POSTGRES_URL")
+    if state.startswith("3D") or ("database " in text and "does not exist" in text):
+        return StoreError(f"the PostgreSQL server has no such database: {text}; check AGENTFORMER_POSTGRES_URL")
+    if state.startswith("XX"):
+        return StoreDamaged(f"the PostgreSQL server reports damage: {text}; restore a backup of the database")
+    if not state or state.startswith(("08", "57")):
+        return ServerUnreachable(f"the PostgreSQL server cannot be reached: {text}; check that it runs, and try again")
+    return StoreError(f"the PostgreSQL server refused a statement: {text}")
+
+
+def register_text(raw: Any) -> None:
+    """Let the connection store texts that contain NUL, see `dialect`."""
+    from psycopg.adapt import Loader
+    from psycopg.types.string import StrDumperUnknown
+
+    class TextDumper(StrDumperUnknown):
+        def dump(self, obj: str) -> Any:
+            return super().dump(dialect.escape(obj))
+
+    class TextLoader(Loader):
+        def load(self, data: Any) -> str:
+            return dialect.unescape(str(data, "utf-8"))
+
+    raw.adapters.register_dumper(str, TextDumper)
+    raw.adapters.register_loader("text", TextLoader)

@@ -1,0 +1,232 @@
+"""The backend `postgres` on a bad network, with a wrong password, and on servers that restart or fail over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import StoreBusy, StoreError
+from agentformer.memory.backends.postgres import connection, pool
+from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
+from agentformer.memory.backends.postgres.connection import PostgresDatabase
+from agentformer.memory.backends.postgres.server import ServerUnreachable
+from agentformer.testing import make_entry
+from agentformer.testing.case import EVERYTHING, run_in_threads
+from agentformer.types import Query
+from tests.backends.postgres_faults import Proxy, Server, own_server
+from tests.backends.postgres_server import schema_of
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[Proxy]:
+    proxy = Proxy(parse_qs(urlsplit(postgres_url).query)["host"][0])
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with own_server() as server:
+        yield server
+
+
+def _open(url: str, folder: Path, connections: int = 16) -> PostgresMemoryBackend:
+    return PostgresMemoryBackend(url, HashingEmbedder(), PostgresOptions(schema_of(folder), connections))
+
+
+def _execute(url: str, *statements: str) -> None:
+    with connection.open_connection(url) as raw:
+        for statement in statements:
+            raw.execute(statement.encode())
+
+
+def _is_commit(data: bytes) -> bool:
+    return b"COMMIT\0" in data
+
+
+@pytest.mark.parametrize("what", ["paused", "answer lost", "request lost"])
+def test_a_network_that_fails_during_a_commit_makes_no_duplicate(proxy: Proxy, tmp_path: Path, what: str) -> None:
+    """If the request is lost, the transaction stays open at the server and has the lock of the writers."""
+    backend = _open(proxy.url, tmp_path)
+    assert backend.count(EVERYTHING) == 0  # a new connection has commits of its own
+    entry, seen = make_entry("a heron at the lake"), threading.Event()
+
+    def lose(data: bytes) -> str:
+        if not _is_commit(data) or seen.is_set():
+            return ""
+        seen.set()
+        if what == "paused":
+            time.sleep(0.5)
+        return "cut" if what == "request lost" else ""
+
+    def lose_answer(_: bytes) -> str:
+        if what != "answer lost" or not seen.is_set() or lost:
+            return ""
+        lost.append(True)
+        return "cut"
+
+    lost: list[bool] = []
+    proxy.lose, proxy.lose_answer = lose, lose_answer
+    backend.store([entry])
+    assert seen.is_set() and bool(lost) is (what == "answer lost")
+    assert backend.list(EVERYTHING) == backend.get([entry.id]) and len(backend.list(EVERYTHING)) == 1
+    assert [hit.entry.id for hit in backend.search(Query("heron"))] == [entry.id]
+    assert not [check for check in backend.verify() if check.found]
+    backend.close()
+
+
+def test_every_call_of_a_writer_on_a_bad_network_is_stored_once(proxy: Proxy, tmp_path: Path) -> None:
+    backend = _open(proxy.url, tmp_path)
+    packets = [0]
+
+    def lose(_: bytes) -> str:
+        packets[0] += 1
+        return "cut" if packets[0] % 97 == 0 else ""
+
+    proxy.lose = lose
+    for n in range(30):
+        (entry,) = backend.store([make_entry(f"note {n}")])
+        backend.update(entry.id, {"title": f"title {n}"})
+    proxy.lose = lambda _: ""
+    entries = backend.list(EVERYTHING)
+    assert packets[0] > 500 and sorted(entry.content for entry in entries) == sorted(f"note {n}" for n in range(30))
+    assert {entry.version for entry in entries} == {2}
+    assert not [check for check in backend.verify() if check.found]
+    backend.close()
+
+
+def test_a_commit_of_which_nothing_can_be_learned_is_an_error(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "_PATIENCE", 0.0)
+    backend = _open(proxy.url, tmp_path)
+    assert backend.count(EVERYTHING) == 0
+    gone = threading.Event()
+
+    def lose(data: bytes) -> str:
+        if _is_commit(data):
+            gone.set()
+        return "cut" if gone.is_set() else ""
+
+    proxy.lose = lose
+    entry = make_entry("a heron in doubt")
+    with pytest.raises(StoreError, match="whether the change is stored is not known"):
+        backend.store([entry])
+    proxy.lose = lambda _: ""
+    backend.store([entry])
+    assert backend.list(EVERYTHING) == backend.get([entry.id])
+    backend.close()
+
+
+def test_a_wrong_password_is_named_and_not_shown(postgres_url: str, tmp_path: Path) -> None:
+    role = schema_of(tmp_path)
+    hba = Path(parse_qs(urlsplit(postgres_url).query)["host"][0]) / "pg_hba.conf"
+    before = hba.read_text()
+    hba.write_text(f"local all {role} scram-sha-256\n{before}")
+    try:
+        _execute(postgres_url, f"CREATE ROLE {role} LOGIN PASSWORD 'richtig'", "SELECT pg_reload_conf()")
+        url = postgres_url.replace("postgres:@", f"{role}:geheim@")
+        for wrong in (url, url.replace(":geheim", "")):
+            deadline = time.monotonic() + 20
+            while True:  # the server reloads its configuration in the background
+                with pytest.raises(StoreError) as caught:
+                    PostgresDatabase(wrong, role)
+                if "refused the login" in str(caught.value) or time.monotonic() > deadline:
+                    break
+            assert "refused the login" in str(caught.value) and "geheim" not in str(caught.value)
+            assert not isinstance(caught.value, ServerUnreachable)
+    finally:
+        hba.write_text(before)
+        _execute(postgres_url, "SELECT pg_reload_conf()")
+    with pytest.raises(StoreError, match="no such database"):
+        PostgresDatabase(postgres_url.replace("/postgres?", "/no_such?"), role)
+
+
+def test_callers_wait_for_a_free_connection(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = _open(postgres_url, tmp_path, connections=2)
+    ids = run_in_threads(6, lambda n: backend.store([make_entry(f"a heron {n}")])[0].id)
+    assert {entry.id for entry in backend.list(EVERYTHING)} == {*ids}
+    monkeypatch.setattr(pool, "_WAIT", 0.1)
+    with backend.snapshot(), backend.snapshot():  # a thread may have further connections
+        assert backend.count(EVERYTHING) == 6
+
+    def hold() -> None:
+        with backend.snapshot():
+            held.release()
+            done.wait(20)
+
+    done, held = threading.Event(), threading.Semaphore(0)
+    threads = [threading.Thread(target=hold) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        held.acquire()
+    try:
+        with pytest.raises(StoreBusy, match="AGENTFORMER_POSTGRES_CONNECTIONS"):
+            backend.count(EVERYTHING)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert backend.count(EVERYTHING) == 6
+    backend.close()
+
+
+def test_calls_wait_for_a_server_that_restarts(server: Server, tmp_path: Path) -> None:
+    url = f"postgresql://postgres@/postgres?host={server.data}"
+    backend = _open(url, tmp_path)
+    backend.store([make_entry("note 0")])
+    server.ctl("stop", "-m", "immediate")
+    back = threading.Timer(1.0, server.start)
+    back.start()
+    (entry,) = backend.store([make_entry("note 1")])
+    back.join()
+    assert next(hit.entry.id for hit in backend.search(Query("note 1"))) == entry.id
+    assert backend.count(EVERYTHING) == 2
+    backend.close()
+
+
+def test_a_promoted_standby_goes_on(server: Server, tmp_path: Path) -> None:
+    """The address names both servers. The entries that the standby received are there once."""
+    standby = server.standby()
+    hosts = f"host={server.data},{standby.data}&target_session_attrs=read-write"
+    backend = _open(f"postgresql://postgres@/postgres?{hosts}", tmp_path)
+    _execute(
+        f"postgresql://postgres@/postgres?host={server.data}",
+        "ALTER SYSTEM SET synchronous_standby_names = '*'",
+        "SELECT pg_reload_conf()",
+    )
+    stored, stop, errors = [entry.id for entry in backend.store([make_entry("note 0")])], threading.Event(), []
+
+    def write() -> None:
+        while not stop.wait(0.01):
+            try:
+                stored.append(backend.store([make_entry(f"note {len(stored)}")])[0].id)
+            except StoreError as error:
+                errors.append(str(error))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        time.sleep(0.5)
+        server.ctl("stop", "-m", "immediate")
+        before = len(stored)
+        standby.ctl("promote")
+        deadline = time.monotonic() + 60
+        while len(stored) < before + 5 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        stop.set()
+        writer.join()
+    found = [entry.id for entry in backend.list(EVERYTHING, limit=10_000)]
+    assert len(stored) >= before + 5 and {*stored} <= {*found} and len(found) <= len(stored) + len(errors)
+    assert not [check for check in backend.verify() if check.found]
+    backend.close()
