@@ -15,7 +15,7 @@ PEERS = .venv-peers
 PEERS_STAMP = $(PEERS)/.installed
 PEERS_PINS = bench/speed/peers/requirements.txt
 
-.PHONY: setup demo serve test test-fast faults check bench bench-full audit lock clean
+.PHONY: setup demo demo-postgres serve test test-fast faults check bench bench-full audit lock clean
 
 setup: $(STAMP)  ## install everything that the other targets need into .venv, unless it is installed already
 
@@ -30,6 +30,9 @@ $(STAMP): requirements.lock pyproject.toml agentformer/_version.py
 
 demo: setup  ## upload real documents over HTTP, ask in two languages, show answers with citations
 	$(BIN)/python examples/demo/run.py
+
+demo-postgres: setup  ## two servers and a worker on one PostgreSQL; one is killed, and nothing is lost
+	$(BIN)/python examples/demo/shared.py
 
 serve: setup  ## the HTTP API on 127.0.0.1:8808
 	$(BIN)/agentformer serve

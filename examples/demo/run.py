@@ -12,6 +12,7 @@ import sys
 import tempfile
 import urllib.request
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,23 @@ def main() -> int:
 
 def upload(url: str) -> None:
     """Upload all documents in one request, and print the status of each."""
-    border = uuid.uuid4().hex
-    body = b"".join(
-        f'--{border}\r\nContent-Disposition: form-data; name="file"; filename="{path.name}"\r\n\r\n'.encode()
-        + path.read_bytes()
-        + b"\r\n"
-        for path in DOCUMENTS
-    )
-    body += f"--{border}--\r\n".encode()
-    result = post(f"{url}/api/rag/upload", body, f"multipart/form-data; boundary={border}")
+    result = post(f"{url}/api/rag/upload", *form_of(DOCUMENTS, uuid.uuid4().hex))
     print("POST /api/rag/upload")
     for document in result["documents"]:
         size = f"{plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
         print(f"  {document['status']:6} {document['name']}: {size}")
     print()
+
+
+def form_of(paths: Sequence[Path], border: str) -> tuple[bytes, str]:
+    """Return the body and the type of a request that uploads files."""
+    body = b"".join(
+        f'--{border}\r\nContent-Disposition: form-data; name="file"; filename="{path.name}"\r\n\r\n'.encode()
+        + path.read_bytes()
+        + b"\r\n"
+        for path in paths
+    )
+    return body + f"--{border}--\r\n".encode(), f"multipart/form-data; boundary={border}"
 
 
 def ask(url: str, question: dict[str, Any]) -> tuple[bool, bool]:
