@@ -167,7 +167,10 @@ def audit(service: Service, grant: Grant, query: requests.NamespaceQuery) -> Res
 @core_router.route("GET", _BLOCKS, "core blocks", {200: models.Blocks})
 def list_blocks(service: Service, grant: Grant, query: requests.BlocksQuery) -> Response:
     """List the core blocks of the given agent and user, and the core blocks without an owner."""
-    return reply({"blocks": entries_json(service.af.memory.core.blocks(**arguments_of(query, grant)))})
+    core = service.af.memory.core
+    blocks = core.blocks(**arguments_of(query, grant))
+    sizes = [{"tokens": core.tokens(block), "limit": core.block_tokens} for block in blocks]
+    return reply({"blocks": [entry | size for entry, size in zip(entries_json(blocks), sizes, strict=True)]})
 
 
 @core_router.route("GET", _BLOCK, "core block", {200: models.Entry})

@@ -98,6 +98,10 @@ class CoreMemory:
         """Delete the core block with this name and owner. Raises `NotFound`."""
         self._backend.remove([self.get(name, **owner).id])
 
+    def tokens(self, block: MemoryEntry) -> int:
+        """Return the number of tokens of a block, which is at most `block_tokens`."""
+        return self._count_tokens(block.content)
+
     def check(self, name: str, content: str) -> None:
         """Raise `InvalidInput` if `content` has more tokens than a core block may have. The error contains `name` and
         the number of excess tokens."""

@@ -117,3 +117,8 @@ def test_a_script_is_a_valid_module(script: Path) -> None:
         pytest.skip("Node.js is not installed")
     run = subprocess.run([node, "--check", "--input-type=module"], input=script.read_bytes(), capture_output=True)
     assert run.returncode == 0, run.stderr.decode()
+
+
+def test_the_page_is_refused_for_a_foreign_host_and_knows_the_path_of_its_application(client: Any) -> None:
+    assert client.get("/", headers={"Host": "evil.example"}).status_code == 421
+    assert 'src="/app/console/main.js"' in client.get("/", base_url="http://localhost/app").text

@@ -133,10 +133,17 @@ class Transcript(ResponseModel):
     messages: list[Entry]
 
 
+class Block(Entry):
+    """A core block with its size."""
+
+    tokens: int = Field(description="The number of tokens of the block.")
+    limit: int = Field(description="The number of tokens that a block may have.")
+
+
 class Blocks(ResponseModel):
     """Core blocks in the order of their names. The name of a block is its `title`."""
 
-    blocks: list[Entry]
+    blocks: list[Block]
 
 
 class ContextMessage(ResponseModel):

@@ -2,7 +2,7 @@
 
 import { events, list, within } from "./api.js";
 import { h, icon, toast } from "./dom.js";
-import { date, percent, t } from "./i18n.js";
+import { date, kindName, percent, t } from "./i18n.js";
 import { openSource } from "./source.js";
 
 const HISTORY = "agentformer.history";
@@ -10,6 +10,7 @@ const MOST = 50;
 let turns;
 let field;
 let running = null;
+let pending = null; // a question to show again as soon as the view is there
 
 function history() {
   try { return JSON.parse(localStorage.getItem(HISTORY)) || []; } catch { return []; }
@@ -33,12 +34,10 @@ function recent() {
 }
 
 function reopen(item) {
-  location.hash = "#/ask";
-  requestAnimationFrame(() => {
-    turns.replaceChildren();
-    document.getElementById("main").classList.add("started");
-    finish(add(item.question), item);
-  });
+  if (!turns?.isConnected) { pending = item; location.hash = "#/ask"; return; }
+  turns.replaceChildren();
+  document.getElementById("main").classList.add("started");
+  finish(add(item.question), item);
 }
 
 export async function show(main) {
@@ -57,6 +56,7 @@ export async function show(main) {
   list("/api/rag/documents", { limit: 1 }).then(({ documents }) => {
     if (!documents.length) hint.replaceChildren(t("ask.nothing.yet"), " ", h("a", { href: "#/documents" }, t("ask.add")));
   }).catch(() => {});
+  if (pending) { reopen(pending); pending = null; }
   return () => { if (running) running.abort(); };
 }
 
@@ -142,7 +142,7 @@ function reference(citation) {
 }
 
 function name(citation) {
-  if (!citation.document_id) return [t(`kind.${citation.kind}`), citation.speaker, date(citation.at, { dateStyle: "medium" })].filter(Boolean).join(" · ");
+  if (!citation.document_id) return [kindName(citation.kind), citation.speaker, date(citation.at, { dateStyle: "medium" })].filter(Boolean).join(" · ");
   return citation.page ? `${citation.document}, ${t("page.short", { page: citation.label || String(citation.page) })}` : citation.document;
 }
 

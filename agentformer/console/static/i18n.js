@@ -16,6 +16,11 @@ export function t(key, values = {}) {
   return text.replace(/\{(\w+)\}/g, (_, name) => (typeof values[name] === "number" ? number(values[name]) : values[name] ?? ""));
 }
 
+/** Return the name of a kind of memory. Agents may use any word. */
+export function kindName(kind) {
+  return texts[`kind.${kind}`] ?? kind;
+}
+
 export function choose(name) {
   localStorage.setItem("agentformer.language", name);
   location.reload();

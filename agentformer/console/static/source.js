@@ -2,7 +2,7 @@
 
 import { get, send } from "./api.js";
 import { h, iconButton, parted, toast } from "./dom.js";
-import { date, t } from "./i18n.js";
+import { date, kindName, t } from "./i18n.js";
 
 const panel = document.getElementById("panel");
 let opener = null;
@@ -38,6 +38,16 @@ function frame(title, subtitle, tools, body, quote) {
     ...(quote ? [h("blockquote", { class: "quote" }, quote)] : []), body);
   if (!panel.contains(document.activeElement)) heading.focus({ preventScroll: true });
   return heading;
+}
+
+/** Open the panel with any content. `from` gets the focus back when the panel closes. */
+export function showPanel(title, subtitle, from, ...content) {
+  opener = from;
+  panel.hidden = false;
+  document.body.classList.add("with-panel");
+  panel.setAttribute("aria-label", title);
+  shown += 1;
+  frame(title, subtitle, null, h("div", { class: "panel-body" }, content), "");
 }
 
 async function openPage(citation, place) {
@@ -109,7 +119,7 @@ export function marked(text, start, end) {
 async function openMemory(citation) {
   const mine = (shown += 1);
   const body = h("div", { class: "page", "aria-busy": "true" }, h("p", { class: "muted" }, t("loading")));
-  const title = citation.title || t(`kind.${citation.kind}`);
+  const title = citation.title || kindName(citation.kind);
   const about = [citation.speaker, date(citation.at)].filter(Boolean).join(" · ");
   frame(title, about, null, body, citation.quote);
   try {
