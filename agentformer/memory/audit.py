@@ -1,13 +1,12 @@
 """The audit of a memory. `audit` reports duplicates, entries that are never read, contradictions, and core blocks that
-are too large. It uses no language model and changes nothing. `merge_duplicates` marks exact duplicates as
-superseded."""
+are too large. It uses no language model and changes nothing. `merge_duplicates` marks duplicates as superseded."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
@@ -16,6 +15,7 @@ from agentformer.memory.backends import all_entries, is_live
 from agentformer.memory.contradictions import Contradiction, FactContradictions, block_contradictions
 from agentformer.memory.near_duplicates import Text, find_near_duplicates, normalize
 from agentformer.records.entries import is_duplicate
+from agentformer.text.normalize import normalized
 from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope
 
 UNREAD_DAYS = 30  # an entry without any use is reported after this many days
@@ -23,6 +23,7 @@ _LISTED_UNREAD = 20  # at most this many unread entries are listed; all of them 
 _EXCERPT = 200  # at most this many code points of a duplicate are shown
 _NEARLY_FULL = 0.8  # a block that fills more of its limit is reported, because the next edits may not fit
 _PAGE = 1000  # duplicates read at a time
+_END_MARKS = " .!。！"
 _MAX_VARIANTS = 20  # at most this many groups of one text are compared with further entries of the same text
 
 
@@ -64,10 +65,11 @@ class Oversized:
 class AuditReport:
     """The result of an audit of the live entries of a namespace; archived and superseded entries are not live.
     `compared` contains the number of `texts` that were searched for duplicates, and the numbers of `facts` and of
-    `core_blocks` that were searched for contradictions. `duplicates` are groups of entries with equal text, owner and
-    details; `merge_duplicates` can merge these groups. `near_duplicates` are groups of entries with similar text; a
-    person must decide what to do with these groups. Messages and entries of the working tier are not compared, because
-    people repeat themselves. Parts of documents are not compared, because documents quote each other."""
+    `core_blocks` that were searched for contradictions. `duplicates` are groups of entries with equal owner and
+    details, and with texts that differ at most in capital letters, white space and the mark at the end;
+    `merge_duplicates` can merge these groups. `near_duplicates` are groups of entries with similar text; a person must
+    decide what to do with these groups. Messages and entries of the working tier are not compared, because people
+    repeat themselves. Parts of documents are not compared, because documents quote each other."""
 
     namespace: str
     entries: int
@@ -150,7 +152,7 @@ def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[Memory
         if not unchanged or unchanged[0].id != group.ids[0]:
             continue
         oldest, *others = unchanged
-        updates = [_supersede(backend, entry, oldest.id) for entry in others if is_duplicate(entry, oldest)]
+        updates = [_supersede(backend, entry, oldest.id) for entry in others if _repeats(entry, oldest)]
         merged += [entry for entry in updates if entry]
     current = {entry.id: entry.superseded_by for entry in backend.get([entry.id for entry in merged])}
     return [entry for entry in merged if current.get(entry.id)]  # a removal of the oldest entry undoes a merge
@@ -177,13 +179,14 @@ class _Candidate:
     version: int
     place: str  # equal for entries that can be near-duplicates
     content: str
-    digest: bytes  # hash of place and content; equal for exact duplicates
+    digest: bytes  # hash of place and spelling; equal for duplicates
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Candidate:
         """Return a candidate with the fields of this entry."""
         place = json.dumps([entry.tier == "core", entry.agent_id, entry.user_id, entry.project])
-        digest = blake2b(f"{place}\0{entry.content}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        text = f"{place}\0{_spelling(entry.content)}"
+        digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         return cls(entry.id, entry.version, place, entry.content, digest)
 
 
@@ -206,12 +209,24 @@ def _is_unread(entry: MemoryEntry, read_before: datetime) -> bool:
 
 
 def _exact_duplicates(backend: MemoryBackend, candidates: Sequence[_Candidate]) -> list[Duplicates]:
-    """Return groups of entries with the same owner and the same content. The first entry of each group has all details
-    (such as title and metadata) of the other entries in the group."""
+    """Return groups of entries with the same owner and the same content, in any spelling. The first entry of each group
+    has all details (such as title and metadata) of the other entries in the group."""
     by_digest: dict[bytes, list[str]] = {}
     for candidate in candidates:
         by_digest.setdefault(candidate.digest, []).append(candidate.id)
     return [group for ids in by_digest.values() if len(ids) > 1 for group in _same_details(backend, ids)]
+
+
+def _spelling(text: str) -> str:
+    """Return the text without what is only spelling: capital letters, white space, and the mark at its end. Other
+    marks stay, because they can be a part of what is said ("-5", "1.5", "C++")."""
+    return " ".join(normalized("NFKC", text).casefold().split()).rstrip(_END_MARKS) or text
+
+
+def _repeats(entry: MemoryEntry, older: MemoryEntry) -> bool:
+    """Return whether an entry is a duplicate of an older one (`is_duplicate`), perhaps in another spelling."""
+    same = _spelling(entry.content) == _spelling(older.content)
+    return same and is_duplicate(replace(entry, content=older.content), older)
 
 
 def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplicates]:
@@ -220,7 +235,7 @@ def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplic
     groups: list[list[MemoryEntry]] = []
     for start in range(0, len(ids), _PAGE):
         for entry in backend.get(ids[start : start + _PAGE]):
-            group = next((group for group in groups[:_MAX_VARIANTS] if is_duplicate(entry, group[0])), None)
+            group = next((group for group in groups[:_MAX_VARIANTS] if _repeats(entry, group[0])), None)
             if group is None:
                 groups.append([entry])
             else:

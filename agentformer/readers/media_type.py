@@ -93,17 +93,26 @@ def looks_like_text(data: bytes) -> bool:
 
 def utf16_without_bom(data: bytes) -> str:
     """Return `utf-16-le` or `utf-16-be` if the bytes look like UTF-16 without a byte order mark, else "". In such text,
-    every second byte is zero where the characters are ASCII."""
+    every second byte is zero where the characters are ASCII, and the byte beside it is a printable character."""
     sample = data[:4096]
     if len(sample) < 4 or len(data) % 2:
         return ""
     even, odd = sample[::2].count(0), sample[1::2].count(0)
     half = len(sample) // 2
-    if odd > 0.3 * half and even <= 0.02 * half:
+    if odd > 0.3 * half and even <= 0.02 * half and _beside_zeros(sample[::2], sample[1::2]):
         return "utf-16-le"
-    if even > 0.3 * half and odd <= 0.02 * half:
+    if even > 0.3 * half and odd <= 0.02 * half and _beside_zeros(sample[1::2], sample[::2]):
         return "utf-16-be"
     return ""
+
+
+def _beside_zeros(low: bytes, high: bytes) -> bool:
+    """Return whether nearly all low bytes with a high byte of zero are characters of a text. Letters of Latin-1 are in
+    the minority."""
+    beside = bytes(one for one, other in zip(low, high, strict=True) if other == 0)
+    controls = len(beside.translate(None, _TEXT_CONTROLS))
+    ascii_ = sum(one < 0x7F for one in beside) - controls
+    return controls * 50 <= len(beside) and ascii_ * 2 > len(beside)
 
 
 def _zip_type(data: bytes) -> str:

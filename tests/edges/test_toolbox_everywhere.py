@@ -148,7 +148,7 @@ def test_messages_are_found_also_after_they_are_summarized(call: Opened) -> None
 def test_the_audit_names_what_is_there_twice(call: Opened) -> None:
     text = "The ferry to Nauvo leaves from the northern pier of the old harbour every morning"
     ids = {call("memory_add", content=f"{text}{end}")["memory"]["id"] for end in (".", "!")}
-    alike = call("memory_audit")["near_duplicates"]
+    alike = call("memory_audit")["duplicates"]
     assert ids in [set(group["ids"]) for group in alike]
 
 

@@ -78,6 +78,16 @@ def test_the_same_words_with_other_details_are_alike_and_never_merged(backend: F
     assert merge_duplicates(backend, report) == []
 
 
+def test_two_spellings_of_a_text_are_merged_but_no_text_with_other_marks(backend: FaissMemoryBackend) -> None:
+    texts = ("The gate code is 5512.", "the  gate code is 5512", "He writes C.", "He writes C++.", "It is -5.")
+    entries = [make_entry(text, created_at=OLD) for text in texts]
+    backend.store(entries)
+    report = look(backend)
+    assert [(group.ids, group.similarity) for group in report.duplicates] == [((entries[0].id, entries[1].id), 1.0)]
+    assert [entry.id for entry in merge_duplicates(backend, report)] == [entries[1].id]
+    assert look(backend).duplicates == ()
+
+
 def test_an_entry_that_says_less_is_a_duplicate_of_an_older_one_that_says_more(backend: FaissMemoryBackend) -> None:
     rich, poor = make_entry(TEA, metadata={"seen": "kitchen"}), make_entry(TEA)
     backend.store([rich, poor])

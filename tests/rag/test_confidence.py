@@ -319,6 +319,11 @@ def test_a_quote_of_hopeless_hits_is_not_more_probable_than_they_are() -> None:
         ("Prior to noon, who keeps the keys?", "The caretaker keeps the keys before noon.", []),  # begins a sentence
         ("Wo liegt der Schlüssel für den Keller?", "Der Hausmeister verwahrt alles im Büro an der Straße.", []),
         ("Which products gave more than 20% of the revenue in FY2023?", "Revenue of 2023 by product", []),
+        ("What was shown in the 80's?", "The drama was shown in 1980 and later.", []),
+        ("What was shown in the 80s?", "The drama was shown in 1975.", ["number 80"]),
+        ("How hot is it, in degrees Celsius?", "The steam has 600 °C.", []),
+        ("Who founded the UMC in Ohio?", "The United Methodist Church of Ohio was founded by Otterbein.", []),
+        ("Who founded the UMC in Ohio?", "The Methodist Church of Ohio was founded by Otterbein.", ["name UMC"]),
         ("WHO KEEPS THE KEYS?", "The caretaker has them in the office.", []),
         ("Who is Matti Virtanen in this club?", "Матти Виртанен был избран председателем клуба.", []),  # another script
     ],

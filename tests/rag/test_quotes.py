@@ -216,7 +216,7 @@ def test_neighbors_that_are_about_as_probable_are_one_quote() -> None:
     first, second, *_ = ranked("Where are the keys?", hit(text, 1))
     alike = [first, dataclasses.replace(second, score=first.score * 0.9)]
     assert [quote.quote for quote in choose_quotes(alike, 3)] == [text[: text.index(" Dogs")]]
-    unlike = [first, dataclasses.replace(second, score=first.score * 0.3)]
+    unlike = [first, dataclasses.replace(second, score=first.score * 0.2)]
     assert [quote.quote for quote in choose_quotes(unlike, 3)] == [first.quote, second.quote]
 
 

@@ -94,6 +94,9 @@ def test_text_has_few_control_bytes() -> None:
         (("a" * 4 + "ä" * 6).replace("ä", "中").encode("utf-16-le"), "utf-16-le"),
         (("a" * 3 + "中" * 7).encode("utf-16-le"), ""),
         (bytes(8), ""),
+        (b"\x00\x01\x02\x03", ""),  # a control character beside the zero
+        (b"\x00\xff\xfe\x01", ""),  # a letter of Latin-1 alone
+        ("für".encode("utf-16-le"), "utf-16-le"),
     ):
         assert utf16_without_bom(data) == encoding, data
 

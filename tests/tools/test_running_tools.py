@@ -133,9 +133,9 @@ def test_the_audit_speaks_of_ones_own_memories_only(af: AgentFormer) -> None:
         af.toolbox.call("memory_add", {"content": text + end}, aino)
     af.toolbox.call("core_memory_append", {"name": "log", "text": "word " * 450}, aino)
     mine, theirs = (af.toolbox.call("memory_audit", {}, caller) for caller in (aino, bo))
-    assert len(mine["near_duplicates"]) == 1
+    assert len(mine["duplicates"]) == 1
     assert [block["title"] for block in mine["oversized"]] == ["log"]
-    assert (theirs["near_duplicates"], theirs["oversized"]) == ([], [])
+    assert (theirs["duplicates"], theirs["oversized"]) == ([], [])
     assert set(theirs) == set(mine)
 
 

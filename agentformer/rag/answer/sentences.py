@@ -39,7 +39,7 @@ _TYPED = 24  # sentences in which candidates are searched: the best by words
 _EMBEDDED = 5  # sentences that are embedded for one question
 _OF_PASSAGE = 1  # sentences of each passage among them
 _CLOSE = 0.1  # of the first quote's probability; a sentence with a lower one is not quoted
-_ALIKE = 0.4  # of the probability of a sentence; a neighbor with at least this share is quoted with it
+_ALIKE = 0.3  # of the probability of a sentence; a neighbor with at least this share is quoted with it
 _SAY = 0.3  # weight of the vectors' vote, 0..1; lower ones are of languages that the embedder hardly knows
 _CACHED_VALUES = 2_000_000  # float32 values of cached vectors: 8 MB
 

@@ -33,7 +33,10 @@ _SHOWN = 3  # sentences that a warning quotes
 _SHOWN_LENGTH = 80  # code points of each
 _END = re.compile(r"\s*[.!?。！？…:;]*\s*\Z")
 _PERCENTAGE = re.compile(r"\d[\d.,]*\s?%")  # in a question, it is a condition ("more than 20%")
+_DECADE = re.compile(r"(?<!\d)(\d0)(?=['’]?s\b|er\b)")  # "the 80s", "die 80er"
 _SHORTEST_NAME = 3  # letters; "FY" and "UN" are often written out
+_LINKING = 3  # letters of a word that an abbreviation may leave out: "of", "and"
+_UNITS = {"celsius": "°c", "fahrenheit": "°f"}
 _LONG_QUESTION = 25  # words; of a longer one, a passage need not contain each name
 _AGREED = 0.6  # share of a sentence's terms that a passage must contain to be cited for it
 _MIN_TERMS = 2  # of this sentence
@@ -56,8 +59,9 @@ def unsupported_sentences(text: str, passages: Sequence[Passage], question: str)
 def unknown_in_question(question: str, passages: Sequence[Passage]) -> list[str]:
     """Return the numbers, dates and names of the question that no passage contains, for example "number 909" or "name
     Tesla". A passage contains its text, title, headings, file name and speaker. A name of several words is known if one
-    of them is, or if a passage contains a similar word. The first word of a sentence is not compared, and nothing in a
-    question that is a long report."""
+    of them is, or if a passage contains a similar word. An abbreviation is known if a passage writes it out, and "the
+    80s" if it has a year that ends so. The first word of a sentence is not compared, and nothing in a question that is
+    a long report."""
     return _Reader(passages, "", question).unknown()
 
 
@@ -128,6 +132,7 @@ class _Reader:
         if len(_WORD.findall(text)) > _LONG_QUESTION:
             return []
         stated = self._stated(everything, self._language)
+        text = _DECADE.sub(lambda match: " " if _ends_with(match[1], stated.numbers) else match[0], text)
         found = claims.unsupported_claims(text, stated, self._language)
         figures = [claim for claim in found if not claim.startswith("name ")]
         if self._language not in self._languages or text.isupper():
@@ -135,8 +140,17 @@ class _Reader:
         names = [name for name in claims.inner_names(text, self._language) if len(name) >= _SHORTEST_NAME]
         letters = self._letters(everything)
         return figures + [
-            f"name {name}" for name in names if not (stated.words.has_part(name) or _letters(name) in letters)
+            f"name {name}"
+            for name in names
+            if not (stated.words.has_part(name) or _letters(name) in letters or self._is_written_out(name))
         ]
+
+    def _is_written_out(self, name: str) -> bool:
+        """Return whether a passage contains what an abbreviation stands for, or the sign of a unit."""
+        texts = [passage.content for passage in self._passages]
+        if unit := _UNITS.get(name.casefold()):
+            return any(unit in text.casefold() for text in texts)
+        return name.isupper() and any(name in _initials(text) for text in texts)
 
     def agreeing(self, sentence: str) -> int:
         """Return the number of the passage that supports a sentence, or 0."""
@@ -199,6 +213,18 @@ def _spelled_numbers(texts: Iterable[str]) -> str:
     """Return the digits of the numbers that are written as words: "three cats" gives "3"."""
     words = {word for text in texts for word in _WORD.findall(text.casefold())}
     return " ; ".join(sorted(ANY_NUMBER_WORD[word] for word in words & ANY_NUMBER_WORD.keys()))
+
+
+def _ends_with(decade: str, numbers: Iterable[str]) -> bool:
+    """Return whether one of the numbers is a year that ends with these digits."""
+    return any(len(number) == 4 and number.endswith(decade) for number in numbers)
+
+
+def _initials(text: str) -> str:
+    """Return the initials of the capitalised words of a text. Between them, a space stands for other words, except for
+    short ones."""
+    words = _WORD.findall(text)
+    return "".join(word[0] if word[0].isupper() else " " if len(word) > _LINKING else "" for word in words)
 
 
 def _letters(text: str) -> str:
