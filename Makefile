@@ -15,7 +15,7 @@ PEERS = .venv-peers
 PEERS_STAMP = $(PEERS)/.installed
 PEERS_PINS = bench/speed/peers/requirements.txt
 
-.PHONY: setup demo demo-postgres serve test test-fast faults check bench bench-full audit lock clean
+.PHONY: setup demo demo-postgres serve test test-fast faults check bench bench-full audit lock clean test-integrations
 
 setup: $(STAMP)  ## install everything that the other targets need into .venv, unless it is installed already
 
@@ -46,6 +46,20 @@ test: check  ## run all checks and tests
 
 test-fast: setup  ## run the fast tests: without processes, models and faults
 	$(PYTEST) -q -n 2 --dist loadfile -m unit
+
+# The agent frameworks have an environment of their own, in which the packages of `setup` are visible.
+FRAMES = .venv-frames
+FRAMES_STAMP = $(FRAMES)/.installed
+FRAMEWORKS = langchain langgraph anthropic openai-agents langchain-tests pytest-asyncio
+$(FRAMES_STAMP): setup
+	test -x $(FRAMES)/bin/python || $(PYTHON) -m venv $(FRAMES)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+		"$$($(FRAMES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/setup.pth"
+	$(FRAMES)/bin/python -m pip install --quiet --disable-pip-version-check $(FRAMEWORKS)
+	@touch $(FRAMES_STAMP)
+
+test-integrations: $(FRAMES_STAMP)  ## run the tests of the adapters with the newest versions of the agent frameworks
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(FRAMES)/bin/python -m pytest -q tests/integrations
 
 # `make test` runs a short form of these tests. Each run prints its totals at the end. The kills of the first file share
 # nothing, so they are distributed over both workers one by one.

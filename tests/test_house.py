@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("factory",),
     ("agent", "testing", "console"),
     ("api", "mcp_server"),
-    ("cli",),
+    ("cli", "integrations"),
 )
 LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
 # Every folder of the same layer may import these two.

@@ -1,0 +1,256 @@
+"""Anthropic: the memory tool of Claude over a memory. A file is an entry with history, and searches find it.
+
+It differs from `BetaLocalFilesystemMemoryTool` in these points: a directory exists while a file is in it, its size is
+the sum of its files, and a file has at most a million characters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import threading
+from typing import Any
+
+from agentformer.errors import AgentFormerError
+from agentformer.factory import AgentFormer
+from agentformer.integrations.adapting import missing
+from agentformer.memory.backends import all_entries
+from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope, new_id
+
+try:
+    from anthropic.lib.tools import BetaAbstractMemoryTool, BetaAsyncAbstractMemoryTool, ToolError
+except ImportError as error:
+    raise missing("anthropic", error) from error
+
+_TYPE = "anthropic_memory"
+_ROOT = "/memories"
+_WIDTH = 6  # characters of a line number
+_DEPTH = 2  # levels of a listed directory
+_BLANK = "(a file without visible text)"  # the content of such a file, because an entry needs a text
+
+
+class AgentFormerMemoryTool(BetaAbstractMemoryTool):
+    """The memory tool over a memory. `user_id` and `project` separate the files of users and projects."""
+
+    def __init__(
+        self,
+        af: AgentFormer,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        user_id: str | None = None,
+        project: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._af = af
+        self._place: dict[str, Any] = {"namespace": namespace, "user_id": user_id, "project": project}
+        self._lock = threading.RLock()  # a command reads and then writes
+
+    def execute(self, command: Any) -> Any:
+        """Run a command. An error of the memory is an error of the tool, so that the model reads it."""
+        try:
+            with self._lock:
+                return super().execute(command)
+        except AgentFormerError as error:
+            raise ToolError(str(error)) from error
+
+    def view(self, command: Any) -> str:
+        """Return the lines of a file with their numbers, or the names and sizes in a directory."""
+        files, path = self._files(), _path(command.path)
+        if path in files:
+            return _numbered(command, _text(files[path]))
+        inside = {name: entry for name, entry in files.items() if name.startswith(f"{path}/")}
+        if not inside and path != _ROOT:
+            raise ToolError(f"The path {command.path} does not exist. Please provide a valid path.")
+        return _listing(command.path, path, {name: len(_text(entry).encode()) for name, entry in inside.items()})
+
+    def create(self, command: Any) -> str:
+        """Create a file."""
+        files, path = self._files(), _path(command.path)
+        if path in files or path == _ROOT or any(name.startswith(f"{path}/") for name in files):
+            raise ToolError(f"File {command.path} already exists")
+        if any(path.startswith(f"{name}/") for name in files):
+            raise ToolError(f"The path {command.path} is inside a file")
+        values = {"title": path, "source_type": _TYPE, "source_id": new_id(), "verbatim": True, **self._place}
+        self._af.memory.upsert(**_stored(command.file_text), **values)
+        return f"File created successfully at: {command.path}"
+
+    def str_replace(self, command: Any) -> str:
+        """Replace a text that occurs exactly once in a file."""
+        entry = self._file(command.path)
+        text, old = _text(entry), command.old_str
+        count = text.count(old)
+        if count == 0:
+            problem = f"No replacement was performed, old_str `{old}` did not appear verbatim in {command.path}."
+            raise ToolError(problem)
+        if count > 1:
+            numbers = ", ".join(str(text[:at].count("\n") + 1) for at in _positions(text, old))
+            problem = f"No replacement was performed. Multiple occurrences of old_str `{old}` in lines: {numbers}."
+            raise ToolError(f"{problem} Please ensure it is unique")
+        changed = text[: text.find(old)].count("\n")
+        new = text.replace(old, command.new_str)
+        self._af.memory.update(entry.id, **_stored(new))
+        lines = new.split("\n")
+        shown = range(max(0, changed - 2), min(len(lines), changed + 3))
+        snippet = "\n".join(f"{str(n + 1).rjust(_WIDTH)}\t{lines[n]}" for n in shown)
+        return (
+            f"The memory file has been edited. Here is the snippet showing the change (with line numbers):\n{snippet}"
+        )
+
+    def insert(self, command: Any) -> str:
+        """Insert a text after a line of a file; 0 is the beginning."""
+        entry = self._file(command.path)
+        lines = _text(entry).split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        if not 0 <= command.insert_line <= len(lines):
+            problem = f"Invalid `insert_line` parameter: {command.insert_line}."
+            raise ToolError(f"{problem} It should be within the range [0, {len(lines)}].")
+        lines.insert(command.insert_line, command.insert_text.rstrip("\n"))
+        text = "\n".join(lines)
+        self._af.memory.update(entry.id, **_stored(text if text.endswith("\n") else f"{text}\n"))
+        return f"The file {command.path} has been edited."
+
+    def delete(self, command: Any) -> str:
+        """Delete a file, or a directory with its files."""
+        path = _path(command.path)
+        if path == _ROOT:
+            raise ToolError("Cannot delete the /memories directory itself")
+        ids = [entry.id for name, entry in self._files().items() if name == path or name.startswith(f"{path}/")]
+        if not ids:
+            raise ToolError(f"The path {command.path} does not exist")
+        self._af.memory.remove_many(ids)
+        return f"Successfully deleted {command.path}"
+
+    def rename(self, command: Any) -> str:
+        """Rename a file or a directory. A file keeps its history."""
+        files, old, new = self._files(), _path(command.old_path), _path(command.new_path)
+        if old == _ROOT:
+            raise ToolError("Cannot rename the /memories directory itself")
+        if new == _ROOT or any(name == new or name.startswith(f"{new}/") for name in files):
+            raise ToolError(f"The destination {command.new_path} already exists")
+        moved = {name: entry for name, entry in files.items() if name == old or name.startswith(f"{old}/")}
+        if not moved:
+            raise ToolError(f"The path {command.old_path} does not exist")
+        for name, entry in moved.items():
+            self._af.memory.update(entry.id, title=new + name[len(old) :])
+        return f"Successfully renamed {command.old_path} to {command.new_path}"
+
+    def clear_all_memory(self) -> str:
+        """Delete all files."""
+        with self._lock:
+            self._af.memory.remove_many([entry.id for entry in self._files().values()])
+        return "All memory cleared"
+
+    def _files(self) -> dict[str, MemoryEntry]:
+        entries = all_entries(self._af.backend, Scope(source_type=_TYPE, **self._place))
+        return {entry.title: entry for entry in entries}
+
+    def _file(self, path: str) -> MemoryEntry:
+        files, name = self._files(), _path(path)
+        if name in files:
+            return files[name]
+        if name == _ROOT or any(other.startswith(f"{name}/") for other in files):
+            raise ToolError(f"The path {path} is not a file.")
+        raise ToolError(f"The path {path} does not exist. Please provide a valid path.")
+
+
+class AsyncAgentFormerMemoryTool(BetaAsyncAbstractMemoryTool):
+    """The memory tool for an asynchronous client. Each command runs in a thread."""
+
+    def __init__(self, af: AgentFormer, **place: Any) -> None:
+        super().__init__()
+        self._tool = AgentFormerMemoryTool(af, **place)
+
+    async def execute(self, command: Any) -> Any:
+        """Run a command in a thread."""
+        return await asyncio.to_thread(self._tool.execute, command)
+
+    async def view(self, command: Any) -> Any:
+        """See `AgentFormerMemoryTool.view`."""
+        return await self.execute(command)
+
+    async def create(self, command: Any) -> Any:
+        """See `AgentFormerMemoryTool.create`."""
+        return await self.execute(command)
+
+    async def str_replace(self, command: Any) -> Any:
+        """See `AgentFormerMemoryTool.str_replace`."""
+        return await self.execute(command)
+
+    async def insert(self, command: Any) -> Any:
+        """See `AgentFormerMemoryTool.insert`."""
+        return await self.execute(command)
+
+    async def delete(self, command: Any) -> Any:
+        """See `AgentFormerMemoryTool.delete`."""
+        return await self.execute(command)
+
+    async def rename(self, command: Any) -> Any:
+        """See `AgentFormerMemoryTool.rename`."""
+        return await self.execute(command)
+
+    async def clear_all_memory(self) -> Any:
+        """Delete all files."""
+        return await asyncio.to_thread(self._tool.clear_all_memory)
+
+
+def _path(path: str) -> str:
+    """Return the path without `.` and `..`. Raises `ToolError` for a path outside of /memories."""
+    if not path.startswith(_ROOT):
+        raise ToolError(f"Path must start with /memories, got: {path}")
+    whole = posixpath.normpath(posixpath.join(_ROOT, path[len(_ROOT) :].lstrip("/")))
+    if whole != _ROOT and not whole.startswith(f"{_ROOT}/"):
+        raise ToolError(f"Path {path} would escape /memories directory")
+    return whole
+
+
+def _stored(text: str) -> dict[str, Any]:
+    """Return the content and the metadata of a file. The text of a file without visible text is in the metadata."""
+    return {"content": text, "metadata": {}} if text.strip() else {"content": _BLANK, "metadata": {"blank": text}}
+
+
+def _text(entry: MemoryEntry) -> str:
+    return str(entry.metadata.get("blank", entry.content))
+
+
+def _positions(text: str, part: str) -> list[int]:
+    positions, at = [], text.find(part)
+    while at != -1:
+        positions.append(at)
+        at = text.find(part, at + 1)
+    return positions
+
+
+def _numbered(command: Any, text: str) -> str:
+    lines, first = text.split("\n"), 0
+    if command.view_range and len(command.view_range) == 2:
+        first = max(1, command.view_range[0]) - 1
+        lines = lines[first : len(lines) if command.view_range[1] == -1 else command.view_range[1]]
+    numbered = "\n".join(f"{str(n).rjust(_WIDTH)}\t{line}" for n, line in enumerate(lines, first + 1))
+    return f"Here's the content of {command.path} with line numbers:\n{numbered}"
+
+
+def _listing(shown: str, path: str, sizes: dict[str, int]) -> str:
+    totals: dict[tuple[str, ...], int] = {}
+    folders: set[tuple[str, ...]] = set()
+    for name, size in sizes.items():
+        parts = tuple(name[len(path) + 1 :].split("/"))
+        if any(part.startswith(".") for part in parts[:_DEPTH]):
+            continue
+        for depth in range(1, min(len(parts), _DEPTH) + 1):
+            totals[parts[:depth]] = totals.get(parts[:depth], 0) + size
+            if depth < len(parts):
+                folders.add(parts[:depth])
+    head = f"Here're the files and directories up to 2 levels deep in {shown}, excluding hidden items:"
+    lines = [f"{_size(sum(sizes.values()))}\t{shown}"]
+    lines += [f"{_size(totals[p])}\t{shown}/{'/'.join(p)}{'/' if p in folders else ''}" for p in sorted(totals)]
+    return "\n".join((head, *lines))
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes as a text, such as 1.5K."""
+    if count == 0:
+        return "0B"
+    unit = min((count.bit_length() - 1) // 10, 3)
+    size = count / 1024**unit
+    return f"{int(size)}{'BKMG'[unit]}" if size == int(size) else f"{size:.1f}{'BKMG'[unit]}"

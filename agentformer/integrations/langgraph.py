@@ -1,0 +1,198 @@
+"""LangGraph: a store of items in a memory, so that what a graph remembers is found by words and vectors, has a history,
+and is shared with all other doors.
+
+It differs from `InMemoryStore` in these points. A search with a query always ranks by words and vectors. The operators
+`$gt` to `$lte` compare numbers with numbers and texts with texts, and never convert a value or raise an error. Values
+must be JSON, keys and namespaces together have at most 1,000 characters, and a value has at most 80 keys. A namespace
+whose last item was deleted is not listed. Items are listed in the order in which they were stored first. An item that
+is put again with equal values keeps its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agentformer.errors import InvalidInput
+from agentformer.factory import AgentFormer
+from agentformer.integrations.adapting import missing
+from agentformer.memory.backends import all_entries
+from agentformer.types import UNSEARCHED_KIND, MemoryEntry, Scope
+
+try:
+    from langgraph.store.base import (
+        BaseStore,
+        GetOp,
+        Item,
+        ListNamespacesOp,
+        Op,
+        PutOp,
+        Result,
+        SearchItem,
+        SearchOp,
+        get_text_at_path,
+        tokenize_path,
+    )
+except ImportError as error:
+    raise missing("langgraph", error) from error
+
+_TYPE = "langgraph"
+_MAX_KEYS = 80  # of a value; each is a key of the metadata, of which an entry has at most 100
+_COMPARED = {"$eq": "eq", "$ne": "ne", "$gt": "gt", "$gte": "gte", "$lt": "lt", "$lte": "lte"}
+
+
+class AgentFormerStore(BaseStore):
+    """A store over a memory. `namespace` is the namespace of the memory; the namespaces of LangGraph are paths in it.
+    An item that is put with `index=False` is never found by a query."""
+
+    supports_ttl = False
+
+    def __init__(self, af: AgentFormer, *, namespace: str = "langgraph") -> None:
+        self._af = af
+        self._namespace = namespace
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run the operations. Reads see the state before the writes of the same batch. The last
+        of several writes of one item counts."""
+        results: list[Result] = []
+        puts: dict[str, PutOp] = {}
+        for op in ops:
+            if isinstance(op, PutOp):
+                puts[_source_id(op.namespace, op.key)] = op
+                results.append(None)
+            elif isinstance(op, GetOp):
+                entries = self._entries([_source_id(op.namespace, op.key)])
+                results.append(_item(entries[0]) if entries else None)
+            elif isinstance(op, SearchOp):
+                results.append(self._search(op))
+            elif isinstance(op, ListNamespacesOp):
+                results.append(self._namespaces(op))
+            else:
+                raise ValueError(f"Unknown operation type: {type(op)}")
+        self._write(puts)
+        return results
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run the operations in a thread."""
+        return await asyncio.to_thread(self.batch, [*ops])
+
+    def _entries(self, source_ids: list[str]) -> list[MemoryEntry]:
+        return self._af.memory.get_many(source_type=_TYPE, source_ids=source_ids, namespace=self._namespace)
+
+    def _write(self, puts: Mapping[str, PutOp]) -> None:
+        if not puts:
+            return
+        stored = {entry.source_id: entry for entry in self._entries([*puts])}
+        hidden = {source: entry.kind == UNSEARCHED_KIND for source, entry in stored.items()}
+        removed = [
+            source for source, op in puts.items() if op.value is None or hidden.get(source) is (op.index is not False)
+        ]
+        if removed:
+            self._af.memory.remove_many(source_type=_TYPE, source_ids=removed, namespace=self._namespace)
+        items = [_new(source, op) for source, op in puts.items() if op.value is not None]
+        if items:
+            self._af.memory.upsert_many(items, namespace=self._namespace, source_type=_TYPE, verbatim=True)
+
+    def _search(self, op: SearchOp) -> list[SearchItem]:
+        conditions: list[dict[str, Any]] = [
+            {"type": "eq", "key": f"path.{n}", "value": name} for n, name in enumerate(op.namespace_prefix)
+        ]
+        conditions += [part for key, value in (op.filter or {}).items() for part in _conditions(key, value)]
+        where = {"type": "and", "filters": conditions} if conditions else None
+        end = op.offset + op.limit
+        if end <= op.offset:
+            return []
+        if op.query and op.query.strip():
+            hits = self._af.memory.search(
+                op.query, limit=end, noise_floor=-1.0, namespace=self._namespace, source_type=_TYPE, where=where
+            )
+            return [_search_item(hit.entry, hit.score) for hit in hits[op.offset :]]
+        scope = Scope(self._namespace, source_type=_TYPE, where=where)
+        return [_search_item(entry, None) for entry in self._af.backend.list(scope, limit=end)[op.offset :]]
+
+    def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+        entries = all_entries(self._af.backend, Scope(self._namespace, source_type=_TYPE))
+        paths = {tuple(entry.metadata["path"]) for entry in entries}
+        for match in op.match_conditions or ():
+            paths = {path for path in paths if _matches(match.match_type, match.path, path)}
+        if op.max_depth is not None:
+            paths = {path[: op.max_depth] for path in paths}
+        return sorted(paths)[op.offset : op.offset + op.limit]
+
+
+def _source_id(namespace: tuple[str, ...], key: str) -> str:
+    return json.dumps([*namespace, key], ensure_ascii=False)
+
+
+def _new(source_id: str, op: PutOp) -> dict[str, Any]:
+    value = dict(op.value or {})
+    if len(value) > _MAX_KEYS:
+        raise InvalidInput("value", f"has {len(value)} keys, but the limit is {_MAX_KEYS}; nest some of them")
+    metadata = {
+        "path": list(op.namespace),
+        "key": op.key,
+        "empty": not value,
+        **{f"path.{n}": name for n, name in enumerate(op.namespace)},
+        **{f"value.{name}": item for name, item in value.items()},
+    }
+    texts = [text for path in op.index or () for text in get_text_at_path(value, tokenize_path(path))]
+    text = "\n".join(texts) if texts else "\n".join(_lines(value)) or "{}"
+    return {
+        "content": text if text.strip() else "{}",
+        "source_id": source_id,
+        "metadata": metadata,
+        "searchable": op.index is not False,
+    }
+
+
+def _lines(value: Any, name: str = "") -> list[str]:
+    """Return the texts in a value, one on each line, with the keys that lead to them."""
+    if isinstance(value, Mapping):
+        return [line for key, item in value.items() for line in _lines(item, f"{name} {key}".strip())]
+    if isinstance(value, (list, tuple)):
+        return [line for item in value for line in _lines(item, name)]
+    return [f"{name}: {value}" if name else str(value)]
+
+
+def _item(entry: MemoryEntry) -> Item:
+    return Item(**_fields(entry))
+
+
+def _search_item(entry: MemoryEntry, score: float | None) -> SearchItem:
+    return SearchItem(**_fields(entry), score=score)
+
+
+def _fields(entry: MemoryEntry) -> dict[str, Any]:
+    data = entry.metadata
+    value = {name.removeprefix("value."): item for name, item in data.items() if name.startswith("value.")}
+    times = {"created_at": entry.created_at, "updated_at": entry.updated_at}
+    return {"namespace": tuple(data["path"]), "key": data["key"], "value": value, **times}
+
+
+def _conditions(key: str, wanted: Any) -> list[dict[str, Any]]:
+    name = f"value.{key}"
+    if not (isinstance(wanted, Mapping) and any(operator.startswith("$") for operator in wanted)):
+        return [_equal(name, wanted)]
+    parts = []
+    for operator, value in wanted.items():
+        if operator not in _COMPARED:
+            raise ValueError(f"Unsupported operator: {operator}")
+        equal = _equal(name, value)
+        plain = {"type": _COMPARED[operator], "key": name, "value": value}
+        parts.append({"$eq": equal, "$ne": {"type": "not", "filters": [equal]}}.get(operator, plain))
+    return parts
+
+
+def _equal(name: str, value: Any) -> dict[str, Any]:
+    """Return the filter that a value is equal; None also matches an absent key, as in `InMemoryStore`."""
+    equal = {"type": "eq", "key": name, "value": value}
+    if value is not None:
+        return equal
+    return {"type": "or", "filters": [equal, {"type": "exists", "key": name, "value": False}]}
+
+
+def _matches(kind: str, pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    part = path[: len(pattern)] if kind == "prefix" else path[len(path) - len(pattern) :]
+    return len(path) >= len(pattern) and all(want in ("*", name) for want, name in zip(pattern, part, strict=True))

@@ -1,0 +1,142 @@
+"""OpenAI Agents SDK: a session that keeps the items of a conversation and remembers its messages; function tools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from agentformer.errors import AgentFormerError
+from agentformer.factory import AgentFormer
+from agentformer.integrations.adapting import missing
+from agentformer.memory.backends import all_entries
+from agentformer.tools.caller import Caller
+from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope, new_id
+
+try:
+    from agents import FunctionTool
+    from agents.memory import SessionABC
+except ImportError as error:
+    raise missing("openai_agents", error) from error
+
+_TYPE = "openai_agents"
+TOOLS = ("memory_add", "memory_search", "memory_get", "memory_update", "memory_delete", "rag_query")
+
+
+class AgentFormerSession(SessionABC):
+    """A session of the Agents SDK. Every item is kept as it is, in an entry that no search returns. With `remember`,
+    the texts of users and assistants are also stored as messages of the session, so that later conversations find them.
+    `pop_item` and `clear_session` delete the items, and the messages that were made from them."""
+
+    session_settings: Any = None
+
+    def __init__(
+        self,
+        session_id: str,
+        af: AgentFormer,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        user_id: str | None = None,
+        remember: bool = True,
+    ) -> None:
+        self.session_id = session_id
+        self._af = af
+        self._place = {"namespace": namespace, "user_id": user_id}
+        self._remember = remember
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        """Return the last `limit` items, or all items, in order."""
+        return await asyncio.to_thread(self._items, limit)
+
+    async def add_items(self, items: Sequence[Any]) -> None:
+        """Add items at the end of the session."""
+        await asyncio.to_thread(self._add, [*items])
+
+    async def pop_item(self) -> Any | None:
+        """Delete the last item, and return it. Return None if there is no item."""
+        return await asyncio.to_thread(self._pop)
+
+    async def clear_session(self) -> None:
+        """Delete all items of the session."""
+        await asyncio.to_thread(self._clear)
+
+    def _entries(self) -> list[MemoryEntry]:
+        owner = {"session_id": self.session_id, **self._place}
+        return [*all_entries(self._af.backend, Scope(source_type=_TYPE, where={"$kind": "unsearched"}, **owner))]  # type: ignore[arg-type]
+
+    def _items(self, limit: int | None) -> list[Any]:
+        settings = self.session_settings
+        limit = limit if limit is not None else getattr(settings, "limit", None)
+        items = [json.loads(entry.content) for entry in self._entries()]
+        return items if limit is None else items[-limit:] if limit > 0 else []
+
+    def _add(self, items: list[Any]) -> None:
+        if not items:
+            return
+        place = {"session_id": self.session_id, **self._place}
+        messages: list[dict[str, Any]] = []
+        numbers: dict[int, int] = {}
+        for number, item in enumerate(items):
+            if self._remember and (message := _message(item)):
+                numbers[number] = len(messages)
+                messages.append({**message, **place})
+        stored = self._af.memory.add_messages(messages)
+        pairs = {number: {"pair_id": stored[at].id} for number, at in numbers.items()}
+        entries = [
+            {"content": json.dumps(item, ensure_ascii=False), "source_id": new_id(), **pairs.get(number, {})}
+            for number, item in enumerate(items)
+        ]
+        common: dict[str, Any] = {**place, "source_type": _TYPE, "searchable": False, "verbatim": True}
+        self._af.memory.upsert_many(entries, **common)
+
+    def _pop(self) -> Any | None:
+        entries = self._entries()
+        if not entries:
+            return None
+        self._af.memory.remove_many(_with_messages(entries[-1:]))
+        return json.loads(entries[-1].content)
+
+    def _clear(self) -> None:
+        self._af.memory.remove_many(_with_messages(self._entries()))
+
+
+def function_tools(
+    af: AgentFormer, names: Sequence[str] = TOOLS, *, caller: Caller | None = None
+) -> list[FunctionTool]:
+    """Return tools of the memory as function tools. `caller` limits what they see; the default is everything. A call
+    runs in a thread, and an error is returned to the model as a text."""
+    return [
+        _tool(af, definition, caller or Caller()) for definition in af.toolbox.definitions() if definition.name in names
+    ]
+
+
+def _tool(af: AgentFormer, definition: Any, caller: Caller) -> FunctionTool:
+    async def invoke(context: Any, arguments: str) -> str:
+        try:
+            result = await asyncio.to_thread(af.toolbox.call, definition.name, json.loads(arguments or "{}"), caller)
+        except (AgentFormerError, ValueError) as error:
+            return f"Error: {error}"
+        return json.dumps(result, ensure_ascii=False)
+
+    return FunctionTool(
+        definition.name, definition.description, definition.parameters, invoke, strict_json_schema=False
+    )
+
+
+def _with_messages(entries: Sequence[MemoryEntry]) -> list[str]:
+    return [id_ for entry in entries for id_ in (entry.id, entry.pair_id) if id_]
+
+
+def _message(item: Any) -> dict[str, Any] | None:
+    """Return the role and the text of a message of a user or an assistant, or None for another item."""
+    if not isinstance(item, dict) or item.get("role") not in ("user", "assistant"):
+        return None
+    content = item.get("content")
+    parts = (
+        [content]
+        if isinstance(content, str)
+        else [part.get("text", "") for part in content or () if isinstance(part, dict)]
+    )
+    text = "\n".join(part for part in parts if isinstance(part, str) and part.strip())
+    return {"role": item["role"], "content": text} if text else None

@@ -1,0 +1,80 @@
+"""The session of the Agents SDK keeps items as its SQLite session does, and remembers messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("agents.memory", reason="openai-agents is not installed; run `make test-integrations`")
+
+from agents import SQLiteSession
+from agents.memory import Session
+
+from agentformer import AgentFormer
+from agentformer.integrations.openai_agents import AgentFormerSession, function_tools
+from tests.integrations.conftest import ticks_during
+
+ITEMS: list[Any] = [
+    {"role": "user", "content": "Aino prefers green tea."},
+    {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oulu"}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "The wombat thermometer shows rain."},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It rains in Oulu."}]},
+]
+
+
+def test_random_operations_do_what_the_sqlite_session_does(af: AgentFormer) -> None:
+    choose = random.Random(1)
+
+    async def run() -> None:
+        ours, theirs = AgentFormerSession("s1", af), SQLiteSession("s1")
+        assert isinstance(ours, Session)
+        for n in range(120):
+            kind = choose.choice(("add", "add", "get", "pop", "limit") if n % 40 else ("clear",))
+            items = choose.choices(ITEMS, k=choose.randint(0, 3))
+            results = []
+            for session in (ours, theirs):
+                if kind == "add":
+                    results.append(await session.add_items(items))
+                elif kind == "pop":
+                    results.append(await session.pop_item())
+                elif kind == "clear":
+                    results.append(await session.clear_session())
+                else:
+                    results.append(await session.get_items(None if kind == "get" else len(items)))
+            assert results[0] == results[1], kind
+
+    asyncio.run(run())
+
+
+def test_messages_are_remembered_and_tool_output_is_never_found(af: AgentFormer) -> None:
+    session = AgentFormerSession("s1", af, user_id="aino")
+    asyncio.run(session.add_items(ITEMS))
+    found = [hit.entry.content for hit in af.memory.search("tea or rain of the wombat thermometer", user_id="aino")]
+    assert "Aino prefers green tea." in found and not any("thermometer" in text for text in found)
+    assert [entry.role for entry in af.memory.transcript("s1")] == ["user", "assistant"]
+    asyncio.run(session.clear_session())
+    assert af.memory.count(include_archived=True) == 0
+
+
+def test_a_function_tool_stores_and_finds(af: AgentFormer) -> None:
+    tools = {tool.name: tool for tool in function_tools(af)}
+    context: Any = None
+    stored = asyncio.run(tools["memory_add"].on_invoke_tool(context, json.dumps({"content": "Aino prefers tea."})))
+    assert json.loads(stored)["memory"]["content"] == "Aino prefers tea."
+    found = asyncio.run(tools["memory_search"].on_invoke_tool(context, json.dumps({"query": "tea"})))
+    assert json.loads(found)["memories"][0]["content"] == "Aino prefers tea."
+    assert asyncio.run(tools["memory_search"].on_invoke_tool(context, "{}")).startswith("Error: ")
+
+
+def test_the_event_loop_is_never_blocked(af: AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    slow = af.memory.upsert_many
+    monkeypatch.setattr(af.memory, "upsert_many", lambda *a, **k: (time.sleep(0.1), slow(*a, **k))[1])
+    session = AgentFormerSession("s1", af)
+    assert ticks_during(lambda n: session.add_items([{"role": "user", "content": f"message {n}"}])) >= 10
+    assert len(asyncio.run(session.get_items())) == 20
