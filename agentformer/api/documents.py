@@ -92,7 +92,7 @@ def context(service: Service, grant: Grant, body: models.ContextQuestion) -> Res
 
 def _question_arguments(body: models.Question | models.ContextQuestion, grant: Grant) -> dict[str, Any]:
     arguments = arguments_of(body, grant, exclude={"question", "stream"})
-    return {**arguments, **allowed_sources(grant, body.sources)}
+    return {**arguments, **allowed_sources(grant, body.sources if body.document_id is None else ["documents"])}
 
 
 @router.route("GET", "/api/rag/documents", "rag_list", {200: models.Documents})

@@ -56,7 +56,7 @@ def test_each_uploaded_file_has_its_own_status(client: Any) -> None:
 
 
 def test_namespace_and_metadata_come_from_the_form(client: Any) -> None:
-    upload(client, (KEYS.encode(), "keys.txt"), namespace="ours", metadata=json.dumps({"site": "north"}))
+    made = upload(client, (KEYS.encode(), "keys.txt"), namespace="ours", metadata=json.dumps({"site": "north"}))
     ask = {"question": "Who keeps the keys?"}
     assert client.post("/api/rag/query", json=ask).json["mode"] == "none"
     assert client.post("/api/rag/query", json={**ask, "namespace": "ours"}).json["mode"] == "extractive"
@@ -66,8 +66,14 @@ def test_namespace_and_metadata_come_from_the_form(client: Any) -> None:
         for site, count in (("north", 1), ("south", 0)):
             answer = client.post("/api/rag/query", json={**ask, "namespace": "ours", name: {"site": site}})
             assert len(answer.json["hits"]) == count
-    for period, count in (({"since": "2020-01-01"}, 1), ({"until": "2020-01-01"}, 0)):
-        answer = client.post("/api/rag/query", json={**ask, "namespace": "ours", **period})
+    document = made.json["documents"][0]["id"]
+    for limit, count in (
+        ({"since": "2020-01-01"}, 1),
+        ({"until": "2020-01-01"}, 0),
+        ({"document_id": document}, 1),
+        ({"document_id": "another"}, 0),
+    ):
+        answer = client.post("/api/rag/query", json={**ask, "namespace": "ours", **limit})
         assert len(answer.json["hits"]) == count
     answer = client.post("/api/rag/query", json={**ask, "since": "yesterday"})
     assert (answer.status_code, answer.json["field"]) == (400, "since")

@@ -46,6 +46,10 @@ class _Asked(RequestModel):
         "accepted.",
         examples=[{"site": "north"}],
     )
+    document_id: Name | None = Field(
+        default=None,
+        description="Answer only from the document with this id, whatever the field `sources` contains.",
+    )
     since: Day | None = Field(
         default=None,
         description="Answer only from documents that were stored on this day (UTC), at this time, or later.",
