@@ -21,6 +21,7 @@ from agentformer.testing import make_entry
 from agentformer.types import Matrix
 
 BATCH = 5  # entries of one call
+LETTERS = str.maketrans("0123456789abcdef", "bcdfghjklmnpqrst")  # words of one part: digits would divide them
 PAUSE = 0.05  # seconds between two calls, so that the machine is not busy with writing alone
 
 
@@ -59,7 +60,7 @@ def embed(memory: DistributedMemory) -> None:
 
 def store(memory: DistributedMemory, acknowledged: int) -> None:
     """Store a batch, and record its ids when it is acknowledged."""
-    entries = [make_entry(f"token {uuid.uuid4().hex} in the reed") for _ in range(BATCH)]
+    entries = [make_entry(f"token {uuid.uuid4().hex.translate(LETTERS)} in the reed") for _ in range(BATCH)]
     while True:
         try:
             memory.store(entries)
