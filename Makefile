@@ -15,7 +15,7 @@ PEERS = .venv-peers
 PEERS_STAMP = $(PEERS)/.installed
 PEERS_PINS = bench/speed/peers/requirements.txt
 
-.PHONY: setup demo demo-postgres serve test test-fast faults check bench bench-full audit lock clean test-integrations
+.PHONY: setup screenshots demo demo-postgres serve test test-fast faults check bench bench-full audit lock clean test-integrations
 
 setup: $(STAMP)  ## install everything that the other targets need into .venv, unless it is installed already
 
@@ -33,6 +33,9 @@ demo: setup  ## upload real documents over HTTP, ask in two languages, show answ
 
 demo-postgres: setup  ## two servers and a worker on one PostgreSQL; one is killed, and nothing is lost
 	$(BIN)/python examples/demo/shared.py
+
+screenshots: setup  ## make pictures of the console, docs/images/*.png; needs a Chromium of the system
+	$(BIN)/python scripts/screenshots.py
 
 serve: setup  ## the HTTP API on 127.0.0.1:8808
 	$(BIN)/agentformer serve

@@ -124,7 +124,9 @@ def test_the_keyboard_alone_asks_opens_and_closes_a_source_and_returns(see: Any,
     assert page.evaluate("document.activeElement.className") == "cite"
 
 
-@pytest.mark.parametrize("view", ["/", "/#/documents", "/#/memory/search", "/#/memory/sessions", "/#/memory/core"])
+@pytest.mark.parametrize(
+    "view", ["/", "/#/documents", "/#/memory/search", "/#/memory/sessions", "/#/memory/core", "/#/health"]
+)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_view_fits_a_phone(see: Any, filled: Any, view: str, scheme: str) -> None:
     page = see(view, viewport={"width": 375, "height": 740}, color_scheme=scheme).page
@@ -282,3 +284,34 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Any, tmp_path: Path) -
         seen.context.close()
     finally:
         with_keys.close()
+
+
+def test_a_deleted_document_is_hidden_at_once_and_comes_back_by_undo(see: Any, filled: Any, server: Any) -> None:
+    page = see("/#/documents").page
+    page.get_by_role("button", name="Delete handbook.pdf").click()
+    expect(page.locator(".line", has_text="handbook.pdf")).to_have_count(0)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".line", has_text="handbook.pdf")).to_have_count(1)
+    assert "handbook.pdf" in server.documents()
+
+
+def test_a_deletion_holds_when_the_tab_closes(see: Any, server: Any) -> None:
+    assert server.upload("old.txt", "An old text.")[0] == 201
+    page = see("/#/documents").page
+    page.get_by_role("button", name="Delete old.txt").click()
+    expect(page.locator(".line", has_text="old.txt")).to_have_count(0)
+    page.goto("about:blank")
+    for _ in range(50):
+        if "old.txt" not in server.documents():
+            break
+        page.wait_for_timeout(100)
+    assert "old.txt" not in server.documents()
+
+
+def test_the_health_view_shows_the_state_of_each_part(see: Any, filled: Any) -> None:
+    page = see("/#/health").page
+    page.wait_for_selector(".card")
+    cards = page.locator(".card").all_inner_texts()
+    assert [text.split("\n")[0] for text in cards] == ["Store", "Search index", "Embedding model"]
+    assert page.locator(".card.good").count() >= 2
+    assert "hashing:256" in page.locator(".health").inner_text()

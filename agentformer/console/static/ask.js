@@ -3,7 +3,7 @@
 import { events, list, within } from "./api.js";
 import { h, icon, toast } from "./dom.js";
 import { date, kindName, percent, t } from "./i18n.js";
-import { openSource } from "./source.js";
+import { openSource, placeName } from "./source.js";
 
 const HISTORY = "agentformer.history";
 const MOST = 50;
@@ -143,7 +143,8 @@ function reference(citation) {
 
 function name(citation) {
   if (!citation.document_id) return [kindName(citation.kind), citation.speaker, date(citation.at, { dateStyle: "medium" })].filter(Boolean).join(" · ");
-  return citation.page ? `${citation.document}, ${t("page.short", { page: citation.label || String(citation.page) })}` : citation.document;
+  const place = placeName(citation.label, citation.page);
+  return place ? `${citation.document}, ${place}` : citation.document;
 }
 
 function warnings(turn) {

@@ -1,12 +1,14 @@
 // Documents: add files and folders, follow their progress, filter, read and delete.
 
 import { Problem, all, events, get, headers, list, namespace, remove, root } from "./api.js";
-import { dialog, empty, h, icon, iconButton, toast } from "./dom.js";
+import { empty, h, icon, iconButton, toast } from "./dom.js";
 import { percent, seconds, size, t } from "./i18n.js";
 import { openSource } from "./source.js";
 
 const AT_ONCE = 2; // uploads and jobs that this page follows at the same time; the server limits both
 const ROWS = 100; // of the list that are drawn at once
+const UNDO = 30; // seconds
+const doomed = new Map(); // documents that are hidden and soon erased: by id, how to erase them now
 const files = []; // the rows of files of this tab; they survive a change of the view
 let active = 0;
 let view = null;
@@ -195,9 +197,10 @@ function render(row) {
 function draw() {
   if (!view) return;
   const wanted = view.filter.value.trim().toLocaleLowerCase();
-  const documents = wanted ? view.documents.filter((item) => item.name.toLocaleLowerCase().includes(wanted)) : view.documents;
-  view.count.textContent = t("documents.count", { n: view.documents.length });
-  view.filter.parentElement.hidden = view.documents.length < 2;
+  const alive = view.documents.filter((item) => !doomed.has(item.id));
+  const documents = wanted ? alive.filter((item) => item.name.toLocaleLowerCase().includes(wanted)) : alive;
+  view.count.textContent = t("documents.count", { n: alive.length });
+  view.filter.parentElement.hidden = alive.length < 2 && !wanted;
   if (!documents.length) {
     view.rows.replaceChildren(wanted ? empty(t("documents.no.match"), t("documents.no.match.todo")) : empty(t("documents.none"), t("documents.none.todo")));
     return;
@@ -219,11 +222,19 @@ function line(item) {
     iconButton("trash", t("documents.delete", { name: item.name }), () => erase(item)));
 }
 
+/** Hide a document at once, and erase it after `UNDO` seconds, unless the person undoes it. Leaving the page erases it
+ * at once, so that a deletion that was asked for is not lost. */
 function erase(item) {
-  dialog(t("delete.title"), h("p", {}, t("delete.text", { name: item.name })), {
-    submit: t("delete"), cancel: t("cancel"), danger: true,
-    onsubmit: async () => { await remove(`/api/rag/documents/${item.id}`); view.documents = view.documents.filter((other) => other.id !== item.id); draw(); toast(t("deleted", { name: item.name })); },
-  });
+  const redraw = () => { if (view) draw(); };
+  const run = () => {
+    if (!doomed.delete(item.id)) return;
+    remove(`/api/rag/documents/${item.id}`).then(load).catch((error) => { if (error.status !== 404) toast(error.message, { error: true }); load(); });
+  };
+  const timer = setTimeout(run, UNDO * 1000);
+  doomed.set(item.id, () => { clearTimeout(timer); fetch(`${root}/api/rag/documents/${item.id}`, { method: "DELETE", headers: headers(), keepalive: true }); });
+  redraw();
+  toast(t("deleted", { name: item.name }), { action: t("undo"), seconds: UNDO, onaction: () => { clearTimeout(timer); doomed.delete(item.id); redraw(); } });
 }
 
+addEventListener("pagehide", () => { for (const end of doomed.values()) end(); doomed.clear(); });
 addEventListener("beforeunload", (event) => { if (files.some((row) => row.file && ["waiting", "sending"].includes(row.state))) event.preventDefault(); });

@@ -30,6 +30,12 @@ export async function openSource(citation, from) {
   else await openMemory(citation);
 }
 
+/** Return the name of a place in a document: a page with its printed number, or the heading of a section. */
+export function placeName(label, page) {
+  if (label && /^[\divxlcm.-]{1,8}$/i.test(label)) return t("page.short", { page: label });
+  return label ? label.split(" > ").pop() : page ? t("page.short", { page: String(page) }) : "";
+}
+
 function frame(title, subtitle, tools, body, quote) {
   const heading = h("h2", { tabindex: "-1" }, title);
   panel.replaceChildren(
@@ -63,7 +69,7 @@ async function openPage(citation, place) {
     const stored = pages[0];
     const label = stored?.label && stored.label !== String(place.number) ? ` (${stored.label})` : "";
     const pdf = info.media_type === "application/pdf";
-    const where = info.pages > 1 || pdf ? t("page.of", { page: place.number, pages: info.pages }) + label : stored?.label || "";
+    const where = pdf ? t("page.of", { page: place.number, pages: info.pages }) + label : stored?.label || "";
     const move = (step) => openPage(citation, { ...place, number: place.number + step });
     const tools = h("div", { class: "row tight" },
       info.pages > 1 ? iconButton("previous", t("page.previous"), () => move(-1), { disabled: place.number <= 1 }) : null,
