@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.edges.running import Running
+from tests.edges.running import BOUND, Running
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +18,7 @@ def browser() -> Iterator[Any]:
     program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("there is no Chromium; install the package chromium of the system")
+    playwright.expect.set_options(timeout=1000 * BOUND)
     with playwright.sync_playwright() as running:
         opened = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield opened
@@ -72,11 +72,11 @@ def see(browser: Any, server: Running) -> Iterator[Any]:
 
     def show(path: str = "/", **options: Any) -> Seen:
         seen = Seen(browser, server, path, **options)
-        seen.page.set_default_timeout(10_000)
+        seen.page.set_default_timeout(1000 * BOUND)
         opened.append(seen)
         return seen
 
     yield show
     for seen in opened:
         seen.context.close()
-        assert seen.wrong == [], Path.cwd()
+        assert seen.wrong == []
