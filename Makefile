@@ -53,7 +53,7 @@ test-fast: setup  ## run the fast tests: without processes, models and faults
 # The agent frameworks have an environment of their own, in which the packages of `setup` are visible.
 FRAMES = .venv-frames
 FRAMES_STAMP = $(FRAMES)/.installed
-FRAMEWORKS = langchain langgraph anthropic openai-agents langchain-tests pytest-asyncio
+FRAMEWORKS = langchain langgraph anthropic openai-agents llama-index-core pydantic-ai-slim google-adk langchain-tests pytest-asyncio
 $(FRAMES_STAMP): setup
 	test -x $(FRAMES)/bin/python || $(PYTHON) -m venv $(FRAMES)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \

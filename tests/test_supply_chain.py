@@ -52,6 +52,7 @@ ADDRESSES = {
 }
 _ADDRESS = re.compile(r"\b(?:https?|ftp|wss?)://[\w.\[-][^\s\"'<>;,)]*")
 FRAMEWORKS = {"langchain-core", "langchain", "langgraph", "anthropic", "openai-agents"}
+FRAMEWORKS |= {"llama-index-core", "pydantic-ai-slim", "google-adk", "google-genai"}
 SWITCHES = {
     "shell": True,
     "allow_pickle": True,
@@ -63,6 +64,9 @@ SWITCHES = {
 # Import names whose distribution is called otherwise, and libraries that come with one that is declared.
 CALLED = {
     "agents": "openai-agents",
+    "google": "google-adk",
+    "llama_index": "llama-index-core",
+    "pydantic_ai": "pydantic-ai-slim",
     "azure": "azure-cosmos",
     "dotenv": "python-dotenv",
     "faiss": "faiss-cpu",

@@ -23,6 +23,9 @@ PRINTED = {
             "/memories/tea.md",
         ],
     ),
+    "pydantic_ai_toolset": ("pydantic_ai", ["1"]),
+    "adk_memory": ("google.adk", ["['I prefer green tea.']"]),
+    "llamaindex_retriever": ("llama_index", ["The caretaker keeps the keys. rules.txt 1"]),
     "openai_agents_session": (
         "agents",
         [
@@ -53,7 +56,7 @@ def test_every_example_is_tested_and_short() -> None:
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_example_runs_without_a_network(name: str) -> None:
     package, lines = PRINTED[name]
-    if find_spec(package) is None:
+    if not all(find_spec(".".join(package.split(".")[: n + 1])) for n in range(package.count(".") + 1)):
         pytest.skip(f"{package} is not installed; run `make test-integrations`")
     done = subprocess.run(
         [sys.executable, "-c", OFFLINE, str(FOLDER / f"{name}.py")],

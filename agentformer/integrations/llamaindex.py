@@ -1,0 +1,78 @@
+"""LlamaIndex: a retriever with citations, and a memory block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from agentformer.factory import AgentFormer
+from agentformer.integrations.adapting import hit_metadata, missing
+
+try:
+    from llama_index.core.base.base_retriever import BaseRetriever
+    from llama_index.core.memory import BaseMemoryBlock
+    from llama_index.core.schema import NodeWithScore, TextNode
+except ImportError as error:
+    raise missing("llamaindex", error) from error
+
+
+class AgentFormerRetriever(BaseRetriever):
+    """A retriever over documents and memories. The metadata of a node contain its citation, as those of the retriever
+    for LangChain. `scope` contains filters of `memory.search`, such as `user_id` and `where`."""
+
+    def __init__(self, af: AgentFormer, *, k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
+        self._af = af
+        self._k = k
+        self._mode = mode
+        self._within = scope
+        super().__init__()
+
+    def _retrieve(self, query_bundle: Any) -> list[Any]:
+        text = query_bundle.query_str
+        hits = self._af.memory.search(text, limit=self._k, mode=self._mode, **self._within) if text.strip() else []
+        return [
+            NodeWithScore(
+                node=TextNode(id_=hit.entry.id, text=hit.entry.content, metadata=hit_metadata(hit)), score=hit.score
+            )
+            for hit in hits
+        ]
+
+    async def _aretrieve(self, query_bundle: Any) -> list[Any]:
+        return await asyncio.to_thread(self._retrieve, query_bundle)
+
+
+class AgentFormerMemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
+    """A block of a `Memory`: the messages that leave the short-term memory are stored, and what is remembered about the
+    last messages is recalled, within `max_tokens` tokens. `place` contains `namespace`, `user_id` and `project`."""
+
+    name: str = "agentformer"
+    af: Any
+    session_id: str = "llamaindex"
+    max_tokens: int = 1_000
+    place: Mapping[str, Any] = {}
+
+    async def _aget(self, messages: list[Any] | None = None, **block_kwargs: Any) -> str:
+        asked = next((m.content for m in reversed(messages or []) if m.role.value == "user" and m.content), "")
+        return await asyncio.to_thread(self._recall, asked) if asked.strip() else ""
+
+    async def _aput(self, messages: list[Any]) -> None:
+        await asyncio.to_thread(self._store, messages)
+
+    def _recall(self, asked: str) -> str:
+        context = self.af.memory.build_context(asked, (), self.max_tokens, **self.place)
+        return str(context.messages[0].content) if context.has_memory else ""
+
+    def _store(self, messages: list[Any]) -> None:
+        own = {name: self.place[name] for name in ("namespace", "user_id", "project") if name in self.place}
+        items = [
+            {
+                **own,
+                "session_id": message.additional_kwargs.get("session_id") or self.session_id,
+                "role": message.role.value,
+                "content": message.content,
+            }
+            for message in messages
+            if message.role.value in ("user", "assistant") and (message.content or "").strip()
+        ]
+        self.af.memory.add_messages(items)
