@@ -67,6 +67,7 @@ CALLED = {
     "google": "google-adk",
     "llama_index": "llama-index-core",
     "pydantic_ai": "pydantic-ai-slim",
+    "gitignore_parser": "gitignore-parser",
     "azure": "azure-cosmos",
     "dotenv": "python-dotenv",
     "faiss": "faiss-cpu",

@@ -39,6 +39,9 @@ _MAX_SHOWN = 80  # characters of an invalid header in a message
 router = Router("memories")
 
 
+_PLACE = ("origin", "root", "stamp")  # of the metadata of a document
+
+
 def find_entry(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
     """Return the entry with this id, without counting a use of the entry. Raises `NotFound` if there is no such entry,
     or if the grant does not allow the namespace of the entry. The two cases have the same message, so that a client
@@ -54,7 +57,7 @@ def entries_json(entries: Iterable[MemoryEntry]) -> list[dict[str, Any]]:
     values = [entry_to_json(entry) for entry in entries]
     for value in values:
         if value["kind"] == "document":
-            value["metadata"] = {name: v for name, v in value["metadata"].items() if name not in ("origin", "root")}
+            value["metadata"] = {name: v for name, v in value["metadata"].items() if name not in _PLACE}
     return values
 
 

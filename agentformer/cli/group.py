@@ -37,6 +37,7 @@ EXIT_CODES = {
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Documents": {
         "ingest": "Ingest documents: files, and folders with all their files",
+        "sync": "Keep documents equal to the files of a folder",
         "ask": "Answer a question from the documents and the memories, with citations",
         "search": "Search documents and memories, and show the best hits first",
         "list": "List the documents",

@@ -35,13 +35,14 @@ class Document:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""  # the absolute path of the file; "" for an upload without a path
     root: str = ""  # the absolute path of the folder that was given; "" if a single file was given
+    stamp: str = ""  # changes when the file changes; "" if the document was not stored by a sync
 
 
 def document_of(entry: MemoryEntry) -> Document:
     """Return the `Document` that a stored entry of the kind `document` describes."""
     keys = ("name", "status", "reason", "pages", "chunks", "media_type", "sha256", "bytes")
     fields = {key: entry.metadata[key] for key in keys}
-    fields |= {key: entry.metadata.get(key, "") for key in ("origin", "root")}  # older versions did not store these
+    fields |= {key: entry.metadata.get(key, "") for key in ("origin", "root", "stamp")}  # absent in older versions
     return Document(namespace=entry.namespace, id=entry.id, metadata=entry.metadata["given"], **fields)
 
 

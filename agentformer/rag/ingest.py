@@ -14,6 +14,7 @@ from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document, 
 from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import Placement
 from agentformer.readers import ReadLimits, read
+from agentformer.readers.media_type import looks_like_text
 from agentformer.text.languages import detect_language
 from agentformer.types import (
     DocumentStatus,
@@ -52,6 +53,10 @@ class IngestPipeline:
         except DocumentError as error:
             status: DocumentStatus = "encrypted" if isinstance(error, EncryptedDocument) else "failed"
             return DocumentText("", (), status=status, reason=str(error))
+
+    def is_text(self, head: bytes) -> bool:
+        """Return whether a file that begins with these bytes is text."""
+        return looks_like_text(head)
 
     def store(
         self, data: bytes, text: DocumentText, placement: Placement, progress: Progress | None = None
@@ -93,6 +98,17 @@ class IngestPipeline:
         document = document_of(entries[0])
         reason = f"{METADATA_REPLACED}; {document.reason}" if document.reason else METADATA_REPLACED
         return dataclasses.replace(document, reason=reason, replaced=placement.replaced)
+
+    def store_renamed(self, data: bytes, placement: Placement, parts: Iterable[MemoryEntry]) -> Document:
+        """Store a new version of the document `placement.same` in one transaction, and return the new version. It has
+        the name and the origin of `placement.document`, and copies of `parts`, the stored pages and chunks, with their
+        context lines, so that nothing is read or embedded again. Raises `Conflict` and `StoreError` like `store`."""
+        assert placement.same is not None
+        copies = _copies(placement.same, parts, placement.document)
+        entries = [_renamed(entry, placement.document) for entry in copies]
+        with self.originals.storing(entries[:1], [data]):
+            self.backend.store(entries, replacing=placement.replacing, check=placement.check)
+        return dataclasses.replace(document_of(entries[0]), replaced=placement.replaced)
 
     def _store_unusable(self, text: DocumentText, placement: Placement) -> Document:
         """Store an entry for a file without usable text, and return the document. If a former version is usable,
@@ -173,6 +189,17 @@ def _copies(same: MemoryEntry, parts: Iterable[MemoryEntry], upload: Document) -
     return copies
 
 
+def _renamed(entry: MemoryEntry, document: Document) -> MemoryEntry:
+    """Return an entry of a document with the document's new name. The entry of the document itself also gets the
+    origin and the stamp."""
+    if entry.kind == "document":
+        place = {"name": document.name, "origin": document.origin, "root": document.root, "stamp": document.stamp}
+        return dataclasses.replace(entry, content=document.name, metadata={**entry.metadata, **place})
+    assert entry.source is not None
+    title = PurePath(document.name).stem if entry.kind == "chunk" else entry.title
+    return dataclasses.replace(entry, title=title, source=dataclasses.replace(entry.source, name=document.name))
+
+
 def _beginning(text: DocumentText) -> str:
     """Return the first `_LANGUAGE_SAMPLE` characters of the document, from which the language is detected."""
     parts: list[str] = []
@@ -212,5 +239,6 @@ def _document_entry(
             "given": dict(document.metadata),
             "origin": document.origin,
             "root": document.root,
+            **({"stamp": document.stamp} if document.stamp else {}),
         },
     )

@@ -121,13 +121,28 @@ def place(
     return Placement(document, (same,), same, check, new_metadata=True)
 
 
+def place_renamed(backend: MemoryBackend, former: MemoryEntry, document: Document) -> Placement:
+    """Return the placement of `document`, the new name and origin of the stored document `former`, whose bytes are the
+    same. Raises `Conflict` if a document with the new origin is stored."""
+    stored = _Stored(backend, document)
+    if stored.of_origin():
+        raise Conflict(f"the document {document.name[:200]!r} is stored already; sync again")
+    renamed = dataclasses.replace(document, name=stored.free_name(), metadata=former.metadata["given"])
+    own = Scope(document.namespace, kinds=("document",), metadata={"origin": former.metadata["origin"]})
+    check = unchanged([*stored.seen, (own, [former.id])])
+    return Placement(renamed, (former,), former, check, new_metadata=True)
+
+
 def with_origin(backend: MemoryBackend, same: MemoryEntry, document: Document) -> MemoryEntry:
-    """If an older version of agentformer stored the document `same`, add the origin of the upload to the stored
-    document. Return the stored document. Raises `Conflict` if another caller has changed the stored document."""
-    if not document.origin or "origin" in same.metadata:
+    """Add to the stored document `same` what the upload knows about its file: the origin, if an older version of
+    agentformer stored the document, and the folder and the stamp of a sync. Return the stored document. Raises
+    `Conflict` if another caller has changed the stored document."""
+    known = {"origin": document.origin, "root": document.root} if "origin" not in same.metadata else {}
+    if document.stamp:
+        known |= {"root": document.root, "stamp": document.stamp}
+    if not document.origin or known.items() <= same.metadata.items():
         return same
-    metadata = {**same.metadata, "origin": document.origin, "root": document.root}
-    return backend.update(same.id, {"metadata": metadata}, same.version)
+    return backend.update(same.id, {"metadata": {**same.metadata, **known}}, same.version)
 
 
 class _Stored:

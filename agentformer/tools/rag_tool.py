@@ -6,12 +6,14 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import METADATA_REPLACED, Document, KeyedLock, document_of, page_of
+from agentformer.rag.folder_sync import DocumentChanges, FolderSync, SyncProgress, SyncReport
 from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import (
     OnConflict,
@@ -19,6 +21,7 @@ from agentformer.rag.uploads import (
     Placement,
     checked_on_conflict,
     place,
+    place_renamed,
     read_upload,
     unchanged,
     with_origin,
@@ -127,6 +130,46 @@ class RAGTool:
         choose = functools.partial(place, self._backend, document, on_conflict, given_metadata=metadata is not None)
         with self._uploads.hold((namespace, document.sha256)):  # uploads of the same bytes at once are `unchanged`
             return self._with_state(self._upload(data, document, choose, password, progress))
+
+    def sync(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        metadata: Mapping[str, Any] | None = None,
+        delete: bool = False,
+        progress: SyncProgress | None = None,
+    ) -> SyncReport:
+        """Make the documents of a folder equal to its files, and return what was done.
+
+        New and changed files are stored, a file that was moved in the folder keeps its chunks and vectors, and the
+        documents of files that are gone are removed. A file whose size, time and number are those of the last sync is
+        not read. `docs/FOLDERS.md` says which files are left out. `metadata` is stored with new and changed documents.
+        `progress` receives the number of handled files and of all files.
+
+        A file that cannot be read is in `failed` of the result, and the other files are stored. Raises `InvalidInput`
+        if the folder is missing, or if more than half of its files are gone, unless `delete` is true."""
+        namespace = fields.name("namespace", namespace)
+        stored = fields.stored_metadata(metadata) if metadata is not None else None
+        changes = DocumentChanges(
+            lambda data, document: self._put(data, document, given_metadata=stored is not None),
+            self._rename,
+            lambda document_id: self.remove(document_id, namespace=namespace),
+            lambda head: self._ingest().is_text(head),
+        )
+        sync = FolderSync(changes, Path(folder), namespace, stored, self._max_file_bytes)
+        return sync.run(all_entries(self._backend, sync.scope), delete=delete, progress=progress)
+
+    def _put(self, data: bytes, document: Document, *, given_metadata: bool) -> Document:
+        choose = functools.partial(place, self._backend, document, "replace", given_metadata=given_metadata)
+        with self._uploads.hold((document.namespace, document.sha256)):
+            return self._with_state(self._upload(data, document, choose, None, None))
+
+    def _rename(self, data: bytes, former: MemoryEntry, document: Document) -> Document:
+        parts = Scope(document.namespace, document_id=former.id, include_archived=True)
+        with self._uploads.hold((document.namespace, document.sha256)):
+            placement = place_renamed(self._backend, former, document)
+            return self._ingest().store_renamed(data, placement, all_entries(self._backend, parts))
 
     def _upload(
         self,

@@ -243,9 +243,9 @@ def _space(space: EmbeddingSpace) -> dict[str, Any]:
 
 
 def document_json(document: Document) -> dict[str, Any]:
-    """Return the fields of a document as JSON, except the paths of its origin, which are paths on the server."""
+    """Return the fields of a document as JSON, except its origin: the paths and the stamp of a file of the server."""
     values = {**dataclasses.asdict(document), "metadata": dict(document.metadata)}
-    return {name: value for name, value in values.items() if name not in ("origin", "root")}
+    return {name: value for name, value in values.items() if name not in ("origin", "root", "stamp")}
 
 
 def brief_document_json(document: Document) -> dict[str, Any]:

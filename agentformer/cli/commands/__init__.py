@@ -41,6 +41,8 @@ def _define(name: str) -> None:  # noqa: C901 - one branch per module
     """Import the module that defines the command `name`. The import adds the command to `main`."""
     if name in ("ingest", "ask", "list", "remove"):
         import agentformer.cli.commands.documents
+    elif name == "sync":
+        import agentformer.cli.commands.sync
     elif name in ("search", "remember", "recall", "context", "memories"):
         import agentformer.cli.commands.memory
     elif name == "core":

@@ -1,0 +1,118 @@
+"""The command sync, which keeps the documents of a folder equal to its files."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentformer.cli.group import common, examples, main
+from agentformer.cli.inputs import object_of
+from agentformer.cli.output import bar, clip, plural, print_json, safe, say
+from agentformer.errors import MissingExtra
+from agentformer.factory import AgentFormer, connect
+from agentformer.rag.folder_sync import SyncReport
+from agentformer.records import fields
+
+_SHOWN = 10  # skipped files that are named
+_DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is synced
+
+
+@main.command(
+    epilog=examples(
+        "agentformer sync notes/",
+        "agentformer sync project/ --namespace project --watch",
+        """agentformer sync minutes/ --metadata '{"year": 2026}' --json""",
+    )
+)
+@click.argument("folder", metavar="DIR", type=click.Path())
+@click.option(
+    "--delete", is_flag=True, help="Remove documents also if the folder or more than half of its files are gone."
+)
+@click.option("--watch", is_flag=True, help="Go on, and sync again whenever a file changes. Ctrl-C ends the command.")
+@click.option("--metadata", metavar="JSON", help="A JSON object that is stored with new and changed documents.")
+@common
+def sync(
+    folder: str, delete: bool, watch: bool, metadata: str | None, namespace: str, as_json: bool, **options: Any
+) -> None:
+    """Keep documents equal to the files of a folder.
+
+    New and changed files are ingested. A file that was moved inside the folder keeps its vectors. The documents of
+    files that are gone are removed. Files that have not changed since the last sync are not read. Hidden files, files
+    that .gitignore or .agentformerignore names, installed packages, build results, and binary files are left out. If
+    more than half of the files are gone, nothing is changed without --delete. The exit code is 1 if a file cannot be
+    read.
+    """
+    given: dict[str, Any] = {
+        "namespace": fields.name("--namespace", namespace),
+        "metadata": fields.stored_metadata(object_of(metadata), "--metadata") if metadata else None,
+        "delete": delete,
+    }
+    changes = _changes(folder) if watch and Path(folder).is_dir() else iter(())
+    with connect(**options) as af:
+        report = _sync(af, folder, given, as_json)
+        for _ in changes:
+            report = _sync(af, folder, given, as_json)
+    if report.failed:
+        sys.exit(1)
+
+
+def _sync(af: AgentFormer, folder: str, given: dict[str, Any], as_json: bool) -> SyncReport:
+    with bar(f"sync {clip(safe(folder), 40)}") as progress:
+        report = af.rag.sync(folder, progress=progress, **given)
+    if as_json:
+        print_json(report_json(report), indent=None)
+        return report
+    for name, reason in report.skipped[:_SHOWN]:
+        say(f"skipped    {safe(name)}  ({safe(reason)})")
+    if (more := len(report.skipped) - _SHOWN) > 0:
+        say(f"skipped    {plural(more, 'more file')} (--json lists all)")
+    for name, reason in report.failed:
+        say(f"failed     {safe(name)}  ({safe(reason)})")
+    for former, name in report.renamed:
+        say(f"renamed    {safe(former)}, now {safe(name)}")
+    for state, names in (("added", report.added), ("changed", report.changed), ("removed", report.removed)):
+        for name in names:
+            say(f"{state:9}  {safe(name)}")
+    say(_summary(report))
+    return report
+
+
+def _summary(report: SyncReport) -> str:
+    counts = {
+        "added": len(report.added),
+        "changed": len(report.changed),
+        "renamed": len(report.renamed),
+        "removed": len(report.removed),
+        "unchanged": report.unchanged,
+        "failed": len(report.failed),
+    }
+    parts = [f"{count} {state}" for state, count in counts.items() if count] or ["the folder contains no files to read"]
+    handled = len(report.added) + len(report.changed)
+    rate = f", {plural(handled, 'file')} in {report.seconds:.1f} s" if handled else ""
+    return f"{', '.join(parts)}{rate}"
+
+
+def report_json(report: SyncReport) -> dict[str, Any]:
+    """Return the report as a JSON object. Each problem is an object with a name and a reason."""
+    values = dataclasses.asdict(report)
+    for name in ("skipped", "failed"):
+        values[name] = [problem._asdict() for problem in getattr(report, name)]
+    return {**values, "seconds": round(report.seconds, 3)}
+
+
+def _changes(folder: str) -> Iterator[object]:
+    """Return an iterator that yields when files of the folder have changed since this call. Raises `MissingExtra`."""
+    try:
+        from watchfiles import watch
+    except ImportError as error:
+        raise MissingExtra("folders", "--watch", error) from None
+    found = watch(
+        Path(folder), debounce=_DEBOUNCE, rust_timeout=_DEBOUNCE, yield_on_timeout=True, raise_interrupt=False
+    )
+    next(found, None)  # the first call starts the watcher; it returns after `rust_timeout`
+    return (changes for changes in found if changes)

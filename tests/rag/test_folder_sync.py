@@ -1,0 +1,411 @@
+"""Folders: after a sync the documents are the files, nothing is read or embedded twice, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import agentformer
+from agentformer.cli import main
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import InvalidInput
+from agentformer.rag import folder_sync
+from agentformer.rag.folder_files import FolderFiles, read_file
+from agentformer.rag.folder_sync import SyncReport
+from tests.faults.long_form import LONG
+
+LIMIT = 1_000_000
+KILLS = 50 if LONG else 3
+
+
+@pytest.fixture
+def af(tmp_path: Path) -> Iterator[agentformer.AgentFormer]:
+    with connect(tmp_path / "store") as opened:
+        yield opened
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    folder.mkdir()
+    return folder
+
+
+def connect(folder: Path) -> agentformer.AgentFormer:
+    return agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing", clean_every=0)
+
+
+def write(root: Path, name: str, text: str | bytes) -> Path:
+    """Write a file that was changed long ago, so that its stamp is sure."""
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    age(path)
+    return path
+
+
+def age(path: Path, seconds: float = 100.0) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def names(af: agentformer.AgentFormer) -> list[str]:
+    return sorted(document.name for document in af.rag.documents())
+
+
+def problems(items: Sequence[tuple[str, str]]) -> list[str]:
+    return [name for name, _ in items]
+
+
+def test_documents_follow_the_files(af: agentformer.AgentFormer, root: Path) -> None:
+    write(root, "keys.md", "The key of the cellar is with Anna.")
+    write(root, "rules/dogs.txt", "Dogs are not allowed in the sauna.")
+    write(root, "rules/fees.txt", "The fee is 20 euros.")
+    first = af.rag.sync(root)
+    assert (first.added, first.unchanged) == (("keys.md", "rules/dogs.txt", "rules/fees.txt"), 0)
+    assert af.rag.query("Who has the key of the cellar?").citations[0].document == "keys.md"
+    write(root, "keys.md", "The key of the cellar is with Berta now.")
+    (root / "rules/dogs.txt").unlink()
+    write(root, "new.txt", "The gate closes at ten.")
+    second = af.rag.sync(root)
+    assert (second.changed, second.removed, second.added) == (("keys.md",), ("rules/dogs.txt",), ("new.txt",))
+    assert second.unchanged == 1
+    assert names(af) == ["keys.md", "new.txt", "rules/fees.txt"]
+    assert "Berta" in af.rag.query("Who has the key of the cellar?").text
+
+
+def test_an_unchanged_folder_is_not_read(
+    af: agentformer.AgentFormer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        write(root, f"{number}.txt", f"The number of this file is {number}.")
+    write(root, "broken.pdf", "%PDF-1.7 and nothing else")
+    before = af.rag.sync(root)
+    assert problems(before.failed) == ["broken.pdf"]
+    monkeypatch.setattr(folder_sync, "read_file", lambda *_: pytest.fail("a file was read"))
+    after = af.rag.sync(root)
+    assert (after.unchanged, after.added, after.changed) == (5, (), ())
+    assert after.failed == before.failed
+
+
+def test_a_file_whose_time_changed_alone_is_read_once(
+    af: agentformer.AgentFormer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(root, "a.txt", "The gate closes at ten.")
+    af.rag.sync(root)
+    age(path, 50.0)
+    assert af.rag.sync(root).unchanged == 1
+    monkeypatch.setattr(folder_sync, "read_file", lambda *_: pytest.fail("a file was read"))
+    assert af.rag.sync(root).unchanged == 1
+
+
+def test_a_file_that_was_just_written_is_read_again(af: agentformer.AgentFormer, root: Path) -> None:
+    (root / "a.txt").write_text("The gate closes at ten.")
+    assert af.rag.sync(root).added == ("a.txt",)
+    state = (root / "a.txt").stat()
+    (root / "a.txt").write_text("The gate closes at six.")
+    os.utime(root / "a.txt", ns=(state.st_atime_ns, state.st_mtime_ns))  # as within one tick of the clock
+    assert af.rag.sync(root).changed == ("a.txt",)
+
+
+def test_a_moved_file_keeps_its_vectors_and_its_citations_follow(
+    af: agentformer.AgentFormer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(root, "keys.md", "# Keys\n\nThe key of the cellar is with Anna.")
+    write(root, "other.md", "# Other\n\nNothing here.")
+    af.rag.sync(root, metadata={"site": "north"})
+    (root / "below").mkdir()
+    (root / "keys.md").rename(root / "below" / "cellar.md")
+    monkeypatch.setattr(HashingEmbedder, "embed_documents", lambda *_: pytest.fail("a text was embedded"))
+    report = af.rag.sync(root)
+    assert (report.renamed, report.removed, report.added) == ((("keys.md", "below/cellar.md"),), (), ())
+    monkeypatch.undo()
+    citation = af.rag.query("Who has the key of the cellar?").citations[0]
+    assert citation.document == "below/cellar.md"
+    moved = next(document for document in af.rag.documents() if document.name == "below/cellar.md")
+    assert (moved.origin, moved.metadata) == ((root / "below/cellar.md").resolve().as_posix(), {"site": "north"})
+    assert af.rag.original(moved.id).startswith(b"# Keys")
+    assert af.rag.sync(root).unchanged == 2
+
+
+def test_of_two_equal_files_one_is_moved_and_one_stays(af: agentformer.AgentFormer, root: Path) -> None:
+    write(root, "a.txt", "The gate closes at ten.")
+    write(root, "b.txt", "The gate closes at ten.")
+    assert len(af.rag.sync(root).added) == 2
+    (root / "a.txt").rename(root / "c.txt")
+    assert af.rag.sync(root).renamed == (("a.txt", "c.txt"),)
+    assert names(af) == ["b.txt", "c.txt"]
+
+
+def test_a_missing_folder_and_a_lost_half_are_refused(af: agentformer.AgentFormer, root: Path) -> None:
+    for number in range(4):
+        write(root, f"{number}.txt", f"The number of this file is {number}.")
+    af.rag.sync(root)
+    for number in range(3):
+        (root / f"{number}.txt").unlink()
+    with pytest.raises(InvalidInput, match=r"3 of 4 files .* are gone, so nothing was changed"):
+        af.rag.sync(root)
+    assert len(names(af)) == 4
+    assert len(af.rag.sync(root, delete=True).removed) == 3
+    shutil.rmtree(root)
+    with pytest.raises(InvalidInput, match="is not a folder"):
+        af.rag.sync(root)
+    assert names(af) == ["3.txt"]
+    assert af.rag.sync(root, delete=True).removed == ("3.txt",)
+
+
+def test_a_folder_that_was_moved_within_the_root_is_no_loss(af: agentformer.AgentFormer, root: Path) -> None:
+    for number in range(4):
+        write(root, f"old/{number}.txt", f"The number of this file is {number}.")
+    af.rag.sync(root)
+    (root / "old").rename(root / "new")
+    report = af.rag.sync(root)
+    assert (len(report.renamed), report.removed) == (4, ())
+    assert names(af) == [f"new/{number}.txt" for number in range(4)]
+
+
+def test_documents_that_no_sync_stored_stay(af: agentformer.AgentFormer, root: Path, tmp_path: Path) -> None:
+    af.rag.upload(b"Uploaded without a path.", name="note.txt")
+    af.rag.upload(write(tmp_path, "elsewhere.txt", "In another folder."))
+    single = write(root, "single.txt", "Ingested before the sync.")
+    af.rag.upload(single)
+    assert af.rag.sync(root).unchanged == 1
+    single.unlink()
+    assert af.rag.sync(root).removed == ("single.txt",)
+    assert names(af) == ["elsewhere.txt", "note.txt"]
+
+
+def test_two_namespaces_follow_one_folder(af: agentformer.AgentFormer, root: Path) -> None:
+    write(root, "a.txt", "The gate closes at ten.")
+    assert af.rag.sync(root, namespace="one").added == af.rag.sync(root, namespace="two").added == ("a.txt",)
+
+
+def test_what_is_left_out(af: agentformer.AgentFormer, root: Path, tmp_path: Path) -> None:
+    secret = write(tmp_path, "secret.txt", "Outside of the folder.")
+    write(root, "kept.txt", "Read me.")
+    for name in (
+        ".hidden/a.txt",
+        ".env",
+        "node_modules/p/i.js",
+        "build/out.txt",
+        "env/lib/a.py",
+        "photo.png",
+        "empty.txt",
+    ):
+        write(root, name, "" if name == "empty.txt" else "Not read.")
+    write(root, "pyproject.toml", "[project]\nname = 'kept'\n")
+    write(root, "env/pyvenv.cfg", "home = /usr")
+    write(root, "blob", bytes(range(256)) * 100)
+    write(root, "app.js", "var a=1;" * 5_000)
+    (root / "link.txt").symlink_to(secret)
+    (root / "loop").symlink_to(root)
+    os.mkfifo(root / "pipe")
+    report = af.rag.sync(root)
+    assert report.added == ("kept.txt", "pyproject.toml")
+    assert dict(report.skipped) == {
+        "app.js": "minified",
+        "blob": "binary",
+        "link.txt": "is a link to a place outside of the folder",
+    }
+    assert report.failed == ()
+
+
+def test_one_bad_file_does_not_stop_the_others(
+    af: agentformer.AgentFormer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(root, "bad.pdf", "%PDF-1.7 and nothing else")
+    write(root, "changing.txt", "This file is written all the time.")
+    write(root, "good.txt", "The gate closes at ten.")
+    stat, changes = os.fstat, iter(range(1_000_000))
+
+    def fstat(descriptor: int) -> os.stat_result:
+        state = stat(descriptor)
+        if Path(f"/proc/self/fd/{descriptor}").resolve().name != "changing.txt":
+            return state
+        return os.stat_result(state, {"st_mtime_ns": next(changes)})
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    report = af.rag.sync(root)
+    monkeypatch.undo()
+    assert report.added == ("good.txt",)
+    assert problems(report.failed) == ["bad.pdf", "changing.txt"]
+    assert "while it was read" in dict(report.failed)["changing.txt"]
+    assert "changing.txt" in af.rag.sync(root).added
+
+
+def test_a_file_that_became_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
+    secret = write(tmp_path, "secret.txt", "Outside of the folder.")
+    write(root, "a.txt", "Inside.")
+    (file,) = FolderFiles(root, LIMIT).files()
+    (root / "a.txt").unlink()
+    (root / "a.txt").symlink_to(secret)
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_file(file, LIMIT, lambda head: True)
+
+
+def test_a_file_above_the_limit_is_reported(tmp_path: Path, root: Path) -> None:
+    write(root, "log.txt", "one line\n" * 1_000)
+    with agentformer.connect(
+        index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing", max_file_bytes=5_000
+    ) as af:
+        report = af.rag.sync(root)
+    assert report.skipped == (("log.txt", "has more than 5000 bytes (setting max_file_bytes)"),)
+
+
+def test_names_in_both_unicode_forms_are_two_files(af: agentformer.AgentFormer, root: Path) -> None:
+    write(root, "a\u0308.txt", "Decomposed.")
+    write(root, "\u00e4.txt", "Composed.")
+    assert len(af.rag.sync(root).added) == 2
+    assert af.rag.sync(root).unchanged == 2
+    assert len(set(names(af))) == 2
+
+
+PART = st.sampled_from(["a", "b", "ab", "c.txt", "d.log", "src", "x y"])
+PATH = st.lists(PART, min_size=1, max_size=3).map("/".join)
+PATTERN = st.one_of(
+    PATH,
+    PATH.map("/{}".format),
+    PATH.map("{}/".format),
+    PATH.map("!{}".format),
+    PART.map("**/{}".format),
+    PART.map("{}/**".format),
+    st.sampled_from(["*.log", "a*", "?b", "[ab]", "# note", "", "src/*.txt", "!*.log", "x\\ y", "a/**/c.txt"]),
+)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@settings(max_examples=150 if LONG else 25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    paths=st.sets(PATH, min_size=1, max_size=10),
+    ignored=st.lists(PATTERN, max_size=4),
+    below=st.lists(PATTERN, max_size=2),
+)
+def test_what_git_ignores_is_ignored(paths: set[str], ignored: list[str], below: list[str], tmp_path: Path) -> None:
+    root = Path(tempfile.mkdtemp(dir=tmp_path))
+    for path in sorted(paths):
+        if not any((root / parent).is_file() for parent in Path(path).parents) and not (root / path).is_dir():
+            write(root, path, "text")
+    (root / ".gitignore").write_text("\n".join(ignored) + "\n")
+    if (root / "src").is_dir():
+        (root / "src" / ".gitignore").write_text("\n".join(below) + "\n")
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    command = ["git", "ls-files", "-z", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split("\0")
+    expected = sorted(name for name in listed if name and not Path(name).name.startswith("."))
+    assert sorted(file.name for file in FolderFiles(root.resolve(), LIMIT).files()) == expected
+
+
+def test_the_second_file_of_rules_decides(root: Path) -> None:
+    write(root, ".gitignore", "*.log\n")
+    write(root, ".agentformerignore", "!keep.log\nprivate/\n")
+    for name in ("a.log", "keep.log", "private/b.txt", "c.txt"):
+        write(root, name, "text")
+    assert [file.name for file in FolderFiles(root, LIMIT).files()] == ["c.txt", "keep.log"]
+
+
+SCRIPT = """
+import sys, agentformer
+with agentformer.connect(index_dir=sys.argv[1] + "/i", upload_dir=sys.argv[1] + "/u", embedder="hashing") as af:
+    print("open", flush=True)
+    af.rag.sync(sys.argv[2])
+"""
+
+
+@pytest.mark.fault
+def test_after_a_kill_the_next_sync_completes_the_first(tmp_path: Path, root: Path) -> None:
+    for number in range(40):
+        write(root, f"{number % 4}/{number}.txt", f"The gate {number} closes at {number % 12} o'clock. " * 30)
+    with connect(tmp_path / "whole") as whole:
+        whole.rag.sync(root)
+        expected = state(whole)
+    rng = random.Random(7)
+    for turn in range(KILLS):
+        folder = tmp_path / f"killed-{turn}"
+        child = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(folder), str(root)], stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(rng.random() * 0.6)
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        with connect(folder) as af:
+            assert af.rag.sync(root).failed == ()
+            assert state(af) == expected
+            assert all(check.found == 0 for check in af.verify())
+        shutil.rmtree(folder)
+
+
+def state(af: agentformer.AgentFormer) -> list[tuple[object, ...]]:
+    documents = af.rag.documents()
+    return sorted(
+        (document.name, document.sha256, document.stamp, tuple(chunk.content for chunk in af.rag.chunks(document.id)))
+        for document in documents
+    )
+
+
+def test_the_command_reports_and_its_exit_code_tells_of_failures(tmp_path: Path, root: Path) -> None:
+    write(root, "keys.md", "The key of the cellar is with Anna.")
+    places = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
+
+    def run(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(main, ["sync", *arguments, *places])
+        return done.exit_code, done.output
+
+    code, output = run(str(root))
+    assert (code, output.splitlines()[0]) == (0, "added      keys.md")
+    assert run(str(root)) == (0, "1 unchanged\n")
+    write(root, "bad.pdf", "%PDF-1.7 and nothing else")
+    code, output = run(str(root))
+    assert code == 1
+    assert "failed     bad.pdf" in output
+    code, output = run(str(root / "absent"))
+    assert code == 2
+    assert "is not a folder" in output
+
+
+@pytest.mark.process
+def test_watch_follows_changes_until_it_is_interrupted(tmp_path: Path, root: Path) -> None:
+    pytest.importorskip("watchfiles")
+    write(root, "a.txt", "The gate closes at ten.")
+    places = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
+    command = [sys.executable, "-m", "agentformer.cli", "sync", str(root), "--watch", "--json", *places]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    limit = threading.Timer(90, child.kill)  # after which `readline` returns ""
+    limit.start()
+    try:
+        assert child.stdout is not None
+        assert '"added": ["a.txt"]' in child.stdout.readline()
+        write(root, "b.txt", "The gate closes at six.")
+        assert '"b.txt"' in child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) in (0, 130)
+    finally:
+        limit.cancel()
+        child.kill()
+        child.wait()
+
+
+def test_a_report_counts_every_file_once(af: agentformer.AgentFormer, root: Path) -> None:
+    for number in range(6):
+        write(root, f"{number}.txt", f"The number of this file is {number}.")
+    write(root, "bad.pdf", "%PDF-1.7 and nothing else")
+    seen: list[tuple[int, int]] = []
+    report: SyncReport = af.rag.sync(root, progress=lambda done, total: seen.append((done, total)))
+    assert len(report.added) + len(report.failed) == 7
+    assert seen == [(number, 7) for number in range(8)]
