@@ -283,12 +283,13 @@ def _best(connection: sqlite3.Connection, values: list[Any], scope: Scope, limit
         query = f"{inside} {_SCORES} JOIN inside ON inside.num = p.num GROUP BY p.num"
         return _scored(raw.run(query, [*more, *values]).fetchall())
     count = (limit + _MORE) * 2
+    ranked = f"SELECT * FROM ({_SCORES} GROUP BY p.num) AS s ORDER BY score DESC, num LIMIT %s"
+    # in a statement of its own: joined to the scores, entries are read once for each score if statistics are missing
+    inside = f"SELECT num FROM entries WHERE num = ANY(%s::bigint[]) AND {condition}"
     while True:
-        ranked = f"SELECT * FROM ({_SCORES} GROUP BY p.num) AS s ORDER BY score DESC, num LIMIT %s"
-        query = f"WITH s AS MATERIALIZED ({ranked}) SELECT s.num, s.score, e.num FROM s LEFT JOIN "
-        query += f"(SELECT num FROM entries WHERE num IN (SELECT num FROM s) AND {condition}) AS e ON e.num = s.num"
-        rows = raw.run(query, [*values, count, *more]).fetchall()
-        scored = _scored([row for row in rows if row[2] is not None])
+        rows = raw.run(ranked, [*values, count]).fetchall()
+        allowed = {row[0] for row in raw.run(inside, [[row[0] for row in rows], *more]).fetchall()}
+        scored = _scored([row for row in rows if row[0] in allowed])
         least = min((row[1] for row in rows), default=0.0)
         ordered = sorted(scored.scores.tolist(), reverse=True)
         if len(rows) < count or (len(ordered) > limit and least < ordered[limit - 1]):
