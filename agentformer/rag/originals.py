@@ -29,7 +29,7 @@ DATABASE = "database"  # the setting for files in the database of the memory
 
 
 class SharedPlace(Protocol):
-    """What the nodes of a memory share."""
+    """The files and locks that all nodes of a memory share."""
 
     @property
     def files(self) -> SharedFiles: ...

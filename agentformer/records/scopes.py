@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from agentformer.records.codec import now, to_micros
-from agentformer.records.filter_sql import filter_sql, json_equals
 from agentformer.records.filters import json_equal, parse
+from agentformer.records.filters.sql import filter_sql, json_equals
 from agentformer.types import UNSEARCHED_KINDS, Decay, MemoryEntry, Scope
 
 if TYPE_CHECKING:
