@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -192,6 +193,38 @@ def test_calls_wait_for_a_server_that_restarts(server: Server, tmp_path: Path) -
     assert next(hit.entry.id for hit in backend.search(Query("note 1"))) == entry.id
     assert backend.count(EVERYTHING) == 2
     backend.close()
+
+
+def test_a_commit_lost_in_a_crash_is_not_taken_for_a_later_transaction(server: Server, tmp_path: Path) -> None:
+    """The server crashes before anything of a transaction is on the disk, and gives its number to another one."""
+    url = f"postgresql://postgres@/postgres?host={server.data}"
+    _execute(url, "ALTER SYSTEM SET wal_writer_delay = '10s'", "SELECT pg_reload_conf()")
+    backend, other = _open(url, tmp_path), _open(url, tmp_path)
+    backend.store([make_entry("a heron")])
+    write_words, numbers = backend._database.before_commit, []
+    assert write_words is not None
+
+    def crash(connection: sqlite3.Connection, since: int) -> None:
+        write_words(connection, since)
+        if not numbers:
+            numbers.append(connection.execute("SELECT pg_current_xact_id()::text").fetchone()[0])
+            server.ctl("stop", "-m", "immediate")
+            server.start()
+            other.store([make_entry("a crane")])
+
+    backend._database.before_commit = crash
+    entry = make_entry("a stork")
+    backend.store([entry])
+    with other._database.reading() as raw:
+        status = raw.execute("SELECT pg_xact_status(?::text::xid8)", numbers).fetchone()[0]
+    assert status == "committed"  # the number is that of the other transaction now
+    assert backend.get([entry.id]) and sorted(e.content for e in other.list(EVERYTHING)) == [
+        "a crane",
+        "a heron",
+        "a stork",
+    ]
+    backend.close()
+    other.close()
 
 
 def test_a_promoted_standby_goes_on(server: Server, tmp_path: Path) -> None:

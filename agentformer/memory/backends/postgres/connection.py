@@ -32,6 +32,7 @@ from agentformer.memory.backends.postgres.server import (
 from agentformer.records import change_feed
 from agentformer.records.database import RecordsSnapshot
 from agentformer.settings import Settings
+from agentformer.types import new_id
 
 if TYPE_CHECKING:
     import psycopg
@@ -56,15 +57,17 @@ _IN_DOUBT = (
     "the server was lost during a commit, and whether the change is stored is not known; "
     "repeat the call with the same ids: an entry that is stored already raises a conflict"
 )
-# The number of the transaction, the timeline of the server (another one after a failover), and the newest change.
+# Each transaction that writes records a new token under its connection. If the answer of a commit is lost, the token
+# tells whether the transaction was committed. Transaction numbers cannot: after a crash, a server gives the number of a
+# transaction that left nothing on the disk to another transaction.
 _STARTED = """
-    SELECT pg_current_xact_id()::text, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),
-        (SELECT coalesce(max(seq), 0) FROM changes)
+    INSERT INTO commits AS c VALUES (%s, %s, server_micros())
+    ON CONFLICT (connection) DO UPDATE SET token = excluded.token, at = excluded.at
+    RETURNING (SELECT coalesce(max(seq), 0) FROM changes)
 """
-_OUTCOME = """
-    SELECT pg_xact_status(%s::text::xid8),
-        CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
-"""
+# A write, so that its commit also waits for synchronous standbys: then they have the transaction in doubt.
+_OUTCOME = "UPDATE commits SET at = server_micros() WHERE connection = %s RETURNING token"
+_FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that are long gone
 _Hook = Callable[[sqlite3.Connection, int], object]
 
 
@@ -87,6 +90,7 @@ class PostgresDatabase:
             self.read_only = bool(row and row[0])
             if not self.read_only:
                 schema.migrate(connection, schema_name, self._lock_number)
+                connection.execute(_FORGET)
             found = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
         self.store_id = str(found[0]) if found else ""
         if not self.store_id:
@@ -106,14 +110,16 @@ class PostgresDatabase:
         whether the transaction was committed. Raises `TransactionLost` if the connection was lost and nothing was
         changed."""
         begin = f"BEGIN; {_LIMIT}; SELECT pg_advisory_xact_lock({self._lock_number})"
+        token = new_id()
         with self._transaction(begin) as raw:
-            connection = as_connection(raw)
+            name = self._connections.name(raw)
+            connection = Connection(raw)
             with _lost_transactions(raw):
-                number, timeline, since = connection.execute(_STARTED).fetchone()
-                yield connection
+                since = connection.run(_STARTED, [name, token]).fetchone()[0]
+                yield as_connection(raw)
                 if self.before_commit is not None:
-                    self.before_commit(connection, since)
-            self._commit(raw, number, timeline)
+                    self.before_commit(as_connection(raw), since)
+            self._commit(raw, name, token)
 
     @contextmanager
     def snapshot(self) -> Iterator[RecordsSnapshot]:
@@ -162,32 +168,35 @@ class PostgresDatabase:
                     with suppress(Exception):
                         raw.execute("ROLLBACK")
 
-    def _commit(self, raw: psycopg.Connection[Any], number: str, timeline: str) -> None:
+    def _commit(self, raw: psycopg.Connection[Any], name: str, token: str) -> None:
         try:
             with translated_errors():
-                raw.execute("COMMIT")
+                outcome = raw.execute("COMMIT").statusmessage
         except StoreError as error:
             if not raw.closed:
                 raise
             self._connections.note_lost(raw)
-            if not self._was_committed(number, timeline):
+            if not self._was_committed(name, token):
                 raise TransactionLost(str(error)) from error.__cause__
+            return
+        if outcome != "COMMIT":  # the server rolls a transaction with a failed statement back without an error
+            raise StoreError("the PostgreSQL server has undone a transaction, because one of its statements failed")
 
-    def _was_committed(self, number: str, timeline: str) -> bool:
-        """Ask the server whether a transaction was committed whose connection was lost. Raises `StoreError` if the
-        server does not know it. A promoted standby has numbers of its own, so that it is not asked."""
+    def _was_committed(self, name: str, token: str) -> bool:
+        """Ask the server whether the transaction with this token was committed, after its connection was lost. Raises
+        `StoreError` if no server answers. While this process has the lock of the writers, the transaction in doubt,
+        which had it, has ended. A promoted standby gives the answer for what it has received."""
+        begin = f"BEGIN; SET LOCAL lock_timeout = '{_DOUBT_SECONDS:.0f}s'; "
+        begin += f"SELECT pg_advisory_xact_lock({self._lock_number})"
         end = time.monotonic() + _DOUBT_SECONDS
         while True:
-            with suppress(StoreError), self._connections.borrow() as raw, translated_errors():
-                status, now = raw.execute(_OUTCOME, [number]).fetchone() or (None, None)
-                if now is not None and (now != timeline or status is None):
-                    break
-                if now is not None and status in ("committed", "aborted"):
-                    return bool(status == "committed")
+            with suppress(StoreError), self._transaction(begin) as raw, translated_errors():
+                row = raw.execute(_OUTCOME, [name]).fetchone()
+                raw.execute("COMMIT")
+                return row is not None and row[0] == token
             if time.monotonic() > end:
-                break
+                raise StoreError(_IN_DOUBT)
             time.sleep(0.1)
-        raise StoreError(_IN_DOUBT)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from agentformer.memory.backends.postgres.server import (
     register_text,
     translated_errors,
 )
+from agentformer.types import new_id
 
 if TYPE_CHECKING:
     import psycopg
@@ -47,6 +48,7 @@ class Connections:
         self._limit = limit
         self._lock = lock
         self._processes: WeakKeyDictionary[psycopg.Connection[Any], int] = WeakKeyDictionary()
+        self._names: WeakKeyDictionary[psycopg.Connection[Any], str] = WeakKeyDictionary()
         self._lost: list[int] = []  # processes of the server whose connections were lost
         self._idle: list[psycopg.Connection[Any]] = []
         self._mutex = threading.Lock()
@@ -88,6 +90,11 @@ class Connections:
             if extended:
                 register_vector(raw)
         return raw
+
+    def name(self, raw: psycopg.Connection[Any]) -> str:
+        """Return a name of this connection that no other connection of any process has."""
+        with self._mutex:
+            return self._names.setdefault(raw, new_id())
 
     def note_lost(self, raw: psycopg.Connection[Any]) -> None:
         """Let the next use of a connection end the transaction of a lost connection, if it has the lock of writers."""

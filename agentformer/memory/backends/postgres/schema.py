@@ -83,6 +83,12 @@ CREATE TABLE jobs (
 );
 """
 
+# The last transaction of each connection that writes, see `connection`.
+_COMMITS = """
+CREATE TABLE commits (connection text COLLATE "C" PRIMARY KEY, token text NOT NULL, at bigint NOT NULL)
+    WITH (fillfactor = 50);
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     # 1: the records, as `records.schema` has them; texts that are compared or sorted are compared by their bytes.
     _FUNCTIONS
@@ -187,6 +193,8 @@ CREATE TABLE word_totals (
     _NODES,
     # 3: files and upload jobs
     _FILES,
+    # 4: transactions in doubt
+    _COMMITS,
 )
 
 
