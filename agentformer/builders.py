@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agentformer.access.keys import KeyStore
 from agentformer.embedders import GuardedEmbedder, token_counter, token_spans
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.http.guarded import Usage
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentformer")
 T = TypeVar("T")
+_KEY_CONNECTIONS = 4  # to the database of the API keys
 
 
 def once(build: Callable[[], T]) -> Callable[[], T]:
@@ -77,6 +80,23 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
 
     targets = {**built, "hierarchical": built[settings.hierarchical_backend or settings.backend]}
     return RoutedBackend(settings.routes, targets, settings.backend, rrf_k=settings.rrf_k)
+
+
+@contextmanager
+def open_keys(settings: Settings) -> Iterator[KeyStore]:
+    """Yield the API keys of the memory of these settings, without opening the memory: the keys of this machine, or the
+    keys in the database that its nodes share. Raises `StoreError` if the database cannot be used."""
+    if settings.backend not in SERVERS:
+        yield KeyStore(settings.index_dir)
+        return
+    from agentformer.memory.backends.postgres.connection import PostgresDatabase, schema_of
+    from agentformer.memory.nodes.sharing import DatabaseKeys
+
+    database = PostgresDatabase(settings.postgres_url, schema_of(settings), _KEY_CONNECTIONS)
+    try:
+        yield KeyStore(DatabaseKeys(database, settings.index_dir))
+    finally:
+        database.close()
 
 
 def faiss_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from agentformer.access.keys import KeyStore
 from agentformer.builders import (
     any_without,
     build_backend,
@@ -121,6 +122,12 @@ class AgentFormer:
     def originals(self) -> Originals:
         """The uploaded files, which are stored without any change."""
         return Originals.at(self.settings.originals, self.settings.upload_dir, self.backend, self.distributed)
+
+    @_Part
+    def keys(self) -> KeyStore:
+        """The API keys of this machine, or of all nodes of a shared memory."""
+        shared = self.distributed
+        return KeyStore(shared.key_place(self.settings.index_dir) if shared else self.settings.index_dir)
 
     @_Part
     def rag(self) -> RAGTool:
@@ -239,7 +246,7 @@ class AgentFormer:
             return build_backend(in_folder(self.settings, index_dir), self.embedder)
 
         self._usage.flush()
-        return back_up(Path(folder), Origin(self.backend, self.originals, self.settings.index_dir, open_copy))
+        return back_up(Path(folder), Origin(self.backend, self.originals, self.keys.stored, open_copy))
 
     def evaluate(
         self, questions: str | os.PathLike[str] | Iterable[Question | Mapping[str, Any]], **options: Any

@@ -1,6 +1,7 @@
-"""API keys: make, list, revoke and check them. The keys are stored in a JSON file that only its owner can read.
+"""API keys: make, list, revoke and check them. The keys are stored as JSON, in a file that only its owner can read, or
+in the database that the machines of a memory share.
 
-A key is a text `af_ID_SECRET`, in which the secret has 256 random bits. The file contains only the SHA-256 of the key.
+A key is a text `af_ID_SECRET`, in which the secret has 256 random bits. Only the SHA-256 of the key is stored.
 A slow password hash is not needed, because nobody can guess such a secret.
 """
 
@@ -19,8 +20,9 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
+from agentformer.access.key_place import FILE, OWNER_ONLY, KeyFile, KeyPlace
 from agentformer.access.permissions import RIGHTS, Grant, Right
 from agentformer.errors import (
     Busy,
@@ -29,15 +31,13 @@ from agentformer.errors import (
     NotFound,
     StoreDamaged,
     StoreError,
-    StoreFull,
     Unauthenticated,
 )
 from agentformer.records import fields
-from agentformer.records.files import read_file, write_atomically
 
-FILE = "keys.json"
+__all__ = ["FILE", "OWNER_ONLY", "Key", "KeyStore", "Keys"]
+
 PREFIX = "af_"
-OWNER_ONLY = 0o600
 _VERSION = 1
 _LOCAL = "local_access"  # field of the file: programs on this machine need no key
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -64,22 +64,25 @@ Keys = tuple[Key, ...]
 
 
 class KeyStore:
-    """The API keys of a memory. Every method reads the file of the keys again, so a change by another process is seen
-    immediately. If the file is not valid or cannot be read, methods raise `StoreDamaged` or `StoreError`, and no
-    request is accepted."""
+    """The API keys of a memory, in the file `keys.json` of a folder or in another place. Every method reads the place
+    again, so a change by another process is seen immediately. If its content is not valid or cannot be read, methods
+    raise `StoreDamaged` or `StoreError`, and no request is accepted."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
-        self._lock = FileLock(folder / "keys.lock", timeout=_LOCK_SECONDS)
+    def __init__(self, place: Path | KeyPlace) -> None:
+        self._place = KeyFile(place) if isinstance(place, Path) else place
         self._cache: tuple[bytes, Keys | None] | None = None  # the bytes and the keys of the file at the last read
         self._noted: set[tuple[str, date]] = set()  # days of use that this process has stored or tried to store
 
     @property
     def ever_made(self) -> bool:
         """True if a key was ever made, and `reset` was not called since then. If so, every request needs a key, even
-        after the last key is revoked. If the file of the keys is deleted, the value stays True in a process that has
-        read the file before."""
+        after the last key is revoked. If the keys are deleted in their place, the value stays True in a process that
+        has read them before."""
         return self._keys() is not None
+
+    def stored(self) -> bytes | None:
+        """Return the keys as they are stored, for a backup, or None if no key was ever made."""
+        return self._place.read()
 
     def all(self) -> Keys:
         """Return all keys that were not revoked, oldest first. Keys that have expired are included."""
@@ -168,48 +171,39 @@ class KeyStore:
         if key.last_used_on == today or (key.id, today) in self._noted:
             return
         self._noted.add((key.id, today))
-        with suppress(StoreFull, Busy), self._changing(timeout=0) as keys:
+        with suppress(StoreError, Busy), self._changing(timeout=0) as keys:
             keys[:] = [replace(other, last_used_on=today) if other.id == key.id else other for other in keys]
 
     def _keys(self) -> Keys | None:
-        """Return the keys in the file. Return None if the file has never existed, or if `reset` was called after the
-        last key was revoked. The file is read at each call, because its modification time is not precise enough to
-        detect a change that another process has just made."""
-        try:
-            data = read_file(self._path)
-        except FileNotFoundError:
+        """Return the stored keys. Return None if nothing was ever stored, or if `reset` was called after the
+        last key was revoked. The place is read at each call, because the modification time of a file is not
+        precise enough to detect a change that another process has just made."""
+        data = self._place.read()
+        if data is None:
             return None if self._cache is None or self._cache[1] is None else ()
-        except OSError as error:
-            reason = f"cannot be read ({error.strerror or error}); all requests are refused until the file can be read"
-            raise StoreError(f"{self._path} {reason}") from None
         if self._cache is None or data != self._cache[0]:
-            self._cache = data, _parse(self._path, data)
+            self._cache = data, _parse(str(self._place), data)
         return self._cache[1]
 
     @contextmanager
     def _changing(self, *, timeout: float = _LOCK_SECONDS, local: bool = False) -> Iterator[list[Key]]:
         """Yield a list of all keys, which the caller may change. At the end of the context, the changed list is stored.
         If the list is empty and `local` is true, programs on this machine need no key. Raises `Busy` if another process
-        holds the lock, and `StoreFull` if the file cannot be written."""
+        holds the lock, and `StoreFull` if the keys cannot be written."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock.acquire(timeout=timeout):
+            with self._place.locked(timeout):
                 before = self._keys()
                 keys = list(before or ())
                 yield keys
                 content = {"version": _VERSION, "keys": [_json(key) for key in keys]}
                 if not keys and (local or before is None):
                     content[_LOCAL] = True  # without this field, an empty list means that all requests are refused
-                write_atomically(self._path, json.dumps(content, indent=1).encode(), mode=OWNER_ONLY)
+                self._place.write(json.dumps(content, indent=1).encode())
         except Timeout:
             raise Busy("keys", "another process is changing the keys; try again in a moment") from None
-        except OSError as error:
-            raise StoreFull(
-                f"{self._path} cannot be written: {error.strerror or error}; free some disk space or check permissions"
-            ) from None
 
 
-def _parse(path: Path, data: bytes) -> Keys | None:
+def _parse(place: str, data: bytes) -> Keys | None:
     """Return the keys that the content of the file describes, or None if programs on this machine need no key.
     Raises `StoreDamaged` if the content is not valid."""
     try:
@@ -221,8 +215,8 @@ def _parse(path: Path, data: bytes) -> Keys | None:
             raise ValueError("the same id twice")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise StoreDamaged(
-            f"{path} is damaged, or was written by a newer version; all requests are refused until you restore the "
-            "file from a copy, or delete the file and make new keys"
+            f"{place} is damaged, or was written by a newer version; all requests are refused until you restore it "
+            "from a copy, or delete it and make new keys"
         ) from None
     return None if content.get(_LOCAL) is True and not keys else keys
 

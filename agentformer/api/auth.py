@@ -18,7 +18,6 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from werkzeug.wsgi import ClosingIterator
 
 from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_local, origin_host, origins_in
-from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import Grant
 from agentformer.api.request import BoundedBody
 from agentformer.api.response import problem
@@ -77,7 +76,7 @@ class Guard:
 
     def __init__(self, af: AgentFormer, *, authorize: Callable[[], Grant] | None = None) -> None:
         self._settings = af.settings
-        self._keys = KeyStore(af.settings.index_dir)
+        self._keys = af.keys
         self._authorize = authorize
         self._hosts = hosts_in(af.settings.allowed_hosts) | {af.settings.host.lower()}
         self._origins = origins_in(af.settings.cors_origins)

@@ -22,7 +22,7 @@ from agentformer.access.keys import FILE as KEYS_FILE
 from agentformer.access.keys import OWNER_ONLY
 from agentformer.archive.export import copy_original, write_manifest
 from agentformer.archive.format import MANIFEST, digest_of, entries_in, has_original, read_manifest
-from agentformer.errors import InvalidInput, StoreError
+from agentformer.errors import InvalidInput
 from agentformer.rag.originals import Originals
 from agentformer.records.files import delete, new_folder, write_atomically
 from agentformer.types import MemoryBackend, Scope
@@ -46,12 +46,12 @@ class BackedUp:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The memory that is backed up: its backend, its original files, and its index folder. `open_copy` opens a backend
-    on a folder that has a copy of the data."""
+    """The memory that is backed up: its backend, its original files, and its API keys as they are stored. `open_copy`
+    opens a backend on a folder that has a copy of the data."""
 
     backend: MemoryBackend
     originals: Originals
-    index_dir: Path
+    keys: Callable[[], bytes | None]
     open_copy: Callable[[Path], MemoryBackend]
 
 
@@ -62,7 +62,8 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
     cannot be read. After an error there is no new folder."""
     with new_folder(folder, "backups/monday") as partial:
         done = _copy(partial, origin)
-        _copy_keys(origin.index_dir / KEYS_FILE, partial / INDEXES / KEYS_FILE)
+        if keys := origin.keys():
+            write_atomically(partial / INDEXES / KEYS_FILE, keys, mode=OWNER_ONLY)
         paths = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
         files = {path: digest_of(partial, path) for path in paths}
         done.bytes = sum(digest["bytes"] for digest in files.values())
@@ -159,16 +160,6 @@ def _copy_original(originals: Originals, digest: str, uploads: Path) -> bool:
     file is missing or damaged."""
     target = uploads / digest[:2] / f"{digest}.bin"
     return target.exists() or copy_original(originals, digest, target) is not None
-
-
-def _copy_keys(source: Path, target: Path) -> None:
-    try:
-        data = source.read_bytes()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StoreError(f"{source} cannot be read: {error.strerror or error}") from None
-    write_atomically(target, data, mode=OWNER_ONLY)
 
 
 def _checked_manifest(folder: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agentformer.access.hosts import authenticate, host_of, is_local, listen, origin_host, url_of
 from agentformer.access.keys import KeyStore
+from agentformer.builders import open_keys
 from agentformer.errors import AgentFormerError, Busy, StoreError, TooLarge
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.http.server_timeouts import MCP, TimeBudget
@@ -65,7 +66,11 @@ def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = l
     `InvalidInput` for an address that cannot be used. Raises `InvalidInput` too if other machines can reach the address
     and no key was ever made. Also raises an error if the memory cannot be opened.
     """
-    keys = KeyStore(settings.index_dir)
+    with open_keys(settings) as keys:
+        _serve(settings, caller, keys, started)
+
+
+def _serve(settings: Settings, caller: Caller, keys: KeyStore, started: Callable[[str], None]) -> None:
     memory, timer = LazyMemory(settings), exit_timer(_EXIT_SECONDS)
     listener = listen(settings.host, settings.port, keys, backlog=_BACKLOG)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict
@@ -13,7 +14,7 @@ from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, 
 from agentformer.memory.nodes.listener import Listener
 from agentformer.memory.nodes.node import Node, release_lease, take_lease
 from agentformer.memory.nodes.queue import SharedQueue
-from agentformer.memory.nodes.sharing import DatabaseFiles, NodeLocks
+from agentformer.memory.nodes.sharing import DatabaseFiles, DatabaseKeys, NodeLocks
 from agentformer.settings import Settings
 from agentformer.types import Embedder, RecordStore, Reembedding
 
@@ -103,6 +104,11 @@ class DistributedMemory(PostgresMemoryBackend):
             if not taken:
                 raise Conflict(_MOVING)
             return super().reembed(target, queries=queries, progress=progress)
+
+    def key_place(self, folder: Path) -> DatabaseKeys:
+        """Return the place of the API keys. `folder` is the index folder of this machine, which may have former
+        keys."""
+        return DatabaseKeys(self._database, folder)
 
     @property
     def records(self) -> RecordStore:

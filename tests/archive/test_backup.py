@@ -236,11 +236,13 @@ def test_the_records_are_copied_again_only_if_an_original_has_gone(
 
 
 def test_keys_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
-    (tmp_path / "keys.json").mkdir()
-    with pytest.raises(StoreError, match=r"keys\.json cannot be read: Is a directory$"):
-        backing._copy_keys(tmp_path / "keys.json", tmp_path / "copy.json")
-    backing._copy_keys(tmp_path / "none.json", tmp_path / "copy.json")
-    assert not (tmp_path / "copy.json").exists()
+    with opened(tmp_path) as af:
+        af.backup(tmp_path / "without keys")
+        assert not (tmp_path / "without keys" / "indexes" / "keys.json").exists()
+        (af.settings.index_dir / "keys.json").mkdir()
+        with pytest.raises(StoreError, match=r"keys\.json cannot be read \(Is a directory\)"):
+            af.backup(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_manifest_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Originals and upload jobs of several nodes: every node serves the files, and another node continues the jobs."""
+"""Originals, upload jobs and API keys of several nodes: every node serves the files and accepts the keys, and another
+node continues the jobs."""
 
 from __future__ import annotations
 
@@ -9,15 +10,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import Timeout
 
+from agentformer.access.keys import KeyStore
+from agentformer.builders import open_keys
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import InvalidInput, NotFound
+from agentformer.errors import InvalidInput, NotFound, Unauthenticated
 from agentformer.factory import AgentFormer, connect
 from agentformer.jobs.queue import Jobs
 from agentformer.jobs.shared import SharedJobFiles, SharedJobStore
 from agentformer.memory.backends.postgres.backend import PostgresOptions
 from agentformer.memory.distributed import DistributedMemory
 from agentformer.memory.nodes import sharing
+from agentformer.testing.case import run_in_threads
 from agentformer.types import new_id
 from tests.backends.postgres_server import schema_of
 from tests.jobs.helpers import RecordingIngestor, files, task, until
@@ -70,6 +75,37 @@ def test_a_large_or_damaged_or_empty_file_is_whole(machine: Open, monkeypatch: p
         assert memory.files.sizes("fi") == {"file": len(data)}
     memory.files.delete("file", "missing")
     assert (memory.files.get("file"), memory.files.sha256("file"), memory.files.sizes("")) == (None, "", {})
+
+
+def test_every_machine_accepts_the_keys_of_the_database(machine: Open, tmp_path: Path) -> None:
+    former, secret = KeyStore(tmp_path / "one" / "i").make("before", namespaces=["lab"])  # before `backend=postgres`
+    one, other = machine("one"), machine("other")
+    assert not other.keys.ever_made  # nothing is copied until the machine with the keys reads them
+    assert one.keys.grant_of(secret).namespaces == ("lab",)
+    assert other.keys.grant_of(secret).key_id == former.id and not (tmp_path / "other" / "i" / "keys.json").exists()
+    with open_keys(other.settings) as keys:  # `agentformer keys` on the other machine
+        key, added = keys.make("office")
+    assert one.keys.grant_of(added).key_id == key.id
+    other.keys.revoke(former.id)
+    with pytest.raises(Unauthenticated, match="revoked"):
+        one.keys.grant_of(secret)
+    other.keys.revoke(key.id)
+    assert one.keys.all() == () and one.keys.ever_made
+    one.keys.reset()
+    assert not other.keys.ever_made  # the former file of the machine is not read again
+
+
+def test_keys_of_the_database_are_changed_by_one_process_at_a_time_and_backed_up(machine: Open, tmp_path: Path) -> None:
+    one, other = machine("one"), machine("other")
+    assert one.distributed is not None and other.distributed is not None
+    held, wanted = (memory.distributed.key_place(tmp_path) for memory in (one, other))
+    with held.locked(0), pytest.raises(Timeout), wanted.locked(0.1):
+        pass
+    names = run_in_threads(4, lambda n: (one, other)[n % 2].keys.make(f"key {n}")[0].name)
+    assert sorted(key.name for key in other.keys.all()) == sorted(names)
+    one.backup(tmp_path / "backup")
+    kept = KeyStore(tmp_path / "backup" / "indexes").all()
+    assert kept == one.keys.all() and (tmp_path / "backup/indexes/keys.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_running_upload_of_another_node_keeps_its_file_until_its_node_dies(machine: Open) -> None:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 
 from agentformer.access.hosts import hosts_in, listen, origins_in
-from agentformer.access.keys import KeyStore
+from agentformer.builders import open_keys
 from agentformer.registry import lookup
 from agentformer.settings import Settings
 
@@ -35,4 +35,5 @@ def open_listener(settings: Settings) -> socket.socket:
     or if the settings contain invalid hosts or origins."""
     hosts_in(settings.allowed_hosts)
     origins_in(settings.cors_origins)
-    return listen(settings.host, settings.port, KeyStore(settings.index_dir), backlog=_BACKLOG)
+    with open_keys(settings) as keys:
+        return listen(settings.host, settings.port, keys, backlog=_BACKLOG)

@@ -9,6 +9,7 @@ import click
 
 from agentformer.access.keys import Key, KeyStore
 from agentformer.access.permissions import RIGHTS, Right
+from agentformer.builders import open_keys
 from agentformer.cli.group import examples, main, without_namespace, without_tools
 from agentformer.cli.inputs import check_tools
 from agentformer.cli.output import moment, print_json, print_result, print_table, print_warnings, say
@@ -28,7 +29,8 @@ def keys() -> None:
 
     A key is a random text. It is shown only once, because only its hash is stored. Servers accept a new key, and refuse
     a revoked key, from the next request on. Until the first key is created, only this machine can connect. After the
-    last key is revoked, every request is refused, until you run `keys reset` or create a new key.
+    last key is revoked, every request is refused, until you run `keys reset` or create a new key. With the backend
+    `postgres`, all machines that use the database accept the same keys.
     """
 
 
@@ -132,7 +134,7 @@ def reset(as_json: bool, **options: Any) -> None:
 
 
 def _store(options: dict[str, Any]) -> KeyStore:
-    return KeyStore(load_settings(options).index_dir)
+    return click.get_current_context().with_resource(open_keys(load_settings(options)))
 
 
 def _rights(key: Key) -> str:

@@ -1,15 +1,23 @@
-"""Files and locks in the PostgreSQL database of a memory, for all its nodes; see `types.shared`."""
+"""Files, locks and API keys in the PostgreSQL database of a memory, for all its nodes; see `types.shared`."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, suppress
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 
+from filelock import Timeout
+
+from agentformer.access.key_place import KeyFile
 from agentformer.errors import StoreError
 from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.nodes.node import Node, take_lease
 
 _PART = 4 * 1024 * 1024  # bytes of a row: PostgreSQL handles rows of this size without trouble
 _PREFIX = "lock/"  # of the leases that are locks
+_KEYS = "access/keys.json"  # file with the API keys
+_LOCK_PAUSE = 0.05  # seconds between two attempts to lock the keys
 _PUT = """
     WITH longer AS (DELETE FROM files WHERE name = %s AND part > %s)
     INSERT INTO files SELECT %s, number, data FROM unnest(%b::bytea[]) WITH ORDINALITY AS given (data, number)
@@ -55,6 +63,56 @@ class DatabaseFiles:
         """Delete files. Missing files are ignored."""
         with self._database.statements() as connection:
             connection.run("DELETE FROM files WHERE name = ANY(%s)", [list(names)])
+
+
+class DatabaseKeys:
+    """The API keys of all nodes, as a file in the database; see `access.key_place.KeyPlace`. If the database has none,
+    the keys in `folder` of this machine are copied into it, so that a memory that had keys still asks for them."""
+
+    def __init__(self, database: PostgresDatabase, folder: Path) -> None:
+        self._database = database
+        self._files = DatabaseFiles(database)
+        self._former = KeyFile(folder)
+
+    def __str__(self) -> str:
+        return f"the file {_KEYS} in {self._files.place}"
+
+    def read(self) -> bytes | None:
+        """Return the stored bytes, or None if no node of this memory ever had keys."""
+        stored = self._files.get(_KEYS)
+        if stored is not None:
+            return stored
+        former = self._former.read()
+        if former is None or self._database.read_only:
+            return former
+        with self._database.lock("keys", wait=True):
+            stored = self._files.get(_KEYS)
+            if stored is None:
+                self.write(former)
+        return former if stored is None else stored
+
+    def write(self, data: bytes) -> None:
+        """Replace the stored bytes for all nodes."""
+        self._files.put(_KEYS, data)
+
+    @contextmanager
+    def locked(self, seconds: float) -> Iterator[None]:
+        """Hold a lock of the server. Raises `filelock.Timeout` if another process has it for `seconds`."""
+        self.read()  # copies the keys of this machine before the lock
+        end = time.monotonic() + seconds
+        while True:
+            lock = self._database.lock("keys", wait=False)
+            try:
+                lock.__enter__()
+                break
+            except Timeout:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_LOCK_PAUSE)
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
 
 
 class NodeLocks:
