@@ -99,9 +99,6 @@ class KeyStore:
         """Make a key, and return its description and its secret text. The secret text is not stored. If `namespaces` is
         empty, the key may use all namespaces. `without` names tools that are switched off for the key. Raises
         `InvalidInput`, `StoreFull` or `Busy`."""
-        requested = fields.names("rights", rights)
-        if not requested or not set(requested) <= set(RIGHTS):
-            raise InvalidInput("rights", f"must be one or more of {', '.join(RIGHTS)}")
         now = datetime.now(UTC)
         expires = fields.moment("expires", expires)
         if expires is not None and expires <= now:
@@ -109,7 +106,7 @@ class KeyStore:
         template = Key(
             "",
             _printable_name(name),
-            rights=tuple(right for right in RIGHTS if right in requested),
+            rights=_rights(rights),
             namespaces=tuple(dict.fromkeys(fields.names("namespaces", namespaces))),
             without=frozenset(fields.names("without", without)),
             digest="",
@@ -125,17 +122,47 @@ class KeyStore:
             keys.append(key)
         return key, secret
 
+    def change(
+        self,
+        key_id: str,
+        *,
+        name: str | None = None,
+        rights: Iterable[Right] | None = None,
+        namespaces: Iterable[str] | None = None,
+        without: Iterable[str] | None = None,
+    ) -> Key:
+        """Change the name, the rights, the namespaces or the disabled tools of a key, and return its description. The
+        text of the key stays the same, and the next request with it has the new rights. None leaves a value as it is.
+        Raises `NotFound`, and `InvalidInput` like `make`."""
+        changes: dict[str, Any] = {}
+        if name is not None:
+            changes["name"] = _printable_name(name)
+        if rights is not None:
+            changes["rights"] = _rights(rights)
+        if namespaces is not None:
+            changes["namespaces"] = tuple(dict.fromkeys(fields.names("namespaces", namespaces)))
+        if without is not None:
+            changes["without"] = frozenset(fields.names("without", without))
+        with self._found(key_id) as (keys, place):
+            keys[place] = key = replace(keys[place], **changes)
+        return key
+
     def revoke(self, key_id: str) -> Key:
         """Delete a key, and return its description. The next request with this key is refused. Raises `NotFound`."""
+        with self._found(key_id) as (keys, place):
+            return keys.pop(place)
+
+    @contextmanager
+    def _found(self, key_id: str) -> Iterator[tuple[list[Key], int]]:
+        """Yield all keys, which the caller may change, and the place of the key with this id. Raises `NotFound`."""
         unknown = NotFound(f"there is no key with the id {key_id[:80]}; list the keys with: agentformer keys list")
         if all(key.id != key_id for key in self.all()):
             raise unknown  # before the lock creates its file and its folder
         with self._changing() as keys:
-            key = next((key for key in keys if key.id == key_id), None)
-            if key is None:
+            place = next((place for place, key in enumerate(keys) if key.id == key_id), None)
+            if place is None:
                 raise unknown
-            keys.remove(key)
-        return key
+            yield keys, place
 
     def reset(self) -> None:
         """Allow programs on this machine to send requests without a key again, as before the first key was made.
@@ -267,6 +294,13 @@ def _moment(text: str) -> datetime:
     if moment.tzinfo is None:
         raise ValueError("no time zone")
     return moment
+
+
+def _rights(requested: Iterable[Right]) -> tuple[Right, ...]:
+    names = fields.names("rights", requested)
+    if not names or not set(names) <= set(RIGHTS):
+        raise InvalidInput("rights", f"must be one or more of {', '.join(RIGHTS)}")
+    return tuple(right for right in RIGHTS if right in names)
 
 
 def _printable_name(name: str) -> str:

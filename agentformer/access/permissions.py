@@ -160,5 +160,8 @@ PERMISSIONS: Mapping[str, Permission] = {
     "namespaces": Permission("read"),
     "status": Permission("admin", ("memory_status",)),
     "metrics": Permission("admin"),
+    "map": Permission("read", ("memory_search",)),
+    "keys": Permission("admin"),
+    "checks": Permission("admin", ("memory_status",)),
     "tools": Permission("any"),  # calling a tool needs what the tool needs
 }

@@ -11,13 +11,15 @@ from typing import Any
 from flask import Blueprint, Flask
 
 from agentformer.access.permissions import Grant
-from agentformer.api import documents, entries, jobs, memory, openapi, server, tools, uploads
+from agentformer.api import console, documents, entries, jobs, memory, openapi, server, tools, uploads
+from agentformer.api.admin import checks, keys
 from agentformer.api.auth import Guard
-from agentformer.api.console import add_console
 from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
 from agentformer.api.openapi import openapi_document
 from agentformer.api.operations import Operation, Router, Service, add_rules
 from agentformer.api.response import handle_errors
+from agentformer.console.checks import CheckRuns
+from agentformer.console.map import Maps
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs
@@ -32,8 +34,11 @@ _ROUTERS: tuple[Router, ...] = (  # in the order of the OpenAPI document
     entries.router,
     memory.router,
     memory.core_router,
+    console.router,
     tools.router,
     server.router,
+    checks.router,
+    keys.router,
     openapi.router,
 )
 _OPERATIONS: tuple[Operation, ...] = tuple(operation for router in _ROUTERS for operation in router.operations)
@@ -90,9 +95,9 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
     blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
     queue = uploads.upload_jobs(af.ready())
     try:
-        service = _service(af, queue, prefix, whole=whole)
+        service = _service(af, queue, prefix, guard, whole=whole)
         add_rules(blueprint, _OPERATIONS, service, guard.authorize)
-        add_console(blueprint, prefix, at_root=whole or bool(prefix))
+        console.add_console(blueprint, prefix, at_root=whole or bool(prefix))
         handle_errors(app if whole else blueprint)
         guard.protect(app if whole else blueprint)
         app.register_blueprint(blueprint)
@@ -103,7 +108,7 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
     app.extensions.setdefault(_MOUNTED, []).append(service)
 
 
-def _service(af: AgentFormer, queue: Jobs, prefix: str, *, whole: bool) -> Service:
+def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: bool) -> Service:
     """Return the memory `af`, its upload jobs, and the limits of concurrent requests. `_mount` describes `whole`."""
     settings = af.settings
     return Service(
@@ -131,6 +136,9 @@ def _service(af: AgentFormer, queue: Jobs, prefix: str, *, whole: bool) -> Servi
         readiness=server.ReadinessChecks(af).parts,
         document=_document,
         prefix=prefix,
+        keys=guard.keys,
+        checks=CheckRuns(af.verify),
+        maps=Maps(af.backend),
     )
 
 

@@ -92,6 +92,11 @@ class Guard:
         _request_info().key_id = grant.key_id
         return grant
 
+    @property
+    def keys(self) -> KeyStore | None:
+        """The keys of the memory, or None if the host application authenticates the requests."""
+        return self._keys if self._authorize is None else None
+
     def protect(self, target: Flask | Blueprint) -> None:
         """Check every request to `target` before the view runs, and add headers to every response. If `target` is an
         application, requests for unknown paths are checked too. If `target` is a blueprint, only requests for its

@@ -1,4 +1,4 @@
-"""Serves the console: the page at `/` and `/console`, and the files that the page loads.
+"""Serves the console: the page at `/` and `/console`, the files that the page loads, and the map of the entries.
 
 The files need no key, because they contain no data. The page asks for a key when an endpoint requires one.
 """
@@ -6,13 +6,112 @@ The files need no key, because they contain no data. The page asks for a key whe
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from flask import Blueprint, Response, abort, request
+from pydantic import Field
 
 from agentformer import console
+from agentformer.access.permissions import Grant
+from agentformer.api.models import Namespace, ResponseModel
+from agentformer.api.operations import Router, Service
+from agentformer.api.request import ParameterModel
+from agentformer.api.response import reply
+from agentformer.console.map import SCALE, MapPoints
+from agentformer.types import MemoryBackend
 
 _PAGE, _ASSET = "/console", "/console/<name>"
 _MAX_ROOT = 200  # characters of the path below which an application is mounted
+_WAIT_SECONDS = 1.0  # for a map that is being computed; the page then asks again
+
+router = Router("memories")
+
+
+class MapQuery(ParameterModel):
+    """The namespace of a map."""
+
+    namespace: Namespace = None
+    renew: bool = Field(default=False, description="Compute the map again, even if the store has hardly changed.")
+
+
+class MapDocument(ResponseModel):
+    """A document to which points of a map belong."""
+
+    id: str
+    name: str
+
+
+class Map(ResponseModel):
+    """Entries as points in two dimensions. `ids`, `x`, `y`, `tier`, `kind`, `session` and `document` have a value for
+    each point. `tier` to `document` are places in the lists of names, and -1 if a point has none."""
+
+    state: Literal["ready", "computing", "failed"] = Field(
+        description="While the map is `computing`, the points are those of the former map, if there is one."
+    )
+    problem: str = Field(description="The reason why the map could not be computed, or an empty text.")
+    space: str = Field(description="The embedding model of the vectors, or an empty text if there are no vectors.")
+    total: int = Field(description="The number of entries of the namespace that are not archived or superseded.")
+    explained: float = Field(ge=0, le=1, description="The share of the differences between entries that is visible.")
+    scale: int = Field(description="The largest coordinate; the smallest is 0.")
+    ids: list[str]
+    x: list[int]
+    y: list[int]
+    tier: list[int]
+    kind: list[int]
+    session: list[int]
+    document: list[int]
+    tiers: list[str]
+    kinds: list[str]
+    sessions: list[str]
+    documents: list[MapDocument]
+
+
+@router.route("GET", "/api/memory/map", "map", {200: Map})
+def memory_map(service: Service, grant: Grant, query: MapQuery) -> Response:
+    """Return the entries of a namespace as points in two dimensions, computed from their vectors.
+
+    Similar entries are near each other. The map is computed in the background and kept, until the store has changed
+    enough. Of more than 20,000 entries, an even part is shown. To search within an area, send the ids of its points in
+    the filter `where` of a search, as `{"type": "in", "key": "$id", "value": [...]}`.
+    """
+    state = service.maps.get(grant.namespace(query.namespace), renew=query.renew, wait_seconds=_WAIT_SECONDS)
+    points = state.points or MapPoints("", (), (), (), 0, 0.0)
+    return reply({"state": state.state, "problem": state.problem, **_map_json(points, service.af.backend)})
+
+
+def _map_json(points: MapPoints, backend: MemoryBackend) -> dict[str, Any]:
+    columns: dict[str, list[int]] = {}
+    names: dict[str, list[str]] = {}
+    for column, values in (
+        ("tier", [entry.tier for entry in points.entries]),
+        ("kind", [entry.kind for entry in points.entries]),
+        ("session", [entry.session_id for entry in points.entries]),
+        ("document", [entry.document_id for entry in points.entries]),
+    ):
+        columns[column], names[f"{column}s"] = _coded(values)
+    ids = names.pop("documents")
+    known = {entry.id: entry.content for entry in backend.get(ids)}
+    documents = [{"id": document_id, "name": known.get(document_id, "")} for document_id in ids]
+    return {
+        "space": points.space,
+        "total": points.total,
+        "explained": round(points.explained, 4),
+        "scale": SCALE,
+        "ids": [entry.id for entry in points.entries],
+        "x": [*points.x],
+        "y": [*points.y],
+        **columns,
+        **names,
+        "documents": documents,
+    }
+
+
+def _coded(values: Sequence[str | None]) -> tuple[list[int], list[str]]:
+    """Return the place of each value in a list without repetitions, or -1 for None; and this list."""
+    places: dict[str, int] = {}
+    coded = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
+    return coded, [*places]
 
 
 def add_console(blueprint: Blueprint, prefix: str, *, at_root: bool) -> None:

@@ -169,6 +169,24 @@ def get_entry(service: Service, grant: Grant, entry_id: str) -> Response:
     return entry_response(service.af.memory.get(entry_id))
 
 
+@router.route("GET", f"{_ENTRY}/salience", "memory_get", {200: models.Salience})
+def salience(service: Service, grant: Grant, entry_id: str) -> Response:
+    """Return the salience (importance) of a memory now, and the values from which it follows at any other time.
+
+    The salience is `stored * rate ** days`, where `days` is the time since `since`, the last use of the memory. This
+    request does not count as a use.
+    """
+    entry = find_entry(service.af, grant, entry_id)
+    since = entry.last_accessed or entry.created_at
+    return reply({
+        "now": service.af.memory.effective_salience(entry),
+        "stored": entry.salience,
+        "rate": service.af.settings.decay_rates.get(entry.category, 1.0),
+        "since": since.isoformat() if since else None,
+        "used": entry.last_accessed is not None,
+    })  # fmt: skip
+
+
 @router.route("GET", f"{_ENTRY}/history", "memory_get", {200: models.Versions})
 def history(service: Service, grant: Grant, entry_id: str) -> Response:
     """List the former versions of a memory, oldest first."""

@@ -14,9 +14,12 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel
 from werkzeug.exceptions import MethodNotAllowed
 
+from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import PERMISSIONS, Grant, Permission
 from agentformer.api.limits import ThreadLimit
 from agentformer.api.request import body_of, check_no_query, form_of, is_arriving, query_of
+from agentformer.console.checks import CheckRuns
+from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs
 
@@ -40,6 +43,9 @@ class Service:
     readiness: Callable[[], Mapping[str, str]]  # returns the state of each part
     document: Callable[[], dict[str, Any]]  # returns the OpenAPI document of all endpoints
     prefix: str  # the prefix of all paths in a host application
+    keys: KeyStore | None  # None: the host application authenticates the requests
+    checks: CheckRuns
+    maps: Maps
 
 
 @dataclass(frozen=True, slots=True, eq=False)

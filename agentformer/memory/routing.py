@@ -22,6 +22,7 @@ from agentformer.types import (
     AbsentDocument,
     Check,
     Embedder,
+    EntryVector,
     Hit,
     Hits,
     MemoryBackend,
@@ -74,6 +75,11 @@ class CombinedSnapshot(_Combined[MemorySnapshot]):
                 if vector.space not in spaces:
                     spaces.append(vector.space)
                     yield vector
+
+    def entry_vectors(self, namespace: str, *, every: int = 1) -> Iterator[EntryVector]:
+        """Yield the entries of all backends in order of id; see `MemorySnapshot.entry_vectors`."""
+        sources = (snapshot.entry_vectors(namespace, every=every) for snapshot in self._all)
+        return merge_sorted(*sources, key=lambda entry: entry.id)
 
 
 class _Routing(_Combined[MemoryBackend]):

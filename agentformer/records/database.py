@@ -34,7 +34,7 @@ from agentformer.records.schema import REQUIRED_TABLES, migrate
 from agentformer.records.scopes import decayed, metadata_equals
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import decode_vectors
-from agentformer.types import MemoryEntry, Scope, StoredVector
+from agentformer.types import EntryVector, MemoryEntry, Scope, StoredVector
 
 BUSY_SECONDS = 60.0  # time that a writer waits for another writer; no writer calls a model inside a transaction
 LOG_BYTES = 32 * 1024 * 1024  # above this length of the write-ahead log, a writer tries to empty the log
@@ -50,6 +50,12 @@ _USED_VECTORS = (
     "SELECT id, hash, data, checksum FROM vectors WHERE space = ?1 AND EXISTS (SELECT 1 FROM windows JOIN entries "
     "ON entries.num = windows.entry WHERE windows.vector = vectors.id "
     "AND hex(entries.namespace) IN (SELECT value FROM json_each(?2))) ORDER BY hash"
+)
+_FIRST_WINDOWS = (
+    "SELECT entries.id, tier, kind, session_id, document_id, vectors.id AS number, data, vectors.checksum AS checksum "
+    "FROM entries JOIN windows ON windows.entry = entries.num JOIN vectors ON vectors.id = windows.vector "
+    "WHERE namespace = ?1 AND archived_at IS NULL AND superseded_by IS NULL AND entries.num % ?3 = 0 AND windows.id = "
+    "(SELECT min(id) FROM windows AS own WHERE own.entry = entries.num AND own.space = ?2) ORDER BY entries.id"
 )
 _OPENING = threading.Lock()
 # needed because file locks do not show other uses in the same process
@@ -85,6 +91,20 @@ class RecordsSnapshot:
             numbers, hashes, blobs, checksums = map(list, zip(*group, strict=True))
             rows = decode_vectors(numbers, blobs, checksums, space.dimension)
             yield from (StoredVector(space, key, row) for key, row in zip(hashes, rows, strict=True))
+
+    def entry_vectors(self, namespace: str, *, every: int = 1) -> Iterator[EntryVector]:
+        """Yield the live entries of a namespace with the vector of their first window; see `MemorySnapshot`. Raises
+        `StoreDamaged`."""
+        active = active_space(self._connection)
+        if active is None:
+            return
+        number, space = active
+        cursor = self._connection.execute(_FIRST_WINDOWS, [namespace, number, every])
+        while group := cursor.fetchmany(_GROUP):
+            ids, blobs, checksums = ([row[place] for row in group] for place in (5, 6, 7))
+            rows = decode_vectors(ids, blobs, checksums, space.dimension)
+            for (entry_id, tier, kind, session, document, *_), row in zip(group, rows, strict=True):
+                yield EntryVector(entry_id, tier, kind, session, document, row)
 
 
 class Database:

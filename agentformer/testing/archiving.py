@@ -143,6 +143,21 @@ class Archiving(BackendCase):
             for entry in backend.list(Scope(name, include_archived=True))
         }
 
+    def test_a_snapshot_yields_the_vectors_of_live_entries(self, tmp_path: Path) -> None:
+        """`entry_vectors` yields each entry of a namespace that searches can return, in order of id, with the vector of
+        its text and its place."""
+        backend = self.filled(tmp_path, dense=True)
+        with backend.snapshot() as snapshot:
+            found = list(snapshot.entry_vectors("Ä/1"))
+            (fact,) = snapshot.entry_vectors("default")
+            thinned = list(snapshot.entry_vectors("Ä/1", every=2))
+            stored = {vector.hash: vector.vector.tobytes() for vector in snapshot.vectors(["default", "Ä/1"])}
+        live = backend.list(Scope("Ä/1"))
+        assert [(entry.id, entry.tier, entry.kind) for entry in found] == [(e.id, e.tier, e.kind) for e in live]
+        assert {entry.vector.tobytes() for entry in (*found, fact)} <= {*stored.values()}
+        assert len({entry.vector.tobytes() for entry in (*found, fact)}) == 3
+        assert len(thinned) < len(found) == 2
+
     def test_a_backup_is_an_independent_store(self, tmp_path: Path) -> None:
         """A backup has the entries that the store had when the backup was made. A change of the backup does not change
         the store."""

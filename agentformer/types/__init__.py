@@ -8,6 +8,7 @@ vectors has one vector in each row. Vectors have the type float32 and the length
 
 from agentformer.types.backend import AbsentDocument as AbsentDocument
 from agentformer.types.backend import Check as Check
+from agentformer.types.backend import EntryVector as EntryVector
 from agentformer.types.backend import MemoryBackend as MemoryBackend
 from agentformer.types.backend import MemorySnapshot as MemorySnapshot
 from agentformer.types.backend import RecordStore as RecordStore

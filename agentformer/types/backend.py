@@ -41,6 +41,18 @@ class StoredVector(NamedTuple):
     vector: Vector  # float32[dimension], unit length
 
 
+class EntryVector(NamedTuple):
+    """The vector of an entry's first window in the active embedding space, and the fields that describe the entry's
+    place."""
+
+    id: str
+    tier: str
+    kind: str
+    session_id: str | None
+    document_id: str | None
+    vector: Vector  # float32[dimension], unit length
+
+
 class AbsentDocument(NamedTuple):
     """A document that is not stored, although its original file may exist: the document was announced before its
     upload, or the document was removed."""
@@ -68,6 +80,10 @@ class MemorySnapshot(_Readable, Protocol):
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
         """Yield the vectors that the entries of these namespaces use in the active embedding space. Each vector is
         yielded once, in order of hash."""
+
+    def entry_vectors(self, namespace: str, *, every: int = 1) -> Iterator[EntryVector]:
+        """Yield each entry of a namespace that is neither archived nor superseded and has vectors in the active
+        embedding space, in order of id. With `every` above 1, yield about one of `every` entries."""
 
 
 class RecordStore(Protocol):

@@ -55,6 +55,20 @@ def test_a_key_is_random_and_contains_its_id(store: KeyStore) -> None:
         assert len(bytes.fromhex(random)) == 32
 
 
+def test_a_changed_key_keeps_its_text_and_has_the_new_rights(store: KeyStore) -> None:
+    key, secret = store.make("office")
+    changed = store.change(key.id, rights=["read"], namespaces=["team"], without=["rag_query"])
+    assert (changed.name, changed.rights, changed.digest) == ("office", ("read",), key.digest)
+    grant = store.grant_of(secret)
+    assert (grant.rights, grant.namespaces, grant.without) == ({"read"}, ("team",), {"rag_query"})
+    assert store.change(key.id, name="desk").rights == ("read",)
+    with pytest.raises(InvalidInput):
+        store.change(key.id, rights=[])
+    with pytest.raises(NotFound):
+        store.change("none", name="x")
+    assert [key.name for key in store.all()] == ["desk"]
+
+
 def test_rights_are_in_order_and_namespaces_are_not_repeated(store: KeyStore) -> None:
     key, _ = store.make("office", ["admin", "read"], ["b", "a", "b"])
     assert (key.rights, key.namespaces, len(key.id)) == (("read", "admin"), ("b", "a"), 8)

@@ -127,6 +127,16 @@ class Versions(ResponseModel):
     versions: list[Entry]
 
 
+class Salience(ResponseModel):
+    """The salience (importance) of an entry, and how it decreases while the entry is not used."""
+
+    now: float = Field(ge=0, le=1)
+    stored: float = Field(ge=0, le=1, description="The salience on the day of the last use.")
+    rate: float = Field(ge=0, le=1, description="The share that remains after each day; 1 means no decrease.")
+    since: Moment | None = Field(description="The last use, or the storing of an entry that was never used.")
+    used: bool = Field(description="False if the entry was never used.")
+
+
 class Transcript(ResponseModel):
     """All messages of a session, in their original words and order. Messages that were summarized are included."""
 

@@ -31,6 +31,7 @@ ORDERED: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 _MAX_DEPTH = 20  # levels of groups
 _MAX_VALUES = 500  # conditions and compared values of a filter; SQLite allows 1,000 levels in an expression
+MAX_IDS = 20_000  # of a condition `in` or `nin` on `$id`, which is one list in SQL
 _MAX_NUMBER = 2**63  # of a comparison by order; no database compares larger numbers exactly
 _METADATA = "$metadata."
 _ABSENT = object()
@@ -200,7 +201,11 @@ def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
         names = ", ".join(f"${name}" for name in FIELDS)
         raise InvalidInput(f"{place}.key", f"{key!r:.80} is not a field; the fields are {names}")
     values = value if kind in ("in", "nin") else (value,)
-    left[0] -= max(1, len(values))
+    by_id = key == "$id" and kind in ("in", "nin")
+    if by_id and len(values) > MAX_IDS:
+        raise InvalidInput(place, f"contains more than {MAX_IDS} ids; use a smaller filter")
+    single = sum("\0" in str(value) for value in values)  # these are compared one by one
+    left[0] -= 1 + single if by_id else max(1, len(values))
     if left[0] < 0:
         raise InvalidInput(place, f"contains more than {_MAX_VALUES} values; use a smaller filter")
     if kind == "exists":

@@ -88,8 +88,10 @@ def _field_sql(field: Field, condition: Condition) -> Sql:
     if condition.type in ORDERED:
         collation = " COLLATE BINARY" if field.type == "text" else ""
         parts = [(f"{column}{collation} {_SIGNS[condition.type]} ?", [value]) for value in comparable]
-    elif field.type == "text" and len(comparable) > 1 and not any("\0" in value for value in comparable):
-        parts = [(f"{column} IN (SELECT value FROM json_each(?))", [json.dumps(comparable)])]
+    elif field.type == "text" and len(comparable) > 1:
+        together = [value for value in comparable if "\0" not in value]
+        parts = [(f"{column} IN (SELECT value FROM json_each(?))", [json.dumps(together)])]
+        parts += [(f"{column} = ?", [value]) for value in comparable if "\0" in value]
     else:
         parts = [(f"{column} = ?", [value]) for value in comparable]
     text, values = _or(parts)

@@ -33,6 +33,7 @@ from agentformer.types import (
     AbsentDocument,
     Check,
     Embedder,
+    EntryVector,
     Hit,
     Hits,
     MemoryEntry,
@@ -70,6 +71,10 @@ class FolderSnapshot:
         return [_copied(state) for state in record.former] if record else []
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
+        """Return no vectors, because this backend stores no vectors."""
+        return iter(())
+
+    def entry_vectors(self, namespace: str, *, every: int = 1) -> Iterator[EntryVector]:
         """Return no vectors, because this backend stores no vectors."""
         return iter(())
 

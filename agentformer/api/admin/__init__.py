@@ -1,0 +1,1 @@
+"""Endpoints for administrators: the keys, and the checks of the stored data."""

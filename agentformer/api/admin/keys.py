@@ -1,0 +1,190 @@
+"""Endpoints to list, add, change and revoke the keys of the server."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+from flask import Response
+from pydantic import ConfigDict, Field
+
+from agentformer.access.keys import Key, KeyStore
+from agentformer.access.permissions import Grant, Right
+from agentformer.api.models import Name, ResponseModel
+from agentformer.api.operations import Router, Service
+from agentformer.api.request import RequestModel
+from agentformer.api.response import reply
+from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.records.fields import MAX_NAME
+from agentformer.tools.toolbox import HINTS
+
+KEYS = "/api/keys"
+_KEY = f"{KEYS}/{{key_id}}"
+_MOST_DAYS = 36_500
+_OTHER_KEYS = "the host application checks who may send requests, so this memory has no keys of its own"
+
+router = Router("server")
+
+Rights = Annotated[list[Literal["read", "write", "admin"]], Field(min_length=1, max_length=3)]
+Namespaces = Annotated[list[Name], Field(max_length=100, description="An empty list stands for all namespaces.")]
+Tool = Annotated[str, Field(json_schema_extra={"enum": [*HINTS]})]
+Tools = Annotated[list[Tool], Field(max_length=100, description="Tools that are switched off for the key.")]
+_PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]"  # no control characters and line breaks
+_NOT_BLANK = _PRINTABLE.replace("]", r"\s\ufeff]")
+KeyName = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=rf"^{_PRINTABLE}*{_NOT_BLANK}{_PRINTABLE}*$")]
+
+
+class StoredKey(ResponseModel):
+    """A key, without its secret text."""
+
+    id: str
+    name: str
+    rights: list[str]
+    namespaces: list[str] = Field(description="An empty list stands for all namespaces.")
+    without: list[str] = Field(description="Tools that are switched off for the key.")
+    made_at: str
+    expires_at: str | None
+    last_used_on: str | None = Field(description="The day of the last use, in UTC.")
+    own: bool = Field(description="True for the key that this request uses.")
+
+
+class StoredKeys(ResponseModel):
+    """All keys that were not revoked, the oldest first."""
+
+    keys: list[StoredKey]
+    required: bool = Field(
+        description="True if every request needs a key. False until the first key is made: then programs on this "
+        "machine need no key."
+    )
+    tools: list[str] = Field(description="The names of all tools.")
+    destructive: list[str] = Field(description="The tools that can delete or overwrite data.")
+
+
+class MadeKey(StoredKey):
+    """A new key. Its text is not stored, and is in no other response."""
+
+    key: str
+
+
+class NewKey(RequestModel):
+    """A key to add."""
+
+    name: KeyName
+    rights: Rights = Field(default=["read", "write"])
+    namespaces: Namespaces = Field(default=[])
+    without: Tools = Field(default=[])
+    days: Annotated[int, Field(ge=1, le=_MOST_DAYS)] | None = Field(
+        default=None, description="The key expires after this many days. By default, it does not expire."
+    )
+
+
+class KeyChange(RequestModel):
+    """New values of a key. A field that is left out keeps its value."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    name: KeyName = Field(default_factory=str)
+    rights: Rights = Field(default_factory=list)
+    namespaces: Namespaces = Field(default_factory=list)
+    without: Tools = Field(default_factory=list)
+
+
+@router.route("GET", KEYS, "keys", {200: StoredKeys})
+def list_keys(service: Service, grant: Grant) -> Response:
+    """List the keys and their rights. The texts of the keys are not stored, and cannot be shown.
+
+    A key that is limited to namespaces is refused, here and in the other endpoints for keys.
+    """
+    store = _store(service, grant)
+    destructive = [name for name, hints in HINTS.items() if hints.permission.destructive]
+    keys = [_key_json(key, grant) for key in store.all()]
+    return reply({"keys": keys, "required": store.ever_made, "tools": [*HINTS], "destructive": destructive})
+
+
+@router.route("POST", KEYS, "keys", {201: MadeKey})
+def add_key(service: Service, grant: Grant, body: NewKey) -> Response:
+    """Add a key. The field `key` is shown only in this response.
+
+    After the first key, every request needs a key, also from this machine. Tools that are switched off for the key of
+    the request are switched off for the new key too.
+    """
+    store = _store(service, grant)
+    expires = datetime.now(UTC) + timedelta(days=body.days) if body.days else None
+    without = _without(body.without, grant)
+    key, secret = store.make(body.name, _rights(body.rights), body.namespaces, without, expires)
+    return reply({**_key_json(key, grant), "key": secret}, 201)
+
+
+@router.route("PATCH", _KEY, "keys", {200: StoredKey}, errors=(409,))
+def change_key(service: Service, grant: Grant, body: KeyChange, key_id: str) -> Response:
+    """Change the name, the rights, the namespaces or the disabled tools of a key. The text of the key stays the same.
+
+    The change holds from the next request on. The key of the request can change only its own name. Tools that are
+    switched off for the key of the request are switched off for the changed key too.
+    """
+    store = _store(service, grant)
+    given = body.model_fields_set
+    if not given:
+        raise InvalidInput("body", "is empty; give a field to change, such as rights")
+    if given != {"name"}:
+        _check_other(key_id, grant)
+    key = store.change(
+        key_id,
+        name=body.name if "name" in given else None,
+        rights=_rights(body.rights) if "rights" in given else None,
+        namespaces=body.namespaces if "namespaces" in given else None,
+        without=_without(body.without, grant) if "without" in given else None,
+    )
+    return reply(_key_json(key, grant))
+
+
+@router.route("DELETE", _KEY, "keys", {204: None}, errors=(409,))
+def revoke_key(service: Service, grant: Grant, key_id: str) -> Response:
+    """Revoke a key. The next request with this key is refused.
+
+    The key of the request cannot revoke itself, so that an administrator does not lock himself out: use another key, or
+    the command `agentformer keys revoke`.
+    """
+    store = _store(service, grant)
+    _check_other(key_id, grant)
+    store.revoke(key_id)
+    return Response(status=204)
+
+
+def _store(service: Service, grant: Grant) -> KeyStore:
+    grant.require_all_namespaces()
+    if service.keys is None:
+        raise NotFound(_OTHER_KEYS)
+    return service.keys
+
+
+def _check_other(key_id: str, grant: Grant) -> None:
+    if key_id == grant.key_id:
+        raise Conflict("this request uses this key; use another key with the right admin to restrict or revoke it")
+
+
+def _rights(rights: list[Literal["read", "write", "admin"]]) -> list[Right]:
+    return [*dict.fromkeys(rights)]
+
+
+def _without(requested: list[str], grant: Grant) -> set[str]:
+    """Return the tools that are switched off for a key: those of the request, and those of the caller, so that nobody
+    gives away a tool that he may not use himself. Raises `InvalidInput` for an unknown tool."""
+    for name in requested:
+        if name not in HINTS:
+            raise InvalidInput("without", f"{name!r:.80} is not a tool; the tools are {', '.join(HINTS)}")
+    return {*requested, *grant.without}
+
+
+def _key_json(key: Key, grant: Grant) -> dict[str, object]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "rights": [*key.rights],
+        "namespaces": [*key.namespaces],
+        "without": sorted(key.without),
+        "made_at": key.made_at.isoformat(),
+        "expires_at": key.expires_at and key.expires_at.isoformat(),
+        "last_used_on": key.last_used_on and key.last_used_on.isoformat(),
+        "own": bool(key.id) and key.id == grant.key_id,
+    }

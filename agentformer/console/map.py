@@ -1,0 +1,168 @@
+"""The map of the console: the entries of a namespace as points in two dimensions, computed from the stored vectors.
+
+The two dimensions are the principal components of the vectors (PCA), the directions in which the vectors differ most. A
+map is computed in a thread and kept in the memory of the process, not in a file, because a file would keep the ids of
+removed entries. It is computed again when the store has changed enough.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from agentformer.errors import AgentFormerError
+from agentformer.types import EntryVector, MemoryBackend, Scope
+
+if TYPE_CHECKING:
+    from agentformer.types import Matrix
+
+log = logging.getLogger("agentformer")
+
+MOST_POINTS = 20_000  # of a map; of a larger namespace, an even part of the entries is shown
+SCALE = 10_000  # coordinates are whole numbers from 0 to this one
+_MOST_MAPS = 8  # that a process keeps
+_SMALL_CHANGE = 0.02  # a kept map is shown again while the number of entries has changed by at most this share
+_EXACT = 2_000  # up to this number of entries, each change of the number makes a new map
+_MOST_SECONDS = 600.0  # after which a map is computed again, because texts may have changed
+_DIRECTIONS = 8  # that the iteration follows; the best two are used
+_ROUNDS = 15  # of the iteration; the two components then change by less than a point of the screen
+
+
+@dataclass(frozen=True, slots=True)
+class MapPoints:
+    """A computed map. `entries` has the fields of each point without its vector; `x` and `y` have the coordinates in
+    the same order. `total` is the number of live entries of the namespace, and `explained` the share of the variance of
+    the vectors that the two dimensions show, 0..1."""
+
+    space: str
+    entries: Sequence[EntryVector]
+    x: Sequence[int]
+    y: Sequence[int]
+    total: int
+    explained: float
+
+
+class MapState(NamedTuple):
+    """The state of a map. `points` is None if there are no vectors, or none yet; while the state is `computing`, it may
+    contain an older map. `problem` describes why the last computation failed."""
+
+    state: Literal["ready", "computing", "failed"]
+    points: MapPoints | None = None
+    problem: str = ""
+
+
+class _Kept(NamedTuple):
+    points: MapPoints | None
+    space: str
+    entries: int
+    at: float  # monotonic seconds
+    problem: str = ""
+
+
+class Maps:
+    """The maps of one memory. Thread-safe. One map is computed at a time, in a thread."""
+
+    def __init__(self, backend: MemoryBackend, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._running: dict[str, threading.Thread] = {}
+        self._computing = threading.Lock()
+
+    def get(self, namespace: str, *, renew: bool = False, wait_seconds: float = 0.0) -> MapState:
+        """Return the map of a namespace. If there is no map, or the store has changed enough, or `renew` is true, start
+        to compute the map and wait at most `wait_seconds` for it."""
+        space, count = self._active_space(), self._backend.count(Scope(namespace))
+        with self._lock:
+            kept = self._kept.get(namespace)
+            thread = self._running.get(namespace)
+            if thread is None and (renew or kept is None or self._is_outdated(kept, space, count)):
+                thread = threading.Thread(
+                    target=self._run, args=(namespace, space, count), name="agentformer-map", daemon=True
+                )
+                self._running[namespace] = thread
+                thread.start()
+        if thread is not None:
+            thread.join(wait_seconds)
+        with self._lock:
+            kept = self._kept.get(namespace)
+            if namespace in self._running:
+                same = kept is not None and kept.space == space  # points of another space would lie elsewhere
+                return MapState("computing", kept.points if kept and same else None)
+        assert kept is not None  # a thread that ends leaves a result
+        return MapState("failed" if kept.problem else "ready", kept.points, kept.problem)
+
+    def _active_space(self) -> str:
+        return next((state.space.spec for state in self._backend.spaces() if state.state == "active"), "")
+
+    def _is_outdated(self, kept: _Kept, space: str, count: int) -> bool:
+        allowed = 0 if count <= _EXACT else _SMALL_CHANGE * kept.entries
+        is_old = self._clock() - kept.at > _MOST_SECONDS
+        return kept.space != space or abs(count - kept.entries) > allowed or is_old
+
+    def _run(self, namespace: str, space: str, count: int) -> None:
+        points, problem = None, ""
+        try:
+            with self._computing:
+                points = _compute(self._backend, namespace, space, count)
+        except AgentFormerError as error:
+            problem = str(error)
+        except Exception:  # the page must not wait for ever
+            log.exception("the map of %s was not computed", namespace)
+            problem = "The map was not computed; see the log of the server."
+        with self._lock:
+            self._kept[namespace] = _Kept(points, space, count, self._clock(), problem)
+            self._kept.move_to_end(namespace)
+            while len(self._kept) > _MOST_MAPS:
+                self._kept.popitem(last=False)
+            del self._running[namespace]
+
+
+def _compute(backend: MemoryBackend, namespace: str, space: str, count: int) -> MapPoints | None:
+    import numpy as np
+
+    with backend.snapshot() as snapshot:
+        every = max(1, -(-count // MOST_POINTS))
+        found = [*snapshot.entry_vectors(namespace, every=every)][:MOST_POINTS]
+    if not found:
+        return None
+    rows = np.stack([entry.vector for entry in found])
+    places, explained = project(rows)
+    entries = [entry._replace(vector=rows[0]) for entry in found]  # the matrix is not kept
+    x, y = (np.rint(places[:, axis] * SCALE).astype(int).tolist() for axis in (0, 1))
+    return MapPoints(space, entries, x, y, count, explained)
+
+
+def project(rows: Matrix) -> tuple[Matrix, float]:
+    """Return the two principal components of the rows as float32[n, 2] in 0..1, and the share of the variance that they
+    contain, 0..1. Equal rows have equal places. The result does not depend on the signs that an algorithm happens to
+    choose: the largest part of each axis is positive.
+
+    The axes come from a subspace iteration, which needs no covariance matrix, so that the time grows with the number of
+    dimensions and not with its cube.
+    """
+    import numpy as np
+
+    centred = rows - rows.mean(axis=0)
+    total = float(np.square(centred).sum())
+    basis = np.random.default_rng(0).standard_normal((rows.shape[1], min(_DIRECTIONS, rows.shape[1])))
+    basis = basis.astype(np.float32)
+    for _ in range(_ROUNDS):
+        basis, _ = np.linalg.qr(centred.T @ (centred @ basis))
+    _, strengths, turns = np.linalg.svd(centred @ basis, full_matrices=False)
+    axes = np.zeros((rows.shape[1], 2), np.float32)
+    best = min(2, len(turns))
+    axes[:, :best] = (basis @ turns.T)[:, :best]
+    axes *= np.where(axes[np.abs(axes).argmax(axis=0), [0, 1]] < 0, -1, 1)
+    places = centred @ axes
+    low, high = places.min(axis=0), places.max(axis=0)
+    width = np.where(high - low > 1e-6, high - low, 1)
+    scaled = np.where(high - low > 1e-6, (places - low) / width, 0.5).astype(np.float32)
+    explained = float(np.square(strengths[:2]).sum()) / total if total > 1e-9 else 1.0
+    return scaled, min(1.0, explained)
