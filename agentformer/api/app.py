@@ -24,6 +24,7 @@ from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs
 from agentformer.settings import Settings
+from agentformer.tools.removals import Removals
 
 _NAME = "agentformer"
 _MOUNTED = "agentformer.mounted"
@@ -85,6 +86,7 @@ def close_app(app: Flask) -> None:
     """Stop the upload jobs of every memory that the application serves, and close these memories. Unfinished jobs
     continue after the next start."""
     for service in app.extensions.get(_MOUNTED, ()):
+        service.removals.close()
         service.jobs.close()
         service.af.close()
 
@@ -104,6 +106,7 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
     except BaseException:
         queue.close()
         raise
+    service.removals.start()
     app.extensions[_NAME] = af
     app.extensions.setdefault(_MOUNTED, []).append(service)
 
@@ -139,6 +142,7 @@ def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: 
         keys=guard.keys,
         checks=CheckRuns(af.verify),
         maps=Maps(af.backend),
+        removals=Removals(af.backend, lambda document, version: af.rag.remove(document, expected_version=version)),
     )
 
 

@@ -18,6 +18,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from werkzeug.wsgi import ClosingIterator
 
 from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_local, origin_host, origins_in
+from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import Grant
 from agentformer.api.request import BoundedBody
 from agentformer.api.response import problem

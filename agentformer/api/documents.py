@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import unicodedata
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -20,10 +21,12 @@ from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
 from agentformer.readers import ReadLimits, page_image
 from agentformer.tools.document_tools import allowed_sources
+from agentformer.tools.removals import Removal
 from agentformer.tools.result_json import answer_json, document_json, passages_json
 from agentformer.types import MemoryEntry, Scope
 
 _DOCUMENT = "/api/rag/documents/{document_id}"
+_REMOVALS = "/api/rag/removals"
 _BYTES = "application/octet-stream"
 # Media types of originals. All others, such as HTML, are sent as bytes, so that no browser runs an uploaded file.
 _SAFE_TYPES = (
@@ -65,7 +68,7 @@ def query(service: Service, grant: Grant, body: models.Question) -> Response:
     stream.
     """
     check_length("question", body.question, service.af.settings)
-    arguments = _question_arguments(body, grant)
+    arguments = _question_arguments(service, body, grant)
     if prefers_events() if body.stream is None else body.stream:
         return answer_stream(service.af.rag.stream(body.question, **arguments))
     return reply(answer_json(service.af.rag.query(body.question, **arguments)))
@@ -86,12 +89,15 @@ def context(service: Service, grant: Grant, body: models.ContextQuestion) -> Res
     field `text` can be put into a prompt.
     """
     check_length("question", body.question, service.af.settings)
-    arguments = _question_arguments(body, grant)
+    arguments = _question_arguments(service, body, grant)
     return reply(passages_json(service.af.rag.context(body.question, **arguments)))
 
 
-def _question_arguments(body: models.Question | models.ContextQuestion, grant: Grant) -> dict[str, Any]:
+def _question_arguments(
+    service: Service, body: models.Question | models.ContextQuestion, grant: Grant
+) -> dict[str, Any]:
     arguments = arguments_of(body, grant, exclude={"question", "stream"})
+    arguments["where"] = service.removals.hide(arguments.get("where"), arguments["namespace"])
     return {**arguments, **allowed_sources(grant, body.sources if body.document_id is None else ["documents"])}
 
 
@@ -108,15 +114,44 @@ def document(service: Service, grant: Grant, query: models.DocumentParameters, d
     return reply(document_json(_find(service.af, grant, document_id, query.namespace)))
 
 
-@router.route("DELETE", _DOCUMENT, "memory_delete", {204: None})
-def delete(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
-    """Delete a document, its passages and pages, and its original file."""
+@router.route("DELETE", _DOCUMENT, "memory_delete", {204: None, 202: models.Removal}, errors=(409,))
+def delete(service: Service, grant: Grant, query: models.RemovalParameters, document_id: str) -> Response:
+    """Delete a document, its passages and pages, and its original file.
+
+    With `undo_seconds`, the document is hidden at once and deleted after these seconds, also if the client or the
+    server ends before. Until then, `DELETE /api/rag/removals/{document_id}` keeps the document.
+    """
     document = _find(service.af, grant, document_id, query.namespace)
     try:
+        if query.undo_seconds:
+            return reply(_removal_json(service.removals.add(document.id, query.undo_seconds)), 202)
         service.af.rag.remove(document.id, namespace=document.namespace)
     except NotFound:  # deleted by another client in the meantime
         raise _not_found(document_id) from None
     return Response(status=204)
+
+
+@router.route("GET", _REMOVALS, "rag_list", {200: models.Removals})
+def removals(service: Service, grant: Grant, query: models.DocumentNamespace) -> Response:
+    """List the documents of a namespace that are hidden and are going to be deleted."""
+    pending = service.removals.pending(grant.namespace(query.namespace))
+    return reply({"removals": [_removal_json(removal) for removal in pending]})
+
+
+@router.route("DELETE", f"{_REMOVALS}/{{document_id}}", "memory_delete", {204: None}, errors=(409,))
+def keep(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
+    """Keep a document that is going to be deleted: undo its removal.
+
+    The response is 404 if the document is deleted already, and 409 if another document with its name was uploaded in
+    the meantime.
+    """
+    service.removals.undo(_find(service.af, grant, document_id, query.namespace).id)
+    return Response(status=204)
+
+
+def _removal_json(removal: Removal) -> dict[str, Any]:
+    left = max(0.0, (removal.at - datetime.now(UTC)).total_seconds())
+    return {"id": removal.id, "name": removal.name, "seconds_left": round(left, 1)}
 
 
 @router.route("GET", f"{_DOCUMENT}/content", "document text", {200: _SAFE_TYPES})

@@ -146,13 +146,14 @@ def list_entries(service: Service, grant: Grant, query: requests.EntriesQuery) -
     The response contains the entries that match all given parameters. To get the next page, send the value of the field
     `next` as the parameter `after`.
     """
+    arguments = arguments_of(query, grant, exclude={"tier", "kind", "category", "limit", "where"})
     entries = service.af.memory.list(
         limit=query.limit + 1,  # one more, to see if there is a next page
         tiers=query.tier,
         kinds=query.kind,
         categories=query.category,
-        where=_filter_of(query.where),
-        **arguments_of(query, grant, exclude={"tier", "kind", "category", "limit", "where"}),
+        where=service.removals.hide(_filter_of(query.where), arguments["namespace"]),
+        **arguments,
     )
     page = entries[: query.limit]
     next_after = page[-1].id if len(entries) > len(page) else None

@@ -60,7 +60,9 @@ def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Respo
     entry decreases with the time since the last use of the entry.
     """
     check_length("text", body.text, service.af.settings)
-    hits = service.af.memory.search(**arguments_of(body, grant))
+    arguments = arguments_of(body, grant)
+    arguments["where"] = service.removals.hide(body.where, arguments["namespace"])
+    hits = service.af.memory.search(**arguments)
     found = [memory_hit_json(hit) for hit in hits]
     return reply({"hits": found, "warnings": list(hits.warnings), "factors": factors_json(hits)})
 

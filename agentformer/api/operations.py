@@ -22,6 +22,7 @@ from agentformer.console.checks import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs
+from agentformer.tools.removals import Removals
 
 View = Callable[..., Any]
 Header = str | Mapping[str, Any]  # a description, or a JSON Schema with one
@@ -46,6 +47,7 @@ class Service:
     keys: KeyStore | None  # None: the host application authenticates the requests
     checks: CheckRuns
     maps: Maps
+    removals: Removals
 
 
 @dataclass(frozen=True, slots=True, eq=False)

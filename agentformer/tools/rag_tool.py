@@ -297,11 +297,11 @@ class RAGTool:
         scope = Scope(entry.namespace, kinds=("page",), document_id=document_id)
         return [page_of(page) for page in all_entries(self._backend, scope)]
 
-    def remove(self, document_id: str, *, namespace: str | None = None) -> None:
+    def remove(self, document_id: str, *, namespace: str | None = None, expected_version: int | None = None) -> None:
         """Delete a document, everything that was made from the document, and its original file. Raises `NotFound` if
-        there is no such document."""
+        there is no such document, and `Conflict` if `expected_version` is given and its entry has another version."""
         self._document(document_id, namespace)
-        self._backend.remove([document_id])
+        self._backend.remove([document_id], expected_version)
         self._originals.sweep()
 
     def _document(self, document_id: str, namespace: str | None) -> MemoryEntry:

@@ -76,6 +76,8 @@ ENDPOINTS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "GET /api/rag/documents": (READ, ("rag_list",)),
     "GET /api/rag/documents/{document_id}": (READ, ("rag_list",)),
     "DELETE /api/rag/documents/{document_id}": (CHANGE, ("memory_delete",)),
+    "GET /api/rag/removals": (READ, ("rag_list",)),
+    "DELETE /api/rag/removals/{document_id}": (CHANGE, ("memory_delete",)),
     "GET /api/rag/documents/{document_id}/content": (READ, ("rag_query",)),
     "GET /api/rag/documents/{document_id}/chunks": (READ, ("rag_query",)),
     "GET /api/rag/documents/{document_id}/pages": (READ, ("rag_query",)),

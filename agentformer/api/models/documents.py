@@ -10,6 +10,7 @@ from agentformer.api.models import Cursor, Day, Limit, Name, Namespace, Next, Re
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.tools.questions import MAX_CONTEXT_TOKENS
+from agentformer.tools.removals import MOST_SECONDS
 from agentformer.types import DocumentStatus, PageStatus
 
 _MAX_TOKENS = 4096
@@ -93,6 +94,37 @@ class DocumentParameters(ParameterModel):
     namespace: Namespace = Field(
         default=None, description="The namespace of the document. By default, all namespaces of the key are searched."
     )
+
+
+class RemovalParameters(DocumentParameters):
+    """Query parameters of a deletion."""
+
+    undo_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_SECONDS,
+        description="Hide the document at once, and delete it after these seconds, so that the deletion can be undone.",
+    )
+
+
+class DocumentNamespace(ParameterModel):
+    """A query parameter with the namespace of documents."""
+
+    namespace: Namespace = None
+
+
+class Removal(ResponseModel):
+    """A document that is hidden and is going to be deleted."""
+
+    id: str
+    name: str
+    seconds_left: float = Field(ge=0, description="The seconds until the document is deleted.")
+
+
+class Removals(ResponseModel):
+    """The documents of a namespace that are going to be deleted."""
+
+    removals: list[Removal]
 
 
 class DocumentsParameters(ParameterModel):

@@ -31,7 +31,8 @@ ORDERED: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 _MAX_DEPTH = 20  # levels of groups
 _MAX_VALUES = 500  # conditions and compared values of a filter; SQLite allows 1,000 levels in an expression
-MAX_IDS = 20_000  # of a condition `in` or `nin` on `$id`, which is one list in SQL
+MAX_IDS = 20_000  # of a condition `in` or `nin` on a field of _IDS, which is one list in SQL
+_IDS = ("$id", "$document_id")
 _MAX_NUMBER = 2**63  # of a comparison by order; no database compares larger numbers exactly
 _METADATA = "$metadata."
 _ABSENT = object()
@@ -201,7 +202,7 @@ def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
         names = ", ".join(f"${name}" for name in FIELDS)
         raise InvalidInput(f"{place}.key", f"{key!r:.80} is not a field; the fields are {names}")
     values = value if kind in ("in", "nin") else (value,)
-    by_id = key == "$id" and kind in ("in", "nin")
+    by_id = key in _IDS and kind in ("in", "nin")
     if by_id and len(values) > MAX_IDS:
         raise InvalidInput(place, f"contains more than {MAX_IDS} ids; use a smaller filter")
     single = sum("\0" in str(value) for value in values)  # these are compared one by one

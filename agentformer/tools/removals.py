@@ -1,0 +1,158 @@
+"""Removals of documents that can be undone for some seconds.
+
+The document is archived, so that no list contains it, and the time of its removal is stored in its metadata. Neither
+the removal nor the undo depends on the process or the browser that asked for it. Until that time, the endpoints of HTTP
+also leave the passages of the document out of answers and searches. Then a server deletes the document; a server that
+was stopped in between deletes it after its next start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from agentformer.errors import Conflict, NotFound, StoreError
+from agentformer.memory.backends import all_entries
+from agentformer.records.filters import both
+from agentformer.types import Condition, Filter, MemoryBackend, MemoryEntry, Scope, Where
+
+log = logging.getLogger("agentformer")
+
+REMOVE_AT = "remove_at"  # key of the metadata of a document: a time in ISO 8601
+MOST_SECONDS = 3_600
+_FRESH_SECONDS = 5.0  # after which the removals of other processes are read again
+_LOOK_SECONDS = 60.0  # between two searches for removals that other processes have left
+_ARCHIVED = Condition("exists", "$archived_at", True)
+
+
+class Removal(NamedTuple):
+    """A document that is going to be deleted."""
+
+    id: str
+    name: str
+    namespace: str
+    at: datetime
+    version: int  # of the entry of the document
+
+
+class Removals:
+    """The removals of one memory. `delete` deletes a document if it still has the given version. Thread-safe. Call
+    `close` at the end."""
+
+    def __init__(self, backend: MemoryBackend, delete: Callable[[str, int], None]) -> None:
+        self._backend = backend
+        self._delete = delete
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, tuple[Removal, ...]]] = {}  # by namespace: when they were read, monotonic
+        self._changed = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="agentformer-removals", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread that deletes the documents when their time has come."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread. Removals whose time has not come stay stored."""
+        self._closed = True
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def add(self, document_id: str, seconds: float) -> Removal:
+        """Hide the document, and store that it is going to be deleted in `seconds`. A document that is going to be
+        deleted already gets the new time. Raises `NotFound`, and `Conflict` if the document changes at the same
+        time."""
+        document = self._document(document_id)
+        now = datetime.now(UTC)
+        at = now + timedelta(seconds=seconds)
+        self._change(document, {**document.metadata, REMOVE_AT: at.isoformat()}, archived_at=now)
+        return Removal(document.id, document.content, document.namespace, at, document.version + 1)
+
+    def undo(self, document_id: str) -> None:
+        """Keep a document that was going to be deleted. Raises `NotFound` if it is deleted, or was never going to be.
+        Raises `Conflict` if another document with its name was uploaded in the meantime."""
+        document = self._document(document_id)
+        if REMOVE_AT not in document.metadata:
+            raise NotFound(f"the document {document_id[:80]} is not going to be deleted; there is nothing to undo")
+        same_name = Scope(document.namespace, kinds=("document",), metadata={"name": document.content})
+        if self._backend.list(same_name, limit=1):
+            raise Conflict(f"{document.content[:200]!r} was uploaded again in the meantime, and this version is kept")
+        kept = {name: value for name, value in document.metadata.items() if name != REMOVE_AT}
+        self._change(document, kept, archived_at=None)
+
+    def pending(self, namespace: str) -> tuple[Removal, ...]:
+        """Return the documents of a namespace that are going to be deleted, the oldest upload first. A removal by
+        another process is seen after at most two seconds."""
+        with self._lock:
+            read_at, known = self._known.get(namespace, (0.0, ()))
+            if not read_at or time.monotonic() - read_at > _FRESH_SECONDS:
+                known = tuple(self._stored(namespace))
+                self._known[namespace] = time.monotonic(), known
+            return known
+
+    def hide(self, where: Where | None, namespace: str) -> Filter | None:
+        """Return the filter `where`, without the documents that are going to be deleted and without their parts."""
+        ids = tuple(removal.id for removal in self.pending(namespace))
+        if not ids:
+            return both(where, None)
+        return both(where, both(Condition("nin", "$document_id", ids), Condition("nin", "$id", ids)))
+
+    def delete_due(self) -> float:
+        """Delete each document whose time has come. Return the seconds until the next one, or until the next look."""
+        now, wait = datetime.now(UTC), _LOOK_SECONDS
+        for namespace in self._backend.namespaces():
+            for removal in self._stored(namespace):
+                left = (removal.at - now).total_seconds()
+                if left > 0:
+                    wait = min(wait, left)
+                    continue
+                try:
+                    self._delete(removal.id, removal.version)
+                except (NotFound, Conflict):  # deleted, replaced or kept in the meantime
+                    continue
+                self._forget(namespace)
+        return wait
+
+    def _stored(self, namespace: str) -> Iterator[Removal]:
+        scope = Scope(namespace, kinds=("document",), include_archived=True, where=_ARCHIVED)
+        entries = all_entries(self._backend, scope)
+        return (_removal(entry) for entry in entries if REMOVE_AT in entry.metadata)
+
+    def _document(self, document_id: str) -> MemoryEntry:
+        found = self._backend.get([document_id])
+        if not found or found[0].kind != "document":
+            raise NotFound(f"there is no document {document_id[:80]}; it may be deleted already")
+        return found[0]
+
+    def _change(self, document: MemoryEntry, metadata: dict[str, Any], *, archived_at: datetime | None) -> None:
+        changes = {"metadata": metadata, "archived_at": archived_at}
+        self._backend.update(document.id, changes, document.version)
+        self._forget(document.namespace)
+        self._changed.set()
+
+    def _forget(self, namespace: str) -> None:
+        with self._lock:
+            self._known.pop(namespace, None)
+
+    def _run(self) -> None:
+        wait = 0.0
+        while True:
+            self._changed.wait(wait)
+            self._changed.clear()  # before the look at `_closed`, so that `close` is never missed
+            if self._closed:
+                return
+            try:
+                wait = self.delete_due()
+            except StoreError as error:
+                log.warning("documents that are to be deleted could not be read and are tried again: %s", error)
+                wait = _LOOK_SECONDS
+
+
+def _removal(entry: MemoryEntry) -> Removal:
+    at = datetime.fromisoformat(entry.metadata[REMOVE_AT])
+    return Removal(entry.id, entry.content, entry.namespace, at, entry.version)

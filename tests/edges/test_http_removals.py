@@ -1,0 +1,147 @@
+"""The deletion of a document that can be undone: hidden at once, kept by the undo, deleted by the server."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flask", reason="the extra `server` is not installed")
+
+from agentformer.api.app import close_app, create_app
+from agentformer.api.models.documents import Removal, Removals
+from agentformer.settings import load_settings
+from tests.edges.mounted import grant, mounted, shaped
+from tests.edges.running import Running, wait_until
+from tests.faults.long_form import LONG
+
+TEXT = b"The keys of the boat house are held by Aino."
+
+
+@pytest.fixture
+def apps(tmp_path: Path) -> Iterator[Any]:
+    """Starts a server on the same folders, and stops the former one."""
+    opened: list[Any] = []
+
+    def start() -> Any:
+        stop()
+        where = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing", "clean_every": 0}
+        opened.append(create_app(load_settings(where)))
+        return opened[-1]
+
+    def stop() -> None:
+        while opened:
+            close_app(opened.pop())
+
+    yield start
+    stop()
+
+
+def names(client: Any) -> list[str]:
+    return [document["name"] for document in client.get("/api/rag/documents").json["documents"]]
+
+
+def finds(client: Any) -> bool:
+    """Whether an answer, a search or a list contains the document."""
+    answer = client.post("/api/rag/query", json={"question": "Who holds the keys of the boat house?"}).json
+    hits = client.post("/api/memory/search", json={"text": "keys boat house"}).json["hits"]
+    listed = client.get("/api/memory").json["entries"]
+    assert bool(answer["citations"]) == bool(hits) == bool(listed)
+    return bool(hits)
+
+
+def test_a_document_is_hidden_at_once_and_comes_back(apps: Any) -> None:
+    app = apps()
+    client = app.test_client()
+    document = app.extensions["agentformer"].rag.upload(TEXT, name="rules.txt")
+    path = f"/api/rag/documents/{document.id}"
+    assert finds(client)
+    left = shaped(Removal, client.delete(f"{path}?undo_seconds=600"), 202)["seconds_left"]
+    assert 590 < left <= 600
+    assert (names(client), finds(client)) == ([], False)
+    (removal,) = shaped(Removals, client.get("/api/rag/removals"))["removals"]
+    assert (removal["id"], removal["name"]) == (document.id, "rules.txt")
+    assert client.delete(f"/api/rag/removals/{document.id}").status_code == 204
+    assert (names(client), finds(client)) == (["rules.txt"], True)
+    assert client.get("/api/rag/removals").json["removals"] == []
+    assert client.delete(f"/api/rag/removals/{document.id}").status_code == 404
+    assert client.get(path).json["status"] == "ready"
+
+
+def test_neither_the_deletion_nor_the_undo_needs_the_process_that_was_asked(apps: Any) -> None:
+    app = apps()
+    rag = app.extensions["agentformer"].rag
+    kept, lost = (rag.upload(TEXT + bytes([65 + n]), name=f"{n}.txt") for n in range(2))
+    client = app.test_client()
+    assert client.delete(f"/api/rag/documents/{kept.id}?undo_seconds=600").status_code == 202
+    assert client.delete(f"/api/rag/documents/{lost.id}?undo_seconds=1").status_code == 202
+    client = apps().test_client()
+    assert names(client) == []
+    assert client.delete(f"/api/rag/removals/{kept.id}").status_code == 204
+    wait_until(lambda: client.get(f"/api/rag/documents/{lost.id}").status_code == 404)
+    assert names(client) == ["0.txt"]
+    assert client.delete(f"/api/rag/removals/{lost.id}").status_code == 404
+
+
+def test_a_file_that_is_uploaded_again_is_kept(apps: Any) -> None:
+    app = apps()
+    rag, client = app.extensions["agentformer"].rag, app.test_client()
+    first = rag.upload(TEXT, name="rules.txt")
+    client.delete(f"/api/rag/documents/{first.id}?undo_seconds=2")
+    again = rag.upload(TEXT, name="rules.txt")
+    assert not again.unchanged and again.id != first.id
+    undone = client.delete(f"/api/rag/removals/{first.id}")
+    assert undone.status_code == 409 and "uploaded again" in undone.json["detail"]
+    wait_until(lambda: client.get(f"/api/rag/documents/{first.id}").status_code == 404)
+    assert (names(client), finds(client)) == (["rules.txt"], True)
+    assert client.get(f"/api/rag/documents/{again.id}/content").data == TEXT
+    assert app.extensions["agentformer"].verify() and client.get("/api/rag/removals").json["removals"] == []
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_hidden_document(apps: Any) -> None:
+    app = apps()
+    document = app.extensions["agentformer"].rag.upload(TEXT, name="rules.txt")
+    app.test_client().delete(f"/api/rag/documents/{document.id}?undo_seconds=600")
+    assert [check.name for check in app.extensions["agentformer"].verify() if check.found] == []
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "90000", "soon"])
+def test_a_wrong_time_deletes_nothing(apps: Any, seconds: str) -> None:
+    app = apps()
+    document = app.extensions["agentformer"].rag.upload(TEXT, name="rules.txt")
+    answer = app.test_client().delete(f"/api/rag/documents/{document.id}?undo_seconds={seconds}")
+    assert (answer.status_code, answer.json["field"]) == (400, "undo_seconds")
+    assert names(app.test_client()) == ["rules.txt"]
+
+
+def test_a_key_sees_and_keeps_only_what_is_in_its_namespaces(tmp_path: Path) -> None:
+    with mounted(tmp_path) as host:
+        document = host.af.rag.upload(TEXT, name="rules.txt", namespace="a")
+        other = grant("read", "write", only=("b",))
+        host.ask("DELETE", f"/api/rag/documents/{document.id}?undo_seconds=600")
+        assert host.ask("GET", "/api/rag/removals", other).json["removals"] == []
+        assert host.ask("DELETE", f"/api/rag/removals/{document.id}", other).status_code == 404
+        assert host.ask("GET", "/api/rag/removals?namespace=a").json["removals"][0]["name"] == "rules.txt"
+
+
+@pytest.mark.fault
+@pytest.mark.process
+@pytest.mark.skipif(not LONG, reason="AGENTFORMER_FAULTS=1 kills the server after a deletion")
+def test_a_deletion_survives_a_killed_server(tmp_path: Path) -> None:
+    first = Running(tmp_path)
+    try:
+        assert first.upload("rules.txt", TEXT.decode())[0] == 201
+        (document,) = first.ask("GET", "/api/rag/documents")[1]["documents"]
+        assert first.ask("DELETE", f"/api/rag/documents/{document['id']}?undo_seconds=2")[0] == 202
+        first.end(signal.SIGKILL)
+    finally:
+        first.close()
+    again = Running(tmp_path)
+    try:
+        wait_until(lambda: again.ask("GET", f"/api/rag/documents/{document['id']}")[0] == 404)
+        assert again.documents() == []
+    finally:
+        again.close()
