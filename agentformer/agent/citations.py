@@ -11,13 +11,15 @@ from typing import Any
 from agentformer.agent.calls import CallResult
 from agentformer.agent.conversation import excerpt
 from agentformer.agent.turn import Cited
+from agentformer.text.places import lines_of
 from agentformer.types import MemoryEntry
 
 _QUOTE = 500  # characters
 _COMMON = 12  # letters and digits before a name that mark a copied sentence
 _BEFORE = 100  # characters in which they are searched
+_MOST_LINES = 10_000  # of one citation
 _MIN_NAME = 5  # characters of a name that counts without brackets
-_WORD = r"(?:pages?|pp?|sivut?|sidan?|sidor|side|Seiten?|s)\b\.?\s*"
+_WORD = r"(?:lines?|pages?|pp?|sivut?|sidan?|sidor|side|Seiten?|s)\b\.?\s*"
 _PAGES = r"(?P<pages>\w{1,10}(?:\s?[,&–-]\s?\d{1,5})*)"
 _NAMED = r"(?<!\w){name}(?!\w)"
 _BRACKETED = (
@@ -63,7 +65,7 @@ def find_citations(answer: str, results: Iterable[CallResult], entries: Iterable
     texts = [*_of_results(results), *_of_memories(entries)]
     quoted = [cited for cited, _ in texts if cited.document]
     copied: list[str] = []
-    known: dict[tuple[str, int | None], Cited] = {}
+    known: dict[tuple[str, int | str | None], Cited] = {}
     unknown: dict[str, None] = {}
     for name in dict.fromkeys(cited.document for cited in quoted):
         places = [cited for cited in quoted if cited.document == name]
@@ -76,7 +78,7 @@ def find_citations(answer: str, results: Iterable[CallResult], entries: Iterable
         pages = {page for page in pages if page in readable or page.isdecimal()}
         for cited in places:
             if not pages or pages & _page_names(cited):
-                known.setdefault((name, cited.page), cited)
+                known.setdefault((name, cited.label if lines_of(cited.label) else cited.page), cited)
     return Citations(tuple(known.values()), tuple(unknown), tuple(copied))
 
 
@@ -114,6 +116,9 @@ def _named_pages(answer: str, name: str) -> set[str] | None:
 
 
 def _page_names(cited: Cited) -> set[str]:
+    """Return the names of the page, or the numbers of the lines of source code."""
+    if lines := lines_of(cited.label):
+        return {str(line) for line in range(lines[0], min(lines[1], lines[0] + _MOST_LINES) + 1)}
     return {name for name in (str(cited.page or ""), cited.label) if name}
 
 

@@ -55,7 +55,7 @@ class ToolRun:
 @dataclass(frozen=True, slots=True)
 class Cited:
     """A citation of a document in the answer. The model has read the cited text. `quote` is the beginning of this text.
-    `label` is the page number that is printed on the page, or the name of the section."""
+    `label` is the page number that is printed on the page, the name of the section, or the lines of code."""
 
     document: str
     page: int | None

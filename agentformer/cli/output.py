@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from agentformer.errors import AgentFormerError
+from agentformer.text.places import lines_of, place_name
 from agentformer.types import Answer, Citation, MemoryEntry
 
 if TYPE_CHECKING:
@@ -229,10 +230,17 @@ def print_answer(answer: Answer) -> None:
         quoted = answer.mode == "extractive" and answer.confidence  # a model states no confidence
         say(f"\n({answer.mode}{f', confidence {answer.confidence:.2f}' if quoted else ''})")
     for citation in answer.citations:
-        page = f", page {citation.page}" if citation.page else ""
-        label = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
         quote = "" if answer.mode == "extractive" else f": {' '.join(citation.quote.split())}"
-        say(f"[{citation.number}] {citation.document or memory_place(citation)}{page}{label}{quote}")
+        say(f"[{citation.number}] {_cited_place(citation)}{quote}")
+
+
+def _cited_place(citation: Citation) -> str:
+    """Return the place of a quotation: a page with its printed number, lines of source code, or a memory."""
+    if lines_of(citation.label):
+        return place_name(citation.document, citation.page, citation.label)
+    page = f", page {citation.page}" if citation.page else ""
+    label = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
+    return f"{citation.document or memory_place(citation)}{page}{label}"
 
 
 def _print_nearest(answer: Answer) -> None:
@@ -250,7 +258,8 @@ def place_of(entry: MemoryEntry) -> str:
     """Return the document and the page of a passage. Return the id of an entry that is not from a document."""
     if entry.source is None:
         return entry.id
-    return f"{entry.source.name}, page {entry.source.page}" if entry.source.page else entry.source.name
+    source = entry.source
+    return place_name(source.name, source.page, source.label if lines_of(source.label) else "")
 
 
 def interval_text(interval: Interval, sign: str = "") -> str:

@@ -1,5 +1,5 @@
 """Chunks of a document. Each chunk has its exact position in its page, and a context line with the words of the file
-name, the title and the headings."""
+name, the title and the headings. Those of source code have its path, its symbols and their signatures."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
+from agentformer.rag.code_chunks import code_parts_of
 from agentformer.text.chunking import split
+from agentformer.text.places import SEPARATOR, lines_label
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import DocumentText, Heading, Page, Span
 
 CountTokens = Callable[[str], list[Span]]
 
-SEPARATOR = " › "  # between the file name, the title and the headings of a context line
 CARRIED = " … "  # before the beginning of a sentence that starts on the page before
 _MAX_TITLE = 100  # code points of a first line that may be a title
 _MAX_HEADERS = 160  # code points of the headers of a table that a chunk continues
@@ -32,16 +33,32 @@ _NAME_CODE = re.compile(  # a UUID, a digest, or the part of a digest that an up
 
 class PageChunk(NamedTuple):
     """A chunk of a page. `span` is the position of the chunk in the text of the page. `context` is a line with the
-    words of the file name, the title and the headings, which is indexed together with the chunk."""
+    words of the file name, the title and the headings, which is indexed together with the chunk. `symbol` names the
+    functions and classes of source code."""
 
     page: Page
     span: Span
     context: str
+    symbol: str = ""
 
     @property
     def text(self) -> str:
         """The text of the chunk."""
         return self.page.text[self.span.start : self.span.end]
+
+    @property
+    def lines(self) -> tuple[int, int] | None:
+        """The numbers of the first and the last line of the chunk in its file, or None if they are unknown."""
+        if not self.page.line:
+            return None
+        first = self.page.line + self.page.text.count("\n", 0, self.span.start)
+        return first, first + self.text.rstrip().count("\n")
+
+    @property
+    def label(self) -> str:
+        """The place of the chunk in its document, as citations show it."""
+        lines = self.lines if self.page.code else None
+        return lines_label(*lines, self.page.label) if lines else self.page.label
 
 
 def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overlap: int) -> Iterator[PageChunk]:
@@ -52,6 +69,10 @@ def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overl
     names = _names(document.title[: 3 * _MAX_TITLE] or _first_line(readable), name)
     path: list[Heading] = []
     for n, page in enumerate(readable):
+        if page.code:
+            parts_of_code = code_parts_of(page, count, limit)
+            yield from (PageChunk(page, part.span, part.context(name), part.names) for part in parts_of_code)
+            continue
         before = _carried(readable[n - 1], page) if n else ""
         for span in _spans(page, count, limit, overlap):
             path = _descend(path, page, span)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import PurePath
+from typing import Any
 
 from agentformer.embedders import estimated_spans
 from agentformer.errors import DocumentError, EmbedderError, EmbedderUnavailable, EncryptedDocument
 from agentformer.index.embedding.windows import WindowEmbedder
-from agentformer.rag.chunks import CountTokens, cut
+from agentformer.rag.chunks import CountTokens, PageChunk, cut
 from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document, document_of
 from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import Placement
 from agentformer.readers import ReadLimits, read
 from agentformer.readers.media_type import looks_like_text
+from agentformer.text.code import CODE_LANGUAGE
 from agentformer.text.languages import detect_language
 from agentformer.types import (
     DocumentStatus,
@@ -133,7 +135,8 @@ def document_entries(
 ) -> list[MemoryEntry]:
     """Return the entries to store for a document: one entry for the document, one for each page, and one for each
     chunk. A chunk has at most `chunk_tokens` tokens. `count` returns the tokens of a text."""
-    language = detect_language(_beginning(text))
+    code = all(page.code for page in text.pages)  # nothing is guessed from code: its words are those of its language
+    language = CODE_LANGUAGE if code else detect_language(_beginning(text))
     chunks = list(cut(text, document.name, count, chunk_tokens, chunk_overlap))
     root = _document_entry(document, text, "ready", text.reason, chunks=len(chunks), language=language)
     page_entries = [
@@ -156,13 +159,21 @@ def document_entries(
             namespace=document.namespace,
             title=PurePath(document.name).stem,
             context=chunk.context,
-            metadata={"language": language, **document.metadata},
-            source=Source(root.id, document.name, chunk.page.number, chunk.page.label, *chunk.span),
+            metadata={"language": language, **document.metadata, **_of_code(chunk)},
+            source=Source(root.id, document.name, chunk.page.number, chunk.label, *chunk.span),
             parent_id=root.id,
         )
         for chunk in chunks
     ]
     return [root, *page_entries, *chunk_entries]
+
+
+def _of_code(chunk: PageChunk) -> dict[str, Any]:
+    """Return the metadata of a chunk of source code: the programming language, the names of its functions and classes,
+    and its lines."""
+    if not chunk.page.code:
+        return {"lines": list(chunk.lines)} if chunk.lines else {}
+    return {"code": chunk.page.code, "symbol": chunk.symbol, "lines": list(chunk.lines or ())}
 
 
 def _copies(same: MemoryEntry, parts: Iterable[MemoryEntry], upload: Document) -> list[MemoryEntry]:

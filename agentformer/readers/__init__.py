@@ -13,6 +13,7 @@ from pathlib import PurePath
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, UnsupportedFormat
 from agentformer.readers.adapters import ADAPTERS, SUPPORTED, ReadLimits, ReadOptions, adapter_for
+from agentformer.readers.code.outlining import with_symbols
 from agentformer.readers.media_type import BINARY, PDF, PLAIN, sniff
 from agentformer.readers.sandbox.process import image_isolated, read_isolated
 from agentformer.readers.sandbox.protocol import PageImage
@@ -56,11 +57,11 @@ def read(
     deadline = time.monotonic() + limits.wall_seconds
     options = ReadOptions(PurePath(name).name, media_type, password, ocr, limits, deadline)
     if isolate and not (media_type == PLAIN and _is_simple(data)):
-        return read_isolated(data, options)
+        return with_symbols(read_isolated(data, options))
     last = deque(adapter_for(media_type).parse(data, options), maxlen=1)
     if not last:
         raise CorruptDocument("the file is damaged and contains no text; download the file again")
-    return last[0]
+    return with_symbols(last[0])
 
 
 def page_image(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from agentformer.errors import DocumentError
-from agentformer.readers.media_type import DOCX, HTML, MARKDOWN, PDF, PLAIN
+from agentformer.readers.media_type import DOCX, HTML, MARKDOWN, NOTEBOOK, PDF, PLAIN
 from agentformer.types import DocumentText
 
 if TYPE_CHECKING:
@@ -65,9 +65,10 @@ ADAPTERS = {
     DOCX: "agentformer.readers.docx",
     HTML: "agentformer.readers.html",
     MARKDOWN: "agentformer.readers.markdown",
+    NOTEBOOK: "agentformer.readers.notebook",
     PLAIN: "agentformer.readers.plain",
 }
-SUPPORTED = "PDF, Word (.docx), HTML, Markdown and plain text can be read"
+SUPPORTED = "PDF, Word (.docx), HTML, Markdown, notebooks, source code and plain text can be read"
 
 
 class Adapter(Protocol):

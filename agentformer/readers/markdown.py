@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.plain import decode
@@ -28,32 +28,46 @@ class _Section:
     path: tuple[str, ...]
     level: int
     lines: list[str]
+    line: int = 1  # the number of its first line in the text
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. The title comes from the front matter (the metadata at the beginning of the file), or else
     from the first heading of level 1. The front matter is also a part of the text of the first section."""
-    text = clean_plain(decode(data))
+    decoded = decode(data).replace("\r\n", "\n")
+    text = clean_plain(decoded)
     front = _FRONT_MATTER.match(text)
     named = _FRONT_TITLE.search(front[1] or "") if front else None
-    sections = list(_sections(text, front.end() if front else 0))
+    empty = len(decoded) - len(decoded.lstrip("\n"))  # lines that `clean_plain` has removed
+    sections = list(_sections(text, front.end() if front else 0, empty))
     first = next((s.path[0] for s in sections if s.path and s.level == 1), "")
     yield document_of(options.media_type, _pages(sections), options.limits, named[2] if named else first)
 
 
 def _pages(sections: list[_Section]) -> Iterator[Page]:
-    texts = (("\n".join(section.lines).strip("\n"), section) for section in sections)
-    parts = ((part, section) for text, section in texts if text.strip() for part in parts_of(text))
-    for number, (part, section) in enumerate(parts, 1):
+    parts = ((part, line, section) for section in sections for part, line in _parts(section))
+    for number, (part, line, section) in enumerate(parts, 1):
         headings = (Heading(section.path[-1], section.level, 0),) if section.path else ()
-        yield page_of(number, part, PATH_SEPARATOR.join(section.path), headings, tables=tables_of(part))
+        page = page_of(number, part, PATH_SEPARATOR.join(section.path), headings, tables=tables_of(part))
+        yield replace(page, line=line)
 
 
-def _sections(text: str, body_start: int) -> Iterator[_Section]:
-    current = _Section((), 0, text[:body_start].split("\n") if body_start else [])
+def _parts(section: _Section) -> Iterator[tuple[str, int]]:
+    """Yield the parts of a section with text, and the number of the first line of each."""
+    text = "\n".join(section.lines)
+    bare = text.strip("\n")
+    line = section.line + len(text) - len(text.lstrip("\n"))
+    for part in parts_of(bare) if bare.strip() else ():
+        yield part, line
+        line += part.count("\n")
+
+
+def _sections(text: str, body_start: int, empty: int) -> Iterator[_Section]:
+    current = _Section((), 0, text[:body_start].removesuffix("\n").split("\n") if body_start else [], 1 + empty)
     stack: list[tuple[int, str]] = []
     fence = ""
     lines = text[body_start:].split("\n")
+    first = 1 + empty + text.count("\n", 0, body_start)
     for number, line in enumerate(lines):
         fence, inside = _fenced(line, fence)
         heading = None if inside else _heading(line, lines[number + 1] if number + 1 < len(lines) else "")
@@ -61,7 +75,7 @@ def _sections(text: str, body_start: int) -> Iterator[_Section]:
             yield current
             level, title = heading
             stack = [(lv, t) for lv, t in stack if lv < level] + [(level, title)]
-            current = _Section(tuple(t for _, t in stack), level, [])
+            current = _Section(tuple(t for _, t in stack), level, [], first + number)
         current.lines.append(line)
     yield current
 

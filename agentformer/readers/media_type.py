@@ -11,6 +11,7 @@ PDF = "application/pdf"
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 HTML = "text/html"
 MARKDOWN = "text/markdown"
+NOTEBOOK = "application/x-ipynb+json"
 PLAIN = "text/plain"
 BINARY = "application/octet-stream"
 
@@ -65,6 +66,8 @@ def sniff(data: bytes, name: str = "") -> str:
     start = data[:4096].replace(b"\x00", b"").removeprefix(_BOMS[0]).lstrip(b"\xff\xfe")
     if _begins_html(start) or (suffix in _HTML_NAMES and b"<" in start):
         return HTML
+    if suffix == ".ipynb" and start.startswith(b"{"):
+        return NOTEBOOK
     return MARKDOWN if suffix in _MARKDOWN_NAMES else PLAIN
 
 

@@ -1,4 +1,4 @@
-"""Read plain text: prose, logs, CSV, JSON and source code. Only line ends and control characters are changed.
+"""Read plain text: prose, logs, CSV and source code. Only line ends and control characters are changed.
 
 The readers of all text formats use `decode`. This function never replaces or drops a character.
 """
@@ -10,11 +10,13 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from charset_normalizer import from_bytes
 
 from agentformer.errors import CorruptDocument
 from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.code.languages import language_of
 from agentformer.readers.media_type import utf16_without_bom
 from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
@@ -24,13 +26,27 @@ from agentformer.types import DocumentText, Page
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. A form feed character begins a new page. A page that is too long is divided into several
     pages."""
-    yield document_of(options.media_type, _pages(decode(data)), options.limits)
+    code = language_of(options.name)
+    pages = _code_pages(decode(data), code) if code else _pages(decode(data))
+    yield document_of(options.media_type, pages, options.limits)
+
+
+def _code_pages(text: str, code: str) -> Iterator[Page]:
+    """Yield the pages of source code. Nearly every file is one page, so that its parts are found together."""
+    lines = text.replace("\f", "").replace("\r\n", "\n")
+    line = 1 + len(lines) - len(lines.lstrip("\n"))  # `clean_plain` removes empty lines at the beginning
+    for number, part in enumerate(parts_of(clean_plain(lines), _CODE_CHARS), 1):
+        yield replace(page_of(number, part), line=line, code=code)
+        line += part.count("\n")
 
 
 def _pages(text: str) -> Iterator[Page]:
     parts = (part for sheet in text.split("\f") for part in parts_of(clean_plain(sheet)))
     for number, part in enumerate(parts, 1):
         yield page_of(number, part, str(number))
+
+
+_CODE_CHARS = 1_000_000  # code points of a page of source code; longer files are generated
 
 
 _BOMS = (

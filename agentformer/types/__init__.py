@@ -25,6 +25,7 @@ from agentformer.types.documents import Heading as Heading
 from agentformer.types.documents import Page as Page
 from agentformer.types.documents import PageStatus as PageStatus
 from agentformer.types.documents import PageTable as PageTable
+from agentformer.types.documents import Symbol as Symbol
 from agentformer.types.documents import UnsupportedSentence as UnsupportedSentence
 from agentformer.types.filters import Comparison as Comparison
 from agentformer.types.filters import Condition as Condition

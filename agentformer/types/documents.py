@@ -34,18 +34,33 @@ class PageTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Symbol:
+    """A named part of source code, such as a function, a class, or a section of a configuration. The text from `start`
+    to `end` consists of whole lines, with the comments and decorators of the symbol. Of two symbols, one contains the
+    other, or they do not overlap."""
+
+    name: str  # with the names of the symbols around it: "QuerySet.filter"
+    start: int  # offset in the page's text
+    end: int
+    about: str = ""  # the signature, and the beginning of the documentation
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page or section of a stored document. The positions of citations are offsets in `text`, in code points."""
 
     number: int  # starts at 1
     text: str
-    label: str = ""  # the number as printed on the page ("iv", "12"), or the name of the section
+    label: str = ""  # the number as printed on the page ("iv", "12"), the name of the section, or "cell 2"
     status: PageStatus = "text"
     reason: str = ""  # a text for users: why the page has no usable text
     method: str = ""  # the extractor that produced the text
     body: Span | None = None  # the part of `text` without running header and footer; None: the whole text
     headings: tuple[Heading, ...] = ()
     tables: tuple[PageTable, ...] = ()  # in the order of the text
+    line: int = 0  # the number of the first line of `text` in the file; 0: unknown
+    code: str = ""  # the programming language of source code, such as "python"; "": the text is no source code
+    symbols: tuple[Symbol, ...] = ()  # of source code, in the order of the text, an outer one before its parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,9 @@ class Chunk(ResponseModel):
     document_id: str
     document: str
     page: int | None
-    label: str = Field(description="The printed page number, or the name of the section.")
+    label: str = Field(
+        description="The printed page number, the name of the section, or lines of code such as `lines 3-9`."
+    )
     start: int
     end: int
     content: str

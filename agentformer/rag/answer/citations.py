@@ -12,6 +12,7 @@ from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.prompts import CITING, CITING_WORDS, MARKER
 from agentformer.rag.answer.sentences import RankedSentence, rank_sentences
 from agentformer.text.analysis import QueryTerms
+from agentformer.text.places import label_of_part
 from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.types import Citation, MemoryEntry
 
@@ -85,7 +86,7 @@ def citation(number: int, sentence: RankedSentence) -> Citation:
         document=entry.source.name if entry.source else "",
         document_id=entry.source.document_id if entry.source else "",
         page=entry.source.page if entry.source else None,
-        label=entry.source.label if entry.source else "",
+        label=label_of_part(entry.source.label, *_before_and_in(sentence)) if entry.source else "",
         start=offset + sentence.span.start,
         end=offset + sentence.span.end,
         quote=sentence.quote,
@@ -93,6 +94,11 @@ def citation(number: int, sentence: RankedSentence) -> Citation:
         entry_id=entry.id,
         **_origin(entry),
     )
+
+
+def _before_and_in(sentence: RankedSentence) -> tuple[str, str]:
+    content, (start, end) = sentence.hit.entry.content, sentence.span
+    return content[:start], content[start:end]
 
 
 def in_marks(quote: str) -> str:

@@ -20,6 +20,7 @@ from agentformer.rag.answer.memories import usable
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.chunking import windows
+from agentformer.text.places import label_of_part, lines_of
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
 
 # The hits that share the budget: if one hit is much better than the others, it gets more tokens. Chosen with the even
@@ -222,11 +223,24 @@ class _Part:
             if start < self.span.end and self.span.start < end
         )
 
+    def _label(self) -> str:
+        """Return the label of the part. In source code, it names the lines of the part."""
+        entry = self.hit.entry
+        label, start = entry.source.label if entry.source else "", self.text.span_of(entry, Span(0, 0)).start
+        if not (lines := lines_of(label)):
+            return label
+        first = lines[0] - self.text.content.count("\n", self.span.start, start)
+        return label_of_part(
+            label.replace(f"lines {lines[0]}-", f"lines {first}-"),
+            self.text.content[start : self.span.start],
+            self.content,
+        )
+
     def as_hit(self) -> Hit:
         """Return the hit with this part as its content."""
         entry, offset = self.hit.entry, self.text.offset
         source = entry.source and dataclasses.replace(
-            entry.source, start=offset + self.span.start, end=offset + self.span.end
+            entry.source, start=offset + self.span.start, end=offset + self.span.end, label=self._label()
         )
         return dataclasses.replace(
             self.hit, entry=dataclasses.replace(entry, content=self.content, source=source), span=None

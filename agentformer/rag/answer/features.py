@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from agentformer.rag.answer.candidates import has_candidate
 from agentformer.rag.answer.passages import Passage
-from agentformer.rag.chunks import CARRIED, SEPARATOR
+from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import QueryTerms, Terms
 from agentformer.text.languages import stem
+from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import Question, classify, question_words
 from agentformer.text.rows import TableRow
 from agentformer.types import Span

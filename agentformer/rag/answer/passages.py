@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from agentformer.rag.chunks import CARRIED, SEPARATOR
+from agentformer.rag.chunks import CARRIED
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import Terms, text_terms
+from agentformer.text.places import SEPARATOR
 from agentformer.text.rows import TableRow, TextTable, find_rows
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import Hit, Span

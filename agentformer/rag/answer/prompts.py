@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.languages import detect_language, likelier_of_alike
+from agentformer.text.places import place_name
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_hidden, strip_template_tokens
 from agentformer.text.questions import classify
 from agentformer.types import ChatMessage, Hit, MemoryEntry
@@ -107,7 +108,7 @@ def passage(number: int, hit: Hit) -> str:
     """Return one passage of a prompt, with its number and source. Tags, template tokens and reference numbers of the
     passage are escaped."""
     source = hit.entry.source
-    place = f"{source.name}, page {source.label or source.page}" if source else _memory_place(hit.entry)
+    place = place_name(source.name, source.page, source.label) if source else _memory_place(hit.entry)
     name = _without_markers(escape_line(place))  # an uploader chooses the name, line breaks included
     text = _without_markers(escape_text(hit.entry.content))
     return f'<passage number="{number}" source="{name}">\n{text}\n</passage>'

@@ -49,7 +49,7 @@ def exchange(
             timed_out = not exited
         return timed_out
     finally:
-        _end(process)
+        end_process(process)
 
 
 def _talk(
@@ -99,8 +99,8 @@ def _give(pipe: int, todo: list[memoryview]) -> bool:
 
 
 def _has_exited(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the process has ended. On POSIX systems, an ended process stays a zombie until `_end`, so that no
-    new process gets the id of its group."""
+    """Return whether the process has ended. On POSIX systems, an ended process stays a zombie until `end_process`, so
+    that no new process gets the id of its group."""
     if sys.platform != "win32" and hasattr(os, "waitid"):
         try:
             return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -109,7 +109,7 @@ def _has_exited(process: subprocess.Popen[bytes]) -> bool:
     return process.poll() is not None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
     """End the process and its process group, and close the pipes of the process."""
     try:
         if sys.platform == "win32":
@@ -236,16 +236,7 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
     timed_out = False
     fault: DocumentError | None = None
     with _READERS, _folder(options) as folder:
-        process = subprocess.Popen(  # noqa: S603 (our own interpreter and code; the file comes on stdin)
-            [sys.executable, "-I", "-c", _BOOT, json.dumps([_module_path(), str(_PACKAGE)])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            cwd=folder or None,
-            env=_environment(folder),
-            start_new_session=True,  # tesseract, its child, ends with the group
-        )
+        process = _start(_BOOT, folder)
         given = (protocol.to_line(protocol.options_to_json(replace(options, folder=folder))), data)
         try:
             timed_out = exchange(process, given, frames, start=_STARTUP_SECONDS, seconds=limits.wall_seconds)
@@ -257,6 +248,64 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
             fault = CorruptDocument(_CRASH) if frames.ready else DocumentError(protocol.NOT_STARTED)
     timed_out = timed_out or -process.returncode == getattr(signal, "SIGXCPU", 0)
     return _Outcome(frames, timed_out, process.returncode, fault)
+
+
+class LastingWorker:
+    """A child process that answers one request after another. `module` is its module in `agentformer.readers`. Not
+    thread-safe, and not for Windows, where a program cannot wait for pipes."""
+
+    def __init__(self, module: str) -> None:
+        self._process = _start(_BOOT.replace("sandbox.worker", module))
+        self._ready = False
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def exchange(self, request: bytes, frames: protocol.Frames, *, seconds: float) -> None:
+        """Send a request, and pass the answer to `frames`. Return early if the child process ends, or if it needs more
+        than `seconds`. Raises `Overrun` and `NoFrame` for an invalid answer, and `OSError` if the process has ended."""
+        assert self._process.stdin and self._process.stdout
+        left, until = memoryview(request), time.monotonic() + seconds + (0 if self._ready else _STARTUP_SECONDS)
+        with selectors.DefaultSelector() as selector:
+            for pipe, event in (
+                (self._process.stdin, selectors.EVENT_WRITE),
+                (self._process.stdout, selectors.EVENT_READ),
+            ):
+                os.set_blocking(pipe.fileno(), False)
+                selector.register(pipe, event)
+            while not frames.done and (wait := until - time.monotonic()) > 0:
+                ready = [key.fileobj for key, _ in selector.select(wait)]
+                if self._process.stdin in ready:
+                    left = left[os.write(self._process.stdin.fileno(), left[:_PIECE]) :]
+                    if not left:
+                        selector.unregister(self._process.stdin)
+                if self._process.stdout in ready:
+                    data = os.read(self._process.stdout.fileno(), _PIECE)
+                    if not data:
+                        return
+                    frames.feed(data)
+                if frames.ready and not self._ready:
+                    self._ready, until = True, time.monotonic() + seconds
+
+    def end(self) -> None:
+        """End the child process."""
+        end_process(self._process)
+
+
+def _start(boot: str, folder: str = "") -> subprocess.Popen[bytes]:
+    """Start a child process with the program `boot`, and return the process. Its working folder is `folder`, if one is
+    given. The file comes on its standard input."""
+    return subprocess.Popen(  # noqa: S603 (our own interpreter and code)
+        [sys.executable, "-I", "-c", boot, json.dumps([_module_path(), str(_PACKAGE)])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        cwd=folder or None,
+        env=_environment(folder),
+        start_new_session=True,  # tesseract, its child, ends with the group
+    )
 
 
 def _module_path() -> list[str]:

@@ -101,7 +101,7 @@ def draft_frame(document: DocumentText) -> bytes:
 
 def _page_line(page: Page, size: int) -> bytes:
     about = {"bytes": size, **_fields(page)}
-    del about["text"]
+    del about["text"], about["symbols"]  # this process finds the symbols of a text itself
     headings, tables = (list(map(dataclasses.astuple, values)) for values in (page.headings, page.tables))
     line = to_line({**about, "headings": headings, "tables": tables})
     return line if len(line) <= _LINE_BYTES else to_line({**about, "headings": [], "tables": []})
@@ -152,6 +152,8 @@ def _page(line: dict[str, Any], text: str) -> Page:
         body=body,
         headings=headings,
         tables=tables,
+        line=max(0, int(line.get("line", 0))),
+        code=_name(line.get("code", "")),
     )
 
 
@@ -197,6 +199,20 @@ def image_from_bytes(data: bytes) -> PageImage:
         return PageImage(int(line["width"]), int(line["height"]), boxes, data[start:])
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise CorruptDocument(_INVALID) from error
+
+
+def parts_frame(parts: list[list[Any]]) -> bytes:
+    """Return the frame that contains the symbols of a source text: lists of name, first line, last line and about."""
+    return _frame(_DRAFT, json.dumps(parts, separators=(",", ":")).encode("ascii"))
+
+
+def parts_from_bytes(data: bytes) -> list[tuple[str, int, int, str]]:
+    """Return the symbols of a source text from the content of a frame. Return no symbols if the content is invalid."""
+    try:
+        parts = json.loads(data)
+        return [(_name(name), int(first), int(last), _name(about)) for name, first, last, about in parts]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return []
 
 
 def _one_of(value: Any, choices: tuple[Any, ...]) -> Any:

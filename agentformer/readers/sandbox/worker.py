@@ -28,6 +28,7 @@ from typing import IO, Any, TypeVar
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
 from agentformer.readers.adapters import FILE_BYTES, OPEN_FILES, ReadOptions, adapter_for
+from agentformer.readers.code.languages import GRAMMARS
 from agentformer.readers.sandbox.protocol import (
     DONE,
     NOT_STARTED,
@@ -43,7 +44,8 @@ T = TypeVar("T")
 # Modules of the parsers. Each may be in another folder or be a link.
 _PARSERS = (
     *("charset_normalizer", "lxml", "pypdfium2", "pypdfium2_raw", "pypdfium2_cfg", "pypdf", "cryptography", "cffi"),
-    *("_cffi_backend", "Crypto", "typing_extensions", "pytesseract", "packaging", "PIL", "numpy"),
+    *("_cffi_backend", "Crypto", "typing_extensions", "pytesseract", "packaging", "PIL", "numpy", "tree_sitter"),
+    *sorted({grammar.module for grammar in GRAMMARS.values()}),
 )
 _SITES = frozenset({"site-packages", "dist-packages"})
 _LIBRARIES = ("DLLs", "Lib", "Library") if sys.platform == "win32" else ("lib", "lib64")

@@ -1,0 +1,197 @@
+"""The symbols of a source text by its syntax tree. This module runs in a child process (`outlining`), because the
+parsers are C code that reads untrusted text."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from agentformer.readers.code.languages import DATA, GRAMMARS, Grammar
+
+_MAX_DEPTH = 200  # of the nodes that are looked at; code that people write has less than 60
+_MAX_NODES = 400_000
+MAX_SYMBOLS = 20_000
+MAX_ABOUT = 300  # code points
+_MAX_NAME = 120
+_LONG_BODY = 2_500  # bytes of a function in which further functions are looked for
+_FUNCTION_VALUES = frozenset({"arrow_function", "function_expression", "function", "generator_function", "class"})
+_VALUES = frozenset(
+    {"variable_declarator", "field_definition", "public_field_definition", "pair", "assignment_expression"}
+)
+_PLAIN_NAMES = ("bare_key", "dotted_key", "quoted_key", "object_reference", "identifier", "string")
+_MARKS = re.compile(r"^[ \t]*(?:/\*+!?|\*+/|\*+(?!/)|///?!?|--+|#+!?|;+)[ \t]?|\*+/[ \t]*$", re.MULTILINE)
+_QUOTES = re.compile(r"^[rRbBuUfF]{0,2}(?:\"\"\"|'''|\"|')|(?:\"\"\"|'''|\"|')$")
+_NO_DOC = re.compile(r"^(?:#!|eslint|pylint|noqa|type:|pragma|-\*-|copyright|licen[cs]e)", re.IGNORECASE)
+
+
+class Part(NamedTuple):
+    """A symbol in lines: `first` is the number of its first line, counted from 0, and `last` that of its last line."""
+
+    name: str
+    first: int
+    last: int
+    about: str
+
+
+@lru_cache(maxsize=32)
+def _parser(language: str) -> Any:
+    from tree_sitter import Language, Parser
+
+    grammar = GRAMMARS[language]
+    module = importlib.import_module(grammar.module)
+    return Parser(Language(getattr(module, grammar.function)()))
+
+
+def prepare() -> None:
+    """Import every grammar that is installed, before the process loses the right to load libraries."""
+    for language in GRAMMARS:
+        try:
+            _parser(language)
+        except (ImportError, AttributeError, ValueError):
+            continue
+
+
+def parts_of_tree(text: bytes, language: str) -> list[Part]:
+    """Return the symbols of a source text in UTF-8, an outer one before its parts. Raises `ImportError` if the grammar
+    is not installed, and `ValueError` if the text has no tree."""
+    tree = _parser(language).parse(text)
+    if tree is None:
+        raise ValueError("no tree")
+    walk = _Walk(text, language)
+    walk.into(tree.root_node, (), 0)
+    return walk.parts
+
+
+class _Walk:
+    def __init__(self, text: bytes, language: str) -> None:
+        self._text = text
+        self._grammar: Grammar = GRAMMARS[language]
+        self._data = language in DATA
+        self._left = _MAX_NODES
+        self.parts: list[Part] = []
+
+    def into(self, node: Any, path: tuple[str, ...], depth: int) -> None:
+        """Add the symbols inside a node. `path` are the names of the symbols around it."""
+        if depth > _MAX_DEPTH:
+            return
+        before: list[Any] = []  # notes directly before the next symbol
+        for child in node.named_children:
+            self._left -= 1
+            if self._left < 0 or len(self.parts) >= MAX_SYMBOLS:
+                return
+            if child.type in self._grammar.notes:
+                before.append(child)
+                continue
+            self._child(child, path, depth, before)
+            before = []
+
+    def _child(self, child: Any, path: tuple[str, ...], depth: int, before: list[Any]) -> None:
+        symbol = self._symbol(child)
+        name = self._name(symbol) if symbol is not None else ""
+        if symbol is None or not name:
+            if child.end_byte - child.start_byte > 8:
+                self.into(child, path, depth + 1)
+            return
+        first, doc = self._notes_before(child, before)
+        full = (*path, *name.split("::"))
+        about = "" if self._data else self._about(symbol, doc)
+        self.parts.append(Part(".".join(full)[-_MAX_NAME:], first, self._last_line(child), about))
+        body = symbol.child_by_field_name("body")
+        is_function = "function" in symbol.type or "method" in symbol.type
+        if not is_function or symbol.end_byte - symbol.start_byte > _LONG_BODY:
+            self.into(body if body is not None else symbol, full, depth + 1)
+
+    def _symbol(self, node: Any) -> Any:
+        """Return the node that is a symbol: the node, or the one that it wraps. Return None if there is none."""
+        for _ in range(4):
+            if node.type in self._grammar.symbols:
+                return node if self._defines(node) else None
+            if node.type not in self._grammar.wrappers:
+                return None
+            inner = [
+                each for each in node.named_children if each.type in self._grammar.symbols | self._grammar.wrappers
+            ]
+            if not inner or (len(inner) > 1 and node.type != "decorated_definition"):
+                return None
+            node = inner[-1]
+        return None
+
+    def _defines(self, node: Any) -> bool:
+        if self._data:
+            return True
+        if node.type in _VALUES:
+            value = node.child_by_field_name("value") or node.child_by_field_name("right")
+            return value is not None and value.type in _FUNCTION_VALUES
+        if node.type.endswith("_specifier"):  # of C: without a body, the use of a type
+            return node.child_by_field_name("body") is not None
+        return True
+
+    def _name(self, node: Any) -> str:
+        named = next((found for field in self._grammar.names if (found := node.child_by_field_name(field))), None)
+        for _ in range(8):  # of C: the name is inside pointers, arrays and parameters
+            inner = named.child_by_field_name("declarator") if named is not None else None
+            if inner is None:
+                break
+            named = inner
+        if named is None:
+            named = next((each for each in node.named_children if each.type in _PLAIN_NAMES), None)
+        if named is None:
+            return ""
+        name = " ".join(self._read(named).split()).strip("\"'`")
+        if receiver := node.child_by_field_name("receiver"):  # of Go
+            owner = self._read(receiver).strip("()").split()
+            name = f"{owner[-1].strip('*').split('[')[0]}.{name}" if owner else name
+        return name[:_MAX_NAME]
+
+    def _about(self, node: Any, doc: str) -> str:
+        body = node.child_by_field_name("body")
+        if body is None:
+            body = next((each for each in node.named_children if "body" in each.type or each.type == "block"), None)
+        end = body.start_byte if body is not None else min(node.end_byte, node.start_byte + 400)
+        head = self._text[node.start_byte : end].decode("utf-8", "replace")
+        head = head if body is not None else head.partition("\n")[0]
+        signature = " ".join(head.split()).rstrip("{:= ").strip()[:MAX_ABOUT]
+        doc = self._docstring(body) or doc
+        return f"{signature} › {doc}" if doc else signature
+
+    def _docstring(self, body: Any) -> str:
+        """Return the beginning of the string with which a body of Python begins."""
+        first = body.named_children[0] if body is not None and body.named_children else None
+        if first is not None and first.type == "expression_statement" and first.named_children:
+            first = first.named_children[0]
+        if first is None or first.type != "string":
+            return ""
+        return _plain(_QUOTES.sub("", self._read(first).strip()))
+
+    def _notes_before(self, node: Any, before: list[Any]) -> tuple[int, str]:
+        """Return the first line of the symbol with the notes that stand directly before it, and the text of these."""
+        first = node.start_point[0]
+        texts: list[str] = []
+        for note in reversed(before):
+            if first - 1 not in (note.end_point[0], note.end_point[0] - (note.end_point[1] == 0)):
+                break
+            first = note.start_point[0]
+            texts.insert(0, self._read(note))
+        doc = _plain(_MARKS.sub("", "\n".join(text for text in texts if not text.startswith(("#[", "@")))))
+        return first, "" if _NO_DOC.match(doc) else doc
+
+    def _last_line(self, node: Any) -> int:
+        """Return the number of the last line of a node that is not empty."""
+        return int(node.start_point[0]) + self._text[node.start_byte : node.end_byte].rstrip().count(b"\n")
+
+    def _read(self, node: Any) -> str:
+        return self._text[node.start_byte : min(node.end_byte, node.start_byte + 4_000)].decode("utf-8", "replace")
+
+
+def _plain(doc: str) -> str:
+    """Return the first paragraph of a documentation, in one line and with at most `MAX_ABOUT` characters."""
+    paragraph = re.split(r"\n[ \t]*\n", doc.strip(), maxsplit=1)[0]
+    return " ".join(paragraph.split())[:MAX_ABOUT]
+
+
+def as_lists(parts: list[Part]) -> Iterator[list[Any]]:
+    """Yield the values of each part, for JSON."""
+    return (list(part) for part in parts)

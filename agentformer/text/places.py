@@ -1,0 +1,36 @@
+"""Places in documents, as citations and context lines show them: a page, a heading, or lines of source code."""
+
+from __future__ import annotations
+
+import re
+
+SEPARATOR = " › "  # between the file name, the title and the headings of a context line
+_LINES = re.compile(r"(?P<inside>.*?)lines (?P<first>\d+)-(?P<last>\d+)", re.DOTALL)
+
+
+def lines_label(first: int, last: int, inside: str = "") -> str:
+    """Return the label of lines: "lines 3-9", or "cell 2, lines 3-9" with `inside`."""
+    return f"{inside}, lines {first}-{last}" if inside else f"lines {first}-{last}"
+
+
+def lines_of(label: str) -> tuple[int, int] | None:
+    """Return the first and the last line that a label names, or None if the label names no lines."""
+    found = _LINES.fullmatch(label)
+    return (int(found["first"]), int(found["last"])) if found else None
+
+
+def label_of_part(label: str, before: str, part: str) -> str:
+    """Return the label of a part of a text. `label` is the label of the text, and `before` the text before the part.
+    A label that names no lines is the label of the part, too."""
+    found = _LINES.fullmatch(label)
+    if not found:
+        return label
+    first = int(found["first"]) + before.count("\n")
+    return f"{found['inside']}lines {first}-{first + part.rstrip().count(chr(10))}"
+
+
+def place_name(name: str, page: int | None, label: str) -> str:
+    """Return the place of a passage: "rules.pdf, page iv", or "src/a.py (lines 3-9)" for source code."""
+    if lines_of(label):
+        return f"{name} ({label})"
+    return f"{name}, page {label or page}" if label or page else name
