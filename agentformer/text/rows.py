@@ -69,7 +69,7 @@ def find_rows(text: str, context: str = "") -> list[TextTable]:
     if text.count("\n") < _LEAST - 1:
         return []
     lines = list(_lines(text))
-    tables = list(_cell_tables(lines))
+    tables = list(_cell_tables(lines, context))
     for first, last in _blocks(lines):
         tables.append(_table(lines, first, last, context))
     return sorted(table for table in tables if table.rows)
@@ -215,18 +215,29 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_ABOVE else "… " + text[-_MAX_ABOVE:].partition(" ")[2]
 
 
-def _cell_tables(lines: Sequence[_Line]) -> Iterator[TextTable]:
-    """Yield the tables whose lines have the same number of cells, which "|" separates. The first line has the
-    headers."""
+def _cell_tables(lines: Sequence[_Line], context: str) -> Iterator[TextTable]:
+    """Yield the tables whose lines have the same number of cells, which "|" separates. The first line has the headers,
+    unless the text begins in a table: then `context` has them."""
     run: list[tuple[_Line, list[str]]] = []
+    inside = bool(lines) and "|" in context and "|" in lines[0].text
     for line in [*lines, None]:
         cells = [cell.strip() for cell in line.text.strip("|").split("|")] if line and "|" in line.text else []
         if run and len(cells) != len(run[0][1]):
-            rows = [(each, own) for each, own in run[1:] if not _DASHES.fullmatch(each.text)]
+            continues = inside and run[0][0] is lines[0]
+            head = list(_continued(context, len(run[0][1]))) if continues else run[0][1]
+            rows = [(each, own) for each, own in run if not _DASHES.fullmatch(each.text)]
+            rows = rows if continues else rows[1:]
             if len(rows) > 1:
-                head = run[0][1]
-                found = [TableRow(each.span, row_text("", head, own), " ".join(head)) for each, own in rows]
+                found = [
+                    TableRow(each.span, _cell_row(own, head, context), " ".join(head) or context) for each, own in rows
+                ]
                 yield TextTable(Span(run[0][0].span.start, rows[-1][0].span.end), tuple(found))
             run = []
         if line and len(cells) > 1:
             run.append((line, cells))
+
+
+def _cell_row(cells: Sequence[str], head: Sequence[str], context: str) -> str:
+    if head:
+        return row_text("", head, cells)
+    return f"{_shortened(context)}: {row_text('', [''] * len(cells), cells)}"  # which header belongs is not known

@@ -69,6 +69,17 @@ def test_cells_between_bars_have_the_headers_of_the_first_line() -> None:
     assert rows(text) == ["cost: Boats | 2018: 5 | 2017: 6", "cost: Sails | 2018: 7 | 2017: 8"]
 
 
+def test_cells_of_a_table_that_continues_take_its_headers_from_the_context() -> None:
+    text = "Boats | 5 | 6\nSails | 7 | 8\n"
+    assert rows(f"{text}Oars | 1 |  |", "cost | 2018 | 2017") == [
+        "cost: Boats | 2018: 5 | 2017: 6",
+        "cost: Sails | 2018: 7 | 2017: 8",
+        "cost: Oars | 2018: 1",
+    ]
+    assert rows(f"{text}Oars | 1 | 2", "cost | 2018")[0] == "cost | 2018: Boats | 5 | 6"  # a header was left out
+    assert rows(f"{text}Oars | 1 | 2", "Costs of boats")[0] == "Boats: Sails | 5: 7 | 6: 8"  # a heading, no headers
+
+
 @pytest.mark.parametrize(
     "text",
     [
