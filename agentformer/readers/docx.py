@@ -2,88 +2,51 @@
 
 from __future__ import annotations
 
-import io
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator
 
 from lxml import etree
 
-from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
+from agentformer.errors import CorruptDocument
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.sections import OutlineBuilder, document_of
+from agentformer.readers.zip_parts import MAX_UNPACKED, DocumentKind, ZipParts
 from agentformer.types import DocumentText
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_CORE_TITLE = "{http://purl.org/dc/elements/1.1/}title"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _BODY = "word/document.xml"
 _NOTES = (("word/footnotes.xml", "footnote"), ("word/endnotes.xml", "endnote"))
-_PARTS = (_BODY, "word/styles.xml", "docProps/core.xml", *(name for name, _ in _NOTES))
-MAX_PART_BYTES = 200 << 20  # a thousand pages of text make about 10 MB of XML
+_STYLES = "word/styles.xml"
+_KIND = DocumentKind("Word document", "Word")
+MAX_PART_BYTES = MAX_UNPACKED
 _HEADING_NAME = re.compile(r"heading\s*(\d)|(title)$", re.IGNORECASE)
 _MAX_DEPTH = 100
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. A Word document is a ZIP archive, of which only the files with text are unpacked. The
-    document is refused if such a file is larger than `MAX_PART_BYTES`."""
-    parts = _unpack(data)
-    levels = _heading_levels(parts.get("word/styles.xml"))
-    body = _xml(parts[_BODY]).find(f"{_W}body")
+    document is refused if these files are larger than `MAX_PART_BYTES`."""
+    parts = ZipParts(data, _KIND, MAX_PART_BYTES)
+    if _BODY not in parts:
+        raise CorruptDocument("the text of the Word document is missing; open it in Word and save it again")
+    levels = _heading_levels(parts.xml(_STYLES) if _STYLES in parts else None)
+    body = parts.xml(_BODY).find(f"{_W}body")
     if body is None:
         raise CorruptDocument("the Word document has no text; open it in Word and save it again")
     builder = OutlineBuilder()
     _blocks(body, builder, levels, 0)
     for name, kind in _NOTES:
         if name in parts:
-            _notes(_xml(parts[name]), kind, builder)
-    yield document_of(options.media_type, builder.pages("docx"), options.limits, _title(parts.get("docProps/core.xml")))
+            _notes(parts.xml(name), kind, builder)
+    yield document_of(options.media_type, builder.pages("docx"), options.limits, parts.title(), parts.note)
 
 
-def _unpack(data: bytes) -> dict[str, bytes]:
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = {entry.filename: entry for entry in archive.infolist() if entry.filename in _PARTS}
-            if any(entry.flag_bits & 1 for entry in entries.values()):
-                raise EncryptedDocument("the Word document is encrypted; save a copy without a password")
-            parts = {name: _part(archive, entry) for name, entry in entries.items()}
-            if _BODY not in parts:
-                raise CorruptDocument("the text of the Word document is missing; open it in Word and save it again")
-            return parts
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError) as error:
-        raise CorruptDocument("the Word document is damaged or cut off; open it in Word and save it again") from error
-
-
-def _part(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    # The declared size may be wrong, so reading is bounded too.
-    with archive.open(entry) as stream:
-        content = stream.read(MAX_PART_BYTES + 1) if entry.file_size <= MAX_PART_BYTES else b""
-    if entry.file_size > MAX_PART_BYTES or len(content) > MAX_PART_BYTES:
-        raise DocumentTooLarge(f"the Word document has over {MAX_PART_BYTES >> 20} MiB of text; split the document")
-    return content
-
-
-def _xml(content: bytes) -> etree._Element:
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, recover=False)
-    try:
-        root = etree.fromstring(content, parser)
-    except etree.XMLSyntaxError as error:
-        raise CorruptDocument("the Word document's text is damaged; open it in Word and save it again") from error
-    if root.getroottree().docinfo.internalDTD is not None:
-        raise CorruptDocument(
-            "the Word document declares XML entities, which Word never writes and which may be an attack; "
-            "open it in Word and save it again"
-        )
-    return root
-
-
-def _heading_levels(styles: bytes | None) -> dict[str, int]:
+def _heading_levels(styles: etree._Element | None) -> dict[str, int]:
     """Return a dictionary: id of a heading style -> level of the heading. The names of heading styles are in English,
     in every language version of Word."""
     levels: dict[str, int] = {}
-    for style in _xml(styles).iter(f"{_W}style") if styles is not None else ():
+    for style in styles.iter(f"{_W}style") if styles is not None else ():
         name = style.find(f"{_W}name")
         if name is not None and (match := _HEADING_NAME.match(name.get(f"{_W}val", ""))):
             levels[style.get(f"{_W}styleId", "")] = int(match[1] or 1)
@@ -145,8 +108,3 @@ def _notes(root: etree._Element, kind: str, out: OutlineBuilder) -> None:
         if text := _line(note):
             out.text(f"[{kind} {note.get(f'{_W}id', '')}] {text}")
             out.line(paragraph=True)
-
-
-def _title(core: bytes | None) -> str:
-    title = _xml(core).findtext(_CORE_TITLE) if core else ""
-    return " ".join((title or "").split())

@@ -61,9 +61,11 @@ def tables_of(text: str) -> tuple[PageTable, ...]:
     return tuple(found)
 
 
-def document_of(media_type: str, pages: Iterable[Page], limits: ReadLimits, title: str = "") -> DocumentText:
-    """Return a document with these pages. Raises `DocumentTooLarge` if the document exceeds a limit, and
-    `EmptyDocument` if no page has visible text."""
+def document_of(
+    media_type: str, pages: Iterable[Page], limits: ReadLimits, title: str = "", reason: str = ""
+) -> DocumentText:
+    """Return a document with these pages. `reason` is a text for users about parts that were not read. Raises
+    `DocumentTooLarge` if the document exceeds a limit, and `EmptyDocument` if no page has visible text."""
     accepted: list[Page] = []
     chars = 0
     for page in pages:
@@ -74,8 +76,9 @@ def document_of(media_type: str, pages: Iterable[Page], limits: ReadLimits, titl
             raise DocumentTooLarge(f"the file has more than {limits.max_pages:,} sections; split the file")
         accepted.append(page)
     if not any(page.status == "text" for page in accepted):
-        raise EmptyDocument("the file contains only white space")
-    return DocumentText(media_type, tuple(accepted), title)
+        why = next((page.reason for page in accepted if page.reason != "blank"), "")
+        raise EmptyDocument(f"the file has no text: {why}" if why else "the file contains only white space")
+    return DocumentText(media_type, tuple(accepted), title, reason=reason)
 
 
 PATH_SEPARATOR = " > "

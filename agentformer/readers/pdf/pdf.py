@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from typing import Any
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument
 from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.ocr import MAX_PIXELS, image_text, ocr_unavailable
 from agentformer.readers.pdf.extractors import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.layout import bodies, page_headings
 from agentformer.readers.pdf.tables import DraftTable, located
@@ -34,14 +32,7 @@ MIN_HIDDEN_LETTERS = 60  # shorter text that only pypdf finds is the name of a l
 MIN_OCR_LETTERS = 3
 DRAFT_SECONDS = 20.0
 DPI = 300  # the resolution of tesseract's training data
-MAX_PIXELS = 40_000_000  # an A3 page at 300 dpi has 17 million
 MAX_IMAGE_PIXELS = 200_000_000  # of an image inside the page, which rendering unpacks whole
-OCR_SECONDS = 60  # of a page
-# Mean confidence per letter: clean scans reach 90 and more, poor ones 60 to 80, upside-down text 30 to 50.
-SURE = 75.0  # below it, the page may be rotated
-LEAST = 55.0  # below it, the text is not indexed
-LANGUAGES = ("eng", "fin", "swe", "nor", "dan", "deu", "fra", "spa", "est")
-OCR_ADVICE = "install tesseract and agentformer[ocr] to read scanned pages"
 _USABLE = ("good", "doubtful")
 _NOTHING = Quality(0.0, 0, "empty")
 
@@ -285,58 +276,13 @@ def _outcome(pages: list[Page]) -> tuple[DocumentStatus, str]:
     return ("garbled" if any(page.status == "garbled" for page in pages) else "no_text"), reason
 
 
-def ocr_unavailable() -> str:
-    """Return advice on how to install OCR, or "" if OCR is installed."""
-    return "" if shutil.which("tesseract") and find_spec("pytesseract") else OCR_ADVICE
-
-
 def recognise(document: PdfiumDocument, number: int) -> str:
     """Return the text that OCR finds in the image of a page. Return "" if the page is too large, if tesseract fails, or
     if tesseract is too uncertain about the text."""
-    import pytesseract  # imports NumPy, which few files need
-
     scale = scale_for(*document.size(number))
     if not scale or document.largest_image(number) > MAX_IMAGE_PIXELS:
         return ""
-    try:
-        image = document.image(number, scale)
-        text, confidence = _read(image)
-        if confidence < SURE and (turn := _turn(image)):
-            text, confidence = max((text, confidence), _read(image.rotate(-turn, expand=True)), key=lambda r: r[1])
-        return text if confidence >= LEAST else ""
-    except (pytesseract.TesseractError, RuntimeError, OSError):
-        return ""
-
-
-def _read(image: Any) -> tuple[str, float]:
-    """Return two values: the text that OCR finds in an image, in lines and paragraphs, and the mean confidence of its
-    letters (0..100)."""
-    import pytesseract
-
-    installed = set(pytesseract.get_languages())
-    languages = "+".join(code for code in LANGUAGES if code in installed) or "eng"
-    data = pytesseract.image_to_data(image, languages, timeout=OCR_SECONDS, output_type=pytesseract.Output.DICT)
-    paragraphs: dict[tuple[int, int], dict[int, list[str]]] = {}
-    letters = sure = 0.0
-    columns = (data[name] for name in ("text", "conf", "block_num", "par_num", "line_num"))
-    for word, confidence, block, paragraph, line in zip(*columns, strict=True):
-        if word.strip():
-            paragraphs.setdefault((block, paragraph), {}).setdefault(line, []).append(word)
-            letters += len(word)
-            sure += len(word) * max(0.0, float(confidence))
-    text = "\n\n".join("\n".join(map(" ".join, lines.values())) for lines in paragraphs.values())
-    return text, sure / letters if letters else 0.0
-
-
-def _turn(image: Any) -> int:
-    """Return the angle in degrees by which the image must be turned clockwise to be upright. Return 0 if tesseract
-    cannot detect the angle."""
-    import pytesseract
-
-    with suppress(pytesseract.TesseractError, RuntimeError, OSError):  # too few letters, no `osd` data, or too slow
-        orientation = pytesseract.image_to_osd(image, timeout=OCR_SECONDS, output_type=pytesseract.Output.DICT)
-        return int(orientation["rotate"])
-    return 0
+    return image_text(document.image(number, scale))
 
 
 def scale_for(width: float, height: float) -> float:

@@ -1,0 +1,171 @@
+"""The parts of documents that are ZIP archives, unpacked within limits, and their XML, parsed without entities.
+
+The readers of Word, PowerPoint, Excel, OpenDocument and EPUB files use this module. Only the named parts are unpacked,
+never to the disk. Archives inside of the archive are not opened, and macros are not read.
+"""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from lxml import etree
+
+from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
+
+MAX_UNPACKED = 200 << 20  # bytes; a thousand pages of text make about 10 MB of XML
+_PIECE = 1 << 18
+_SAFE: dict[str, Any] = {"resolve_entities": False, "no_network": True, "load_dtd": False, "huge_tree": False}
+MACROS_IGNORED = "the macros of the file are ignored"
+_MACROS = re.compile(r"(?:^|/)vbaProject\.bin$|^(?:Basic|Scripts)/", re.IGNORECASE)
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError, RuntimeError),
+    etree.XMLSyntaxError,
+)
+_RELATIONSHIP = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
+_CORE_TITLE = "{http://purl.org/dc/elements/1.1/}title"
+
+
+class DocumentKind(NamedTuple):
+    """The words for a document in messages: `name`, such as "Word document", and the `program` that can save it
+    again."""
+
+    name: str
+    program: str
+
+
+class Relation(NamedTuple):
+    """A link from one part of an Office document to another part. `kind` is the last word of its type, such as
+    "slide"."""
+
+    kind: str
+    target: str  # the name of the other part
+
+
+class ZipParts:
+    """The parts of a document that is a ZIP archive. All parts together may have `most` bytes when unpacked.
+
+    Raises `CorruptDocument` if the archive is damaged, `EncryptedDocument` if a part is encrypted, and
+    `DocumentTooLarge` if the limit is exceeded."""
+
+    def __init__(self, data: bytes, kind: DocumentKind, most: int = MAX_UNPACKED) -> None:
+        self._kind = kind
+        self._left = self._most = most
+        with self._damaged():
+            self._archive = zipfile.ZipFile(io.BytesIO(data))
+            self._entries = {entry.filename: entry for entry in self._archive.infolist()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    @property
+    def note(self) -> str:
+        """A text for users about the macros of the document, or ""."""
+        return MACROS_IGNORED if any(_MACROS.search(name) for name in self._entries) else ""
+
+    def size(self, name: str) -> int:
+        """Return the size that the archive declares for a part, in bytes."""
+        return self._entries[name].file_size
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a part. Raises `CorruptDocument` if there is no such part."""
+        with self._damaged():
+            return b"".join(self._pieces(name))
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        """Yield the bytes of a part."""
+        if name not in self._entries:
+            raise self.corrupt("is incomplete")
+        entry = self._entries[name]
+        if entry.flag_bits & 1:
+            raise self.encrypted()
+        if entry.file_size > self._left:
+            raise self._too_large()
+        with self._archive.open(entry) as stream:
+            while piece := stream.read(_PIECE):
+                self._left -= len(piece)  # the declared size may be wrong, so reading is bounded too
+                if self._left < 0:
+                    raise self._too_large()
+                yield piece
+
+    def xml(self, name: str, *, doctype: bool = False) -> etree._Element:
+        """Return the root element of a part. A document type is refused, because it may declare entities. If `doctype`
+        is true, only its entities are refused."""
+        return self._parsed(self.read(name), doctype=doctype)
+
+    def elements(self, name: str, tag: str) -> Iterator[etree._Element]:
+        """Yield the elements of a large part that have this tag, one after the other. An element is cleared after it
+        was used, so that the memory stays small."""
+        parser = etree.XMLPullParser(tag=tag, **_SAFE)
+        checked = False
+        with self._damaged():
+            for piece in self._pieces(name):
+                parser.feed(piece)
+                for _, element in parser.read_events():
+                    if not checked and element.getroottree().docinfo.internalDTD is not None:
+                        raise self._entities()
+                    checked = True
+                    yield element
+                    element.clear()
+                    while element.getprevious() is not None:
+                        del element.getparent()[0]
+            parser.close()
+
+    def relations(self, name: str) -> dict[str, Relation]:
+        """Return the links of a part to other parts of the document, by their ids. Links to places outside of the
+        document are left out."""
+        folder, _, file = name.rpartition("/")
+        place = f"{folder}/_rels/{file}.rels".lstrip("/")
+        found: dict[str, Relation] = {}
+        for each in self.xml(place).iter(_RELATIONSHIP) if place in self else ():
+            if each.get("TargetMode") != "External":
+                target = posixpath.normpath(posixpath.join("/", folder, each.get("Target", ""))).lstrip("/")
+                found[each.get("Id", "")] = Relation(each.get("Type", "").rpartition("/")[2], target)
+        return found
+
+    def title(self) -> str:
+        """Return the title in the properties of an Office document, or ""."""
+        core = "docProps/core.xml"
+        title = self.xml(core).findtext(_CORE_TITLE) if core in self else ""
+        return " ".join((title or "").split())
+
+    def corrupt(self, problem: str) -> CorruptDocument:
+        """Return the error for a document with this problem."""
+        name, program = self._kind
+        return CorruptDocument(f"the {name} {problem}; open it in {program} and save it again")
+
+    def encrypted(self) -> EncryptedDocument:
+        """Return the error for an encrypted document."""
+        return EncryptedDocument(f"the {self._kind.name} is encrypted; save a copy without a password")
+
+    def _parsed(self, content: bytes, *, doctype: bool) -> etree._Element:
+        parser = etree.XMLParser(**_SAFE)
+        with self._damaged():
+            root = etree.fromstring(content, parser)
+        declared = root.getroottree().docinfo.internalDTD
+        if declared is not None and not (doctype and not [*declared.iterentities()]):
+            raise self._entities()
+        return root
+
+    def _entities(self) -> CorruptDocument:
+        return self.corrupt(
+            f"declares XML entities, which {self._kind.program} never writes and which may be an attack"
+        )
+
+    def _too_large(self) -> DocumentTooLarge:
+        limit = self._most >> 20
+        return DocumentTooLarge(f"the {self._kind.name} has over {limit} MiB of text; split the document")
+
+    @contextmanager
+    def _damaged(self) -> Iterator[None]:
+        """Convert the errors of damaged archives and of damaged XML."""
+        try:
+            yield
+        except _DAMAGE as error:
+            raise self.corrupt("is damaged or cut off") from error
