@@ -47,6 +47,10 @@ ADDRESSES = {
     "api.openai.com",  # only where a model of OpenAI, or its key, is set
     "schemas.openxmlformats.org",
     "purl.org",
+    "www.idpf.org",
+    "www.daisy.org",
+    "www.w3.org",
+    "ns.adobe.com",
     "app.example.org",
     "example.org",
 }

@@ -26,7 +26,9 @@ _PROJECT = frozenset(
     {"package.json", "pyproject.toml", "setup.py", "Cargo.toml", "go.mod", "pom.xml", "build.gradle", "CMakeLists.txt"}
 )
 _ENVIRONMENT = "pyvenv.cfg"  # a folder with this file is a virtual environment
-_DOCUMENTS = frozenset({".pdf", ".docx"})  # read although they are binary
+_DOCUMENTS = frozenset(  # read although they are binary; images are not, because most of them are no text
+    {".pdf", ".docx", ".docm", ".pptx", ".pptm", ".xlsx", ".xlsm", ".odt", ".ods", ".odp", ".epub"}
+)
 _BINARY = re.compile(
     r"\.(7z|a|avi|bin|bmp|bz2|class|db|dll|dylib|eot|exe|flac|gif|gz|ico|jar|jpe?g|lz4|mkv|mo|mov|mp[34]|np[yz]|o|obj|"
     r"ogg|onnx|otf|parquet|pkl|png|py[cd]|rar|safetensors|so|sqlite3?|svgz|tar|tgz|tiff?|ttf|wav|wasm|web[mp]|whl|"

@@ -11,10 +11,16 @@ from collections import deque
 from dataclasses import replace
 from pathlib import PurePath
 
-from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, UnsupportedFormat
-from agentformer.readers.adapters import ADAPTERS, SUPPORTED, ReadLimits, ReadOptions, adapter_for
+from agentformer.errors import (
+    CorruptDocument,
+    DocumentTooLarge,
+    EmptyDocument,
+    EncryptedDocument,
+    UnsupportedFormat,
+)
+from agentformer.readers.adapters import ADAPTERS, BINARY_NAMES, SUPPORTED, ReadLimits, ReadOptions, adapter_for
 from agentformer.readers.code.outlining import with_symbols
-from agentformer.readers.media_type import BINARY, PDF, PLAIN, sniff
+from agentformer.readers.media_type import BINARY, OLE, PDF, PLAIN, sniff
 from agentformer.readers.sandbox.process import image_isolated, read_isolated
 from agentformer.readers.sandbox.protocol import PageImage
 from agentformer.text.normalize import letters_and_digits
@@ -24,6 +30,8 @@ __all__ = ["PageImage", "ReadLimits", "page_image", "read", "sniff"]
 
 _IMAGE_SECONDS = 20.0  # to show a page; ordinary pages take 0.3 s
 _PLAIN_ASCII = 1 << 20  # bytes of ASCII that are read in this process, in a few milliseconds
+_ENCRYPTED_OFFICE = "EncryptedPackage".encode("utf-16-le")
+_SAVE_AS = "save the file as .docx, .xlsx, .pptx or .eml"
 _PLAIN = 1 << 14  # bytes of other text: normalising combining marks may take quadratic time
 
 
@@ -53,6 +61,8 @@ def read(
             f"the file has {len(data):,} bytes; the limit is {limits.max_bytes:,} bytes; split the file"
         )
     media_type = sniff(data, name)
+    if media_type == OLE:
+        _refuse_old_office(data)
     _refuse_disguise(media_type, name)
     deadline = time.monotonic() + limits.wall_seconds
     options = ReadOptions(PurePath(name).name, media_type, password, ocr, limits, deadline)
@@ -97,6 +107,13 @@ def _is_simple(data: bytes) -> bool:
     return len(data) <= _PLAIN_ASCII and data.isascii() and b"\0" not in data and b"\x1b" not in data
 
 
+def _refuse_old_office(data: bytes) -> None:
+    """Raise `EncryptedDocument` for an encrypted Office file, and `UnsupportedFormat` for a file of an old format."""
+    if _ENCRYPTED_OFFICE in data:
+        raise EncryptedDocument("the Office file is encrypted; save a copy without a password")
+    raise UnsupportedFormat(f"old Office files (.doc, .xls, .ppt, .msg) cannot be read; {_SAVE_AS}; {SUPPORTED}")
+
+
 def _refuse_disguise(media_type: str, name: str) -> None:
     """Raise `UnsupportedFormat` if no reader exists for the media type, or if the extension of `name` does not agree
     with the media type of the content."""
@@ -106,13 +123,9 @@ def _refuse_disguise(media_type: str, name: str) -> None:
             "the type of the file is unknown" if media_type == BINARY else f"files of type {media_type} cannot be read"
         )
         raise UnsupportedFormat(f"{problem}; {SUPPORTED}")
-    expected, content = "", media_type
-    if suffix == ".pdf" and media_type != PDF:
-        expected = "PDF"
-    elif suffix == ".docx" and media_type == PLAIN:
-        expected, content = "Word document", "text"
-    if expected:
+    if (suffix == ".pdf" and media_type != PDF) or (suffix in BINARY_NAMES and media_type == PLAIN):
+        expected = BINARY_NAMES[suffix]
         raise UnsupportedFormat(
-            f"the file is not a {expected}: its content is {content}; "
+            f"the file is not {'an' if expected[0] in 'EOi' else 'a'} {expected}: its content is {media_type}; "
             "to store the content as text, rename the file to .txt"
         )

@@ -12,7 +12,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from agentformer.errors import DocumentError
-from agentformer.readers.media_type import DOCX, HTML, MARKDOWN, NOTEBOOK, PDF, PLAIN
+from agentformer.readers.media_type import (
+    CSV,
+    DOCX,
+    EPUB,
+    HTML,
+    IMAGES,
+    MAIL,
+    MARKDOWN,
+    MBOX,
+    NOTEBOOK,
+    ODP,
+    ODS,
+    ODT,
+    PDF,
+    PLAIN,
+    PPTX,
+    RTF,
+    TSV,
+    XLSX,
+)
 from agentformer.types import DocumentText
 
 if TYPE_CHECKING:
@@ -60,15 +79,38 @@ class ReadOptions:
     occurrence: int = 0  # number of equal quotations before it on the page
 
 
+_READERS = "agentformer.readers"
 ADAPTERS = {
-    PDF: "agentformer.readers.pdf.pdf",
-    DOCX: "agentformer.readers.docx",
-    HTML: "agentformer.readers.html",
-    MARKDOWN: "agentformer.readers.markdown",
-    NOTEBOOK: "agentformer.readers.notebook",
-    PLAIN: "agentformer.readers.plain",
+    PDF: f"{_READERS}.pdf.pdf",
+    DOCX: f"{_READERS}.docx",
+    PPTX: f"{_READERS}.office.pptx",
+    XLSX: f"{_READERS}.office.xlsx",
+    **dict.fromkeys((ODT, ODS, ODP), f"{_READERS}.office.opendocument"),
+    **dict.fromkeys((CSV, TSV), f"{_READERS}.office.delimited"),
+    EPUB: f"{_READERS}.epub",
+    RTF: f"{_READERS}.rtf",
+    **dict.fromkeys((MAIL, MBOX), f"{_READERS}.mail"),
+    **dict.fromkeys(IMAGES, f"{_READERS}.image"),
+    HTML: f"{_READERS}.html",
+    MARKDOWN: f"{_READERS}.markdown",
+    NOTEBOOK: f"{_READERS}.notebook",
+    PLAIN: f"{_READERS}.plain",
 }
-SUPPORTED = "PDF, Word (.docx), HTML, Markdown, notebooks, source code and plain text can be read"
+RECOGNISED = frozenset({PDF, MAIL, MBOX, *IMAGES})  # may need OCR
+SUPPORTED = (
+    "PDF, Word (.docx), PowerPoint (.pptx), Excel (.xlsx), OpenDocument (.odt, .ods, .odp), EPUB, RTF, e-mail (.eml, "
+    ".mbox), CSV, HTML, Markdown, notebooks, source code, plain text and images (PNG, JPEG, TIFF, WebP) can be read"
+)
+# The formats that are not text, by the extensions of their names, with their names in messages.
+BINARY_NAMES = {
+    ".pdf": "PDF",
+    **dict.fromkeys((".docx", ".docm"), "Word document"),
+    **dict.fromkeys((".pptx", ".pptm"), "PowerPoint presentation"),
+    **dict.fromkeys((".xlsx", ".xlsm"), "Excel workbook"),
+    **dict.fromkeys((".odt", ".ods", ".odp"), "OpenDocument file"),
+    ".epub": "EPUB book",
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), "image"),
+}
 
 
 class Adapter(Protocol):

@@ -16,6 +16,8 @@ from agentformer.types import DocumentText
 
 _META_CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
+# XHTML: `<title/>` has no content, but the HTML parser would read all that follows as the title.
+_EMPTY_ELEMENT = re.compile(r"<((title|script|style|textarea|iframe|a|span|div|p|i|b|em|td|th)\b[^<>]{0,2000})/>")
 _DROPPED = frozenset({
     "script", "style", "noscript", "template", "svg", "math", "head", "nav", "iframe", "object", "embed",
     "canvas", "button", "select", "dialog",
@@ -29,6 +31,8 @@ _PARAGRAPHS = frozenset({
     "p", "div", "blockquote", "ul", "ol", "table", "pre", "section", "article", "h1", "h2", "h3", "h4", "h5",
     "h6", "figure", "dl",
 })  # fmt: skip
+_IN_CELLS = frozenset({"td", "th", "p", "div", "span", "a", "b", "i", "em", "strong", "sub", "sup", "code", "small"})
+_SHORT_CELL = 200  # characters; longer cells are those of a layout
 _MAX_DEPTH = 400  # real pages stay below 60
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 
@@ -36,8 +40,16 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. Its text comes from the `<main>` element. If there is not exactly one `<main>`, the text
     comes from the only `<article>`, or else from the whole body. Navigation is left out."""
+    builder, title = outline_of(data)
+    yield document_of(options.media_type, builder.pages("lxml"), options.limits, title)
+
+
+def outline_of(data: bytes, charset: str = "", *, whole: bool = False) -> tuple[OutlineBuilder, str]:
+    """Return the text of an HTML file and its title. `charset` is an encoding that another place declares. If `whole`
+    is true, the text comes from the whole body, as in a chapter of a book. Raises `CorruptDocument`."""
     declared = _META_CHARSET.search(data[:4096])
-    text = _XML_DECLARATION.sub("", decode(data, declared[1].decode("ascii") if declared else ""))
+    text = decode(data, charset or (declared[1].decode("ascii") if declared else ""))
+    text = _EMPTY_ELEMENT.sub(r"<\1></\2>", _XML_DECLARATION.sub("", text)) if whole else _XML_DECLARATION.sub("", text)
     parser = lxml_html.HTMLParser(no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)
     title, builder = "", OutlineBuilder()
     try:
@@ -47,9 +59,9 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):  # the parser drops the rest
         raise CorruptDocument("the HTML has too many nested elements; open it in a browser and save it as text")
     if root is not None:
-        _walk(_main_part(root), builder, 0, False)
+        _walk(root if whole else _main_part(root), builder, 0, False)
         title = " ".join((root.findtext(".//title") or "").split())
-    yield document_of(options.media_type, builder.pages("lxml"), options.limits, title)
+    return builder, title
 
 
 def _main_part(root: lxml_html.HtmlElement) -> lxml_html.HtmlElement:
@@ -72,6 +84,11 @@ def _walk(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verba
     if re.fullmatch(r"h[1-6]", tag):
         out.heading(" ".join(element.text_content().split()), int(tag[1]))
         return
+    if tag == "tr" and (cells := _short_cells(element)):
+        out.line()
+        out.text(" | ".join(cells))
+        out.line()
+        return
     verbatim = verbatim or tag == "pre"
     if tag in _BLOCKS:
         out.line(paragraph=tag in _PARAGRAPHS)
@@ -87,6 +104,19 @@ def _walk(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verba
         _add_text(child.tail, out, verbatim)
     if tag in _BLOCKS:
         out.line(paragraph=tag in _PARAGRAPHS)
+
+
+def _short_cells(row: lxml_html.HtmlElement) -> list[str]:
+    """Return the cells of a row of a table whose cells contain short paragraphs, or [] for another row: without this,
+    each paragraph would be a line."""
+    cells = [cell for cell in row if cell.tag in ("td", "th")]
+    inner = [element for cell in cells for element in cell.iterdescendants()]
+    if len(cells) < 2 or len(cells) != len(row) or not any(element.tag in ("p", "div") for element in inner):
+        return []
+    if any(each.tag not in _IN_CELLS or "hidden" in each.attrib or "style" in each.attrib for each in (*cells, *inner)):
+        return []
+    texts = [" ".join(cell.text_content().split()) for cell in cells]
+    return texts if any(texts) and max(map(len, texts)) <= _SHORT_CELL else []
 
 
 def _add_text(text: str | None, out: OutlineBuilder, verbatim: bool) -> None:

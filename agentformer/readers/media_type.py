@@ -1,5 +1,5 @@
-"""Detect the media type of a file from its content. The name of the file is used only to distinguish plain text,
-Markdown and HTML."""
+"""Detect the media type of a file from its content. The name of the file is used only to distinguish the formats of
+text: plain text, CSV, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -8,21 +8,33 @@ import struct
 from pathlib import PurePath
 
 PDF = "application/pdf"
-DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+_OFFICE, _ODF = "application/vnd.openxmlformats-officedocument.", "application/vnd.oasis.opendocument."
+DOCX = f"{_OFFICE}wordprocessingml.document"
+PPTX = f"{_OFFICE}presentationml.presentation"
+XLSX = f"{_OFFICE}spreadsheetml.sheet"
+ODT, ODS, ODP = f"{_ODF}text", f"{_ODF}spreadsheet", f"{_ODF}presentation"
+EPUB = "application/epub+zip"
+RTF = "application/rtf"
+MAIL = "message/rfc822"
+MBOX = "application/mbox"
+PNG, JPEG, TIFF, WEBP = "image/png", "image/jpeg", "image/tiff", "image/webp"
+IMAGES = (PNG, JPEG, TIFF, WEBP)
 HTML = "text/html"
 MARKDOWN = "text/markdown"
 NOTEBOOK = "application/x-ipynb+json"
+CSV, TSV = "text/csv", "text/tab-separated-values"
 PLAIN = "text/plain"
+OLE = "application/x-ole-storage"  # of old Office files, and of encrypted ones
 BINARY = "application/octet-stream"
 
 _PDF_HEADER_WITHIN = 1024  # PDF readers accept other bytes before "%PDF-"
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _MAGIC = {
-    b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"II*\x00": "image/tiff",
-    b"MM\x00*": "image/tiff", b"RIFF": "application/x-riff", b"\x1f\x8b": "application/gzip",
+    b"\x89PNG": PNG, b"\xff\xd8\xff": JPEG, b"GIF8": "image/gif", b"II*\x00": TIFF,
+    b"MM\x00*": TIFF, b"RIFF": "application/x-riff", b"\x1f\x8b": "application/gzip",
     b"BZh": "application/x-bzip2", b"7z\xbc\xaf": "application/x-7z-compressed", b"Rar!": "application/vnd.rar",
-    b"\xd0\xcf\x11\xe0": "application/x-ole-storage", b"\x7fELF": "application/x-executable",
-    b"MZ\x90": "application/x-executable", b"{\\rtf": "application/rtf", b"%!PS": "application/postscript",
+    b"\xd0\xcf\x11\xe0": OLE, b"\x7fELF": "application/x-executable",
+    b"MZ\x90": "application/x-executable", b"{\\rtf": RTF, b"%!PS": "application/postscript",
     b"SQLite format 3": "application/vnd.sqlite3", b"ID3": "audio/mpeg", b"OggS": "audio/ogg",
 }  # fmt: skip
 _MARKDOWN_NAMES = frozenset({".md", ".markdown", ".mdown", ".mkd"})
@@ -34,9 +46,21 @@ _ZIP_SIZE_AT = 12
 _ZIP_ENTRY = 46  # bytes of a directory entry before its name
 _ZIP_PARTS = {
     b"word/document.xml": DOCX,
-    b"xl/workbook.xml": "application/Excel",
-    b"ppt/presentation.xml": "application/PowerPoint",
+    b"xl/workbook.xml": XLSX,
+    b"ppt/presentation.xml": PPTX,
+    b"META-INF/container.xml": EPUB,
 }
+_ZIP_FOLDERS = {b"word/": DOCX, b"xl/": XLSX, b"ppt/": PPTX}
+# OpenDocument and EPUB: the first file of the archive is not compressed, and its content is the media type.
+_ZIP_MIMETYPE = re.compile(rb"PK\x03\x04.{22}\x08\x00.{2}mimetype.{0,60}?(application/[\w.+-]{4,80})", re.DOTALL)
+_TEXT_NAMES = {".csv": CSV, ".tsv": TSV, ".tab": TSV}
+_MAIL_HEADERS = 1 << 16  # bytes
+_MAIL_NAMES = frozenset(
+    {b"from", b"to", b"date", b"subject", b"message-id", b"mime-version", b"received", b"return-path", b"content-type"}
+)
+_MAIL_LEAST = 3  # of these headers in a message
+_HEADER = re.compile(rb"([!-9;-~]{1,80}):")
+_MBOX_LINE = re.compile(rb"From [^\n]{1,300}\d\d:\d\d[^\n]{0,60}\n")
 _TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
 
 
@@ -53,6 +77,8 @@ def sniff(data: bytes, name: str = "") -> str:
         return PDF
     if data[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return _zip_type(data)
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return WEBP
     for magic, media_type in _MAGIC.items():
         if data.startswith(magic) and not (magic == b"BZh" and data.isascii()):
             return media_type
@@ -60,6 +86,8 @@ def sniff(data: bytes, name: str = "") -> str:
         return PDF
     if data[4:8] == b"ftyp":
         return "video/mp4"
+    if mail := _mail_type(data):
+        return mail
     if not looks_like_text(data):
         return BINARY
     suffix = PurePath(name).suffix.lower()
@@ -68,7 +96,25 @@ def sniff(data: bytes, name: str = "") -> str:
         return HTML
     if suffix == ".ipynb" and start.startswith(b"{"):
         return NOTEBOOK
-    return MARKDOWN if suffix in _MARKDOWN_NAMES else PLAIN
+    return MARKDOWN if suffix in _MARKDOWN_NAMES else _TEXT_NAMES.get(suffix, PLAIN)
+
+
+def _mail_type(data: bytes) -> str:
+    """Return the media type of a message or a mailbox, or "". A message begins with lines of headers, of which several
+    are those of mail."""
+    mailbox = _MBOX_LINE.match(data)
+    found: set[bytes] = set()
+    for line in data[mailbox.end() if mailbox else 0 : _MAIL_HEADERS].split(b"\n"):
+        if not line.strip():
+            break
+        header = _HEADER.match(line)
+        if header:
+            found.add(header[1].lower())
+        elif not found or line[:1] not in b" \t":
+            return ""
+    if len(found & _MAIL_NAMES) < _MAIL_LEAST or not found & {b"from", b"received"}:
+        return ""
+    return MBOX if mailbox else MAIL
 
 
 def _begins_html(start: bytes) -> bool:
@@ -121,10 +167,16 @@ def _beside_zeros(low: bytes, high: bytes) -> bool:
 def _zip_type(data: bytes) -> str:
     """Return the media type of a ZIP archive, such as the type of Word documents. Only the file names in the directory
     of the archive are read. No file is unpacked."""
+    if mimetype := _ZIP_MIMETYPE.match(data[:512]):
+        named = mimetype[1].decode("ascii").removesuffix("PK").removesuffix("-template")
+        if named in (EPUB, ODT, ODS, ODP):
+            return named
     end = data.rfind(_ZIP_END, max(0, len(data) - _ZIP_END_WITHIN))
     if end < 0 or end + _ZIP_SIZE_AT + 4 > len(data):
-        # Word's parts come first: a truncated file is a damaged document, not an unknown archive.
-        return DOCX if b"word/" in data[:65536] or b"[Content_Types].xml" in data[:256] else "application/zip"
+        # The parts of a document come first: a truncated file is a damaged document, not an unknown archive.
+        start_of = data[:65536]
+        found = {start_of.find(folder): kind for folder, kind in _ZIP_FOLDERS.items() if folder in start_of}
+        return found[min(found)] if found else DOCX if b"[Content_Types].xml" in data[:256] else "application/zip"
     (size,) = struct.unpack_from("<I", data, end + _ZIP_SIZE_AT)
     start = max(0, end - size)
     entries = (media_type for part, media_type in _ZIP_PARTS.items() if _has_entry(data, part, start, end))

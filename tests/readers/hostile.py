@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .hostile_docx import DOCXS
+from .hostile_office import OFFICE
 from .hostile_pdf import PDFS
 from .hostile_text import HTMLS, MARKDOWNS, TEXTS, TWO_TYPES
 
@@ -19,4 +20,4 @@ def _all() -> Iterator[tuple[str, tuple[str, Make]]]:
         yield f"types-{name}", named
 
 
-HOSTILE: dict[str, tuple[str, Make]] = dict(_all())
+HOSTILE: dict[str, tuple[str, Make]] = {**dict(_all()), **OFFICE}

@@ -17,6 +17,8 @@ from agentformer.readers.media_type import (
     MARKDOWN,
     PDF,
     PLAIN,
+    PPTX,
+    XLSX,
     looks_like_text,
     sniff,
     utf16_without_bom,
@@ -43,8 +45,8 @@ def test_the_type_of_an_archive_comes_from_the_names_of_its_files() -> None:
     for data, media_type in (
         (word, DOCX),
         (zipped("word/document.xml", "b.txt"), DOCX),
-        (zipped("xl/workbook.xml"), "application/Excel"),
-        (zipped("ppt/presentation.xml"), "application/PowerPoint"),
+        (zipped("xl/workbook.xml"), XLSX),
+        (zipped("ppt/presentation.xml"), PPTX),
         (zipped("a.txt", "xword/document.xml", "word/document.xmlx"), "application/zip"),
         (zipped("a.txt"), "application/zip"),
         (zipped("word/document.xml", comment=b"c" * 65_535), DOCX),
@@ -302,6 +304,17 @@ def test_the_elements_of_html_become_lines_and_paragraphs() -> None:
     assert (document.title, page.label) == ("A b", "One")
     assert page.text == "One\n\na b c\n\nd\ne\n\n- f\n- g\n\n1 | 2\n3\n\n  x\n  y"
     assert page.headings == (Heading("One", 1, 0),)
+
+
+def test_paragraphs_in_the_cells_of_a_table_are_no_lines_unless_they_are_long() -> None:
+    def table(*cells: str) -> str:
+        row = "".join(f"<td><p>{cell}</p></td>" for cell in cells)
+        return html_of(f"<html><body><table><tr>{row}</tr></table></body></html>").pages[0].text
+
+    assert table("a", "<b>b</b>\n c") == "a | b c"
+    assert table("a", "x" * 201) == "a\n\n" + "x" * 201
+    assert table("a", "b<ul><li>c</li></ul>") == "a\n\nb\n\n- c"
+    assert table("a", "<span style='display:none'>b</span>c") == "a\n\nc"
 
 
 def test_only_a_main_part_of_some_length_replaces_the_body() -> None:

@@ -34,6 +34,8 @@ QUICK = (
     *("pdf-xref_lies", "pdf-many_updates", "pdf-outline_loop", "pdf-reaching_out", "docx-bomb_that_claims_little"),
     *("docx-overlapping", "docx-paths", "docx-laughs", "docx-quadratic", "docx-entity_file", "docx-entity_net"),
     *("docx-external_parts", "docx-sizes_lie", "html-active", "html-doctype", "html-deep_divs", "html-numbers"),
+    *("pptx-bomb", "pptx-entities", "xlsx-cells_far_away", "xlsx-entities", "ods-repeated", "epub-entities"),
+    *("eml-deep", "eml-bomb", "eml-image", "rtf-deep", "csv-columns", "png-lies", "tiff-loop"),
     *("txt-tricks", "txt-surrogate_utf16", "txt-line_of_10_million", "txt-nuls", "md-brackets"),
 )
 CHOSEN = tuple(HOSTILE) if os.environ.get("AGENTFORMER_HOSTILE") else QUICK

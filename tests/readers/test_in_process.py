@@ -78,7 +78,7 @@ def test_a_name_must_agree_with_the_content() -> None:
         (HTML, "a.docx", ""),
         (PLAIN, "a.txt", ""),
         (BINARY, "a.bin", "the type of the file is unknown"),
-        ("image/png", "a.png", "files of type image/png cannot be read"),
+        ("image/gif", "a.gif", "files of type image/gif cannot be read"),
     ):
         if message:
             with pytest.raises(UnsupportedFormat, match=message):

@@ -57,7 +57,7 @@ export default {
   "documents.files": "Choose files",
   "documents.filter": "Filter by name",
   "documents.folder": "Choose a folder",
-  "documents.formats": "PDF, Word, HTML, Markdown and text",
+  "documents.formats": "PDF, Office files, e-mail, EPUB, HTML, Markdown, CSV, text and images",
   "documents.no.files": "There are no files in it.",
   "documents.no.match": "No document has this name",
   "documents.no.match.todo": "Clear the filter to see all of them.",

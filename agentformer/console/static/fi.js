@@ -57,7 +57,7 @@ export default {
   "documents.files": "Valitse tiedostot",
   "documents.filter": "Suodata nimellä",
   "documents.folder": "Valitse kansio",
-  "documents.formats": "PDF, Word, HTML, Markdown ja teksti",
+  "documents.formats": "PDF, Office-tiedostot, sähköposti, EPUB, HTML, Markdown, CSV, teksti ja kuvat",
   "documents.no.files": "Siinä ei ole tiedostoja.",
   "documents.no.match": "Yhdelläkään asiakirjalla ei ole tätä nimeä",
   "documents.no.match.todo": "Tyhjennä suodatin, niin näet kaikki.",

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
-from agentformer.readers.adapters import MIB, ReadLimits, ReadOptions
+from agentformer.readers.adapters import MIB, RECOGNISED, ReadLimits, ReadOptions
 from agentformer.readers.media_type import PDF
 from agentformer.readers.sandbox import protocol
 from agentformer.types import DocumentText
@@ -221,7 +221,7 @@ def _folder(options: ReadOptions) -> Iterator[str]:
     """Yield a temporary folder for the files of tesseract, and delete the folder at the end. Yield "" if tesseract is
     not used, or if the folder cannot be created."""
     folder = ""
-    if options.ocr and options.media_type == PDF and shutil.which("tesseract"):
+    if options.ocr and options.media_type in RECOGNISED and shutil.which("tesseract"):
         with suppress(OSError):  # a full disk: pages without text stay without
             folder = tempfile.mkdtemp(prefix="agentformer-read-")
     try:

@@ -44,8 +44,8 @@ T = TypeVar("T")
 # Modules of the parsers. Each may be in another folder or be a link.
 _PARSERS = (
     *("charset_normalizer", "lxml", "pypdfium2", "pypdfium2_raw", "pypdfium2_cfg", "pypdf", "cryptography", "cffi"),
-    *("_cffi_backend", "Crypto", "typing_extensions", "pytesseract", "packaging", "PIL", "numpy", "tree_sitter"),
-    *sorted({grammar.module for grammar in GRAMMARS.values()}),
+    *("_cffi_backend", "Crypto", "typing_extensions", "pytesseract", "packaging", "PIL", "numpy", "striprtf"),
+    *("tree_sitter", *sorted({grammar.module for grammar in GRAMMARS.values()})),
 )
 _SITES = frozenset({"site-packages", "dist-packages"})
 _LIBRARIES = ("DLLs", "Lib", "Library") if sys.platform == "win32" else ("lib", "lib64")

@@ -1,0 +1,1 @@
+"""Readers of presentations, spreadsheets and tables, and of OpenDocument files."""

@@ -1,0 +1,101 @@
+"""Read PowerPoint presentations (`.pptx`, `.pptm`): each slide is a page, with its title as heading, its tables and the
+notes of the speaker. Comments, charts, images and macros are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lxml import etree
+
+from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.sections import document_of, page_of, tables_of
+from agentformer.readers.zip_parts import DocumentKind, Relation, ZipParts
+from agentformer.text.normalize import clean
+from agentformer.types import DocumentText, Heading, Page
+
+_P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+_FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+_KIND = DocumentKind("PowerPoint presentation", "PowerPoint")
+_PRESENTATION = "ppt/presentation.xml"
+_TITLES = frozenset({"title", "ctrTitle"})
+_REPEATED = frozenset({"dt", "ftr", "hdr", "sldNum", "sldImg"})  # placeholders of every slide
+_UNTITLED = "PowerPoint Presentation"
+_MAX_DEPTH = 60
+_IMAGES = "the slide has no text; the text of images on slides is not read"
+
+
+def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
+    """Yield the document. Its slides are in the order of the presentation, hidden ones included."""
+    parts = ZipParts(data, _KIND)
+    links = parts.relations(_PRESENTATION)
+    slides = (links.get(each.get(_ID, "")) for each in parts.xml(_PRESENTATION).iter(f"{_P}sldId"))
+    names = [link.target for link in slides if link and link.kind == "slide" and link.target in parts]
+    pages = (_page(number, parts, name) for number, name in enumerate(names, 1))
+    title = parts.title()
+    title = "" if title == _UNTITLED else title
+    yield document_of(options.media_type, pages, options.limits, title, parts.note)
+
+
+def _page(number: int, parts: ZipParts, name: str) -> Page:
+    root = parts.xml(name)
+    title, lines = "", []
+    for shape in _shapes(root, 0):
+        kind = _placeholder(shape)
+        text = _table(shape) or _paragraphs(shape)
+        if kind in _TITLES and not title:
+            title = " ".join(clean(text).split())
+        elif text and kind not in _REPEATED:
+            lines.append(text)
+    links = parts.relations(name)
+    lines += [text for link in links.values() if (text := _linked(parts, link))]
+    text = clean("\n\n".join(filter(None, (title, *lines)))).strip()
+    page = page_of(number, text, title, (Heading(title, 1, 0),) if title else (), "pptx", tables_of(text))
+    return page if text else Page(number, "", title, status="no_text", reason=_IMAGES, method="pptx")
+
+
+def _shapes(parent: etree._Element, depth: int) -> Iterator[etree._Element]:
+    """Yield the shapes and the tables of a slide, also those in groups."""
+    for child in parent if depth <= _MAX_DEPTH else ():
+        if child.tag in (f"{_P}sp", f"{_P}graphicFrame"):
+            yield child
+        elif child.tag != _FALLBACK and isinstance(child.tag, str):
+            yield from _shapes(child, depth + 1)
+
+
+def _placeholder(shape: etree._Element) -> str:
+    found = shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
+    return "" if found is None else str(found.get("type", "body"))
+
+
+def _paragraphs(parent: etree._Element) -> str:
+    """Return the paragraphs of a shape as lines."""
+    lines = (_text(paragraph) for paragraph in parent.iter(f"{_A}p"))
+    return "\n".join(line for line in lines if line.strip())
+
+
+def _text(paragraph: etree._Element) -> str:
+    nodes = paragraph.iter(f"{_A}t", f"{_A}br")
+    return "".join("\n" if node.tag == f"{_A}br" else node.text or "" for node in nodes)
+
+
+def _table(shape: etree._Element) -> str:
+    """Return the rows of a table as lines, or "" for another shape."""
+    rows = []
+    for row in shape.iter(f"{_A}tr"):
+        cells = [" ".join(_paragraphs(cell).split()) for cell in row.iter(f"{_A}tc")]
+        if any(cells):
+            rows.append(" | ".join(cells))
+    return "\n".join(rows)
+
+
+def _linked(parts: ZipParts, link: Relation) -> str:
+    """Return the text of a part that belongs to a slide: the notes of the speaker, or a diagram (SmartArt)."""
+    if link.target not in parts:
+        return ""
+    if link.kind == "notesSlide":
+        shapes = _shapes(parts.xml(link.target), 0)
+        notes = "\n".join(_paragraphs(shape) for shape in shapes if _placeholder(shape) not in _REPEATED)
+        return f"Notes: {notes.strip()}" if notes.strip() else ""
+    return _paragraphs(parts.xml(link.target)) if link.kind == "diagramData" else ""

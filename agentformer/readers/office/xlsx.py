@@ -1,0 +1,161 @@
+"""Read Excel workbooks (`.xlsx`, `.xlsm`): the stored values of all sheets, row by row. Formulas are not computed.
+
+A sheet is a page, or several if it is long. Macros, comments, charts and images are not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from lxml import etree
+
+from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.office.grid import GridPages
+from agentformer.readers.sections import document_of
+from agentformer.readers.zip_parts import DocumentKind, ZipParts
+from agentformer.types import DocumentText
+
+_S = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+_ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+_KIND = DocumentKind("Excel workbook", "Excel")
+_BOOK, _STYLES = "xl/workbook.xml", "xl/styles.xml"
+_MOST = 1 << 30  # bytes of all parts: a million rows of numbers have about 300 MB of XML
+_QUOTED = re.compile(r'"[^"]*"|\\.|\[(?!h+\]|m+\]|s+\])[^\]]*\]|[_*].')  # of a number format: not a part of a date
+_TIME = re.compile(r"[hs]|\[m+\]")
+_DATE = re.compile(r"[yd]|mmm|^[^hs\[]*m[^hs\[]*$")
+_BUILT_IN = {
+    **dict.fromkeys((14, 15, 16, 17, *range(27, 32), 36, *range(50, 55), 57, 58), "d"),
+    **dict.fromkeys((18, 19, 20, 21, 32, 33, 34, 35, 45, 46, 47, 55, 56), "h"),
+    22: "d h",
+    9: "0%",
+    10: "0.00%",
+}
+_NO_VALUE = "{} formulas have no stored value; open the file in a spreadsheet program and save it again"
+
+
+class _Book(NamedTuple):
+    """What the sheets of a workbook share: texts, a number format ("d", "h", "%", ...) for each style, and the first
+    day of dates."""
+
+    texts: Sequence[str]
+    formats: Sequence[str]
+    epoch: datetime
+
+
+def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
+    """Yield the document. Its sheets are in the order of the workbook, hidden ones included."""
+    parts = ZipParts(data, _KIND, _MOST)
+    workbook, links = parts.xml(_BOOK), parts.relations(_BOOK)
+    shared = next((link.target for link in links.values() if link.kind == "sharedStrings"), "")
+    properties = workbook.find(f"{_S}workbookPr")
+    from_1904 = properties is not None and properties.get("date1904") in ("1", "true")
+    book = _Book(
+        [_text(each) for each in parts.elements(shared, f"{_S}si")] if shared in parts else [],
+        _formats(parts.xml(_STYLES)) if _STYLES in parts else [],
+        datetime(1904, 1, 1) if from_1904 else datetime(1899, 12, 30),
+    )
+    pages, unstored = GridPages("xlsx", options.limits), [0]
+    for sheet in workbook.iter(f"{_S}sheet"):
+        link = links.get(sheet.get(_ID, ""))
+        if link and link.kind == "worksheet" and link.target in parts:
+            pages.add(sheet.get("name", ""), _rows(parts, link.target, book, unstored))
+    notes = [parts.note, _NO_VALUE.format(unstored[0]) if unstored[0] else ""]
+    reason = "; ".join(filter(None, notes))
+    yield document_of(options.media_type, pages.pages, options.limits, parts.title(), reason)
+
+
+def _formats(styles: etree._Element) -> list[str]:
+    """Return for each style of cells "d" (a date), "h" (a time), "d h", "%" with its decimals, or ""."""
+    own = {each.get("numFmtId", ""): each.get("formatCode", "") for each in styles.iter(f"{_S}numFmt")}
+    cells = styles.find(f"{_S}cellXfs")
+    found = []
+    for style in cells if cells is not None else ():
+        number = style.get("numFmtId", "0")
+        code = own.get(number) or _BUILT_IN.get(int(number) if number.isdecimal() else 0, "")
+        found.append(_format(_QUOTED.sub("", code.partition(";")[0][:200])))
+    return found
+
+
+def _format(code: str) -> str:
+    if "%" in code:
+        decimals = code.partition(".")[2]
+        return "%" + "0" * (len(decimals) - len(decimals.lstrip("0")))
+    date, time = _DATE.search(code.lower()), _TIME.search(code.lower())
+    return " ".join([*(["d"] if date else []), *(["h"] if time else [])])
+
+
+def _rows(parts: ZipParts, name: str, book: _Book, unstored: list[int]) -> Iterator[dict[int, str]]:
+    """Yield the rows of a sheet, with one blank row for a gap. `unstored` counts the formulas without a value."""
+    last = 0
+    for row in parts.elements(name, f"{_S}row"):
+        number = row.get("r", "")
+        at = int(number) if number.isdecimal() and len(number) < 8 else last + 1
+        if at > last + 1:
+            yield {}
+        last = at
+        cells: dict[int, str] = {}
+        column = -1
+        for cell in row.iter(f"{_S}c"):
+            column = _column(cell.get("r", ""), column + 1)
+            if value := _value(cell, book):
+                cells[column] = value
+            elif cell.get("t") != "str" and cell.find(f"{_S}f") is not None and not cell.findtext(f"{_S}v"):
+                unstored[0] += 1
+        yield cells
+
+
+def _column(reference: str, following: int) -> int:
+    """Return the number of the column (from 0) of a reference such as "AB12"."""
+    number = 0
+    for letter in reference[:3]:
+        if not "A" <= letter <= "Z":
+            break
+        number = number * 26 + ord(letter) - 64
+    return number - 1 if number else following
+
+
+def _value(cell: etree._Element, book: _Book) -> str:
+    kind, stored = cell.get("t", "n"), cell.findtext(f"{_S}v") or ""
+    if kind == "inlineStr":
+        inline = cell.find(f"{_S}is")
+        return _text(inline) if inline is not None else ""
+    if kind == "s":
+        return book.texts[int(stored)] if stored.isdecimal() and int(stored) < len(book.texts) else ""
+    if kind == "b":
+        return {"1": "TRUE", "0": "FALSE"}.get(stored, stored)
+    if kind in ("str", "e", "d"):
+        return stored
+    style = cell.get("s", "")
+    number = book.formats[int(style)] if style.isdecimal() and int(style) < len(book.formats) else ""
+    return _number(stored, number, book.epoch)
+
+
+def _number(stored: str, kind: str, epoch: datetime) -> str:
+    """Return a number as a reader sees it: 0.1 and not 0.10000000000000001, a date, a time, or a percentage."""
+    try:
+        value = float(stored)
+        if kind.startswith("%"):
+            return f"{value:.{len(kind) - 1}%}"
+        if "d" in kind:
+            moment = epoch + timedelta(days=value)
+            return _date(moment + timedelta(milliseconds=500), "h" in kind or moment.time().isoformat() > "00:00:01")
+        if kind == "h":
+            minutes, seconds = divmod(round(value * 86_400), 60)
+            return f"{minutes // 60:02}:{minutes % 60:02}" + (f":{seconds:02}" if seconds else "")
+        return f"{value:.15g}" if abs(value) < 1e15 else stored
+    except (ValueError, OverflowError):
+        return stored
+
+
+def _date(moment: datetime, with_time: bool) -> str:
+    if not with_time:
+        return f"{moment:%Y-%m-%d}"
+    return f"{moment:%Y-%m-%d %H:%M:%S}".removesuffix(":00")
+
+
+def _text(item: etree._Element) -> str:
+    """Return the text of a cell, without the phonetic guides of Japanese text."""
+    return "".join(each.text or "" for each in item.iter(f"{_S}t") if each.getparent().tag != f"{_S}rPh")
