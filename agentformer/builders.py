@@ -27,6 +27,7 @@ from agentformer.settings import Settings
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
 
 if TYPE_CHECKING:
+    from agentformer.llms.forwarding import ChatForwarder
     from agentformer.memory.audit import AuditReport
     from agentformer.memory.backends.faiss.indexes import Indexes
     from agentformer.memory.context.builder import ContextBuilder
@@ -257,6 +258,17 @@ def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel
     provider, model = model_spec(settings)
     llm: LanguageModel = lookup("llms", provider)(model, settings)
     return GuardedModel(llm, breaker=Breaker(settings.breaker_seconds), usage=usage or Usage())
+
+
+def build_forwarder(settings: Settings) -> ChatForwarder | None:
+    """Return the object that forwards chat requests to the server of the configured language model, or None if no model
+    is configured, or its provider has no server with the protocol of OpenAI."""
+    from agentformer.llms.forwarding import ChatForwarder
+    from agentformer.llms.openai import chat_servers
+
+    provider, model = model_spec(settings)
+    servers = chat_servers(provider, model, settings) if settings.llm_model else ()
+    return ChatForwarder(servers, model, settings) if servers else None
 
 
 def model_spec(settings: Settings) -> tuple[str, str]:

@@ -154,6 +154,9 @@ PERMISSIONS: Mapping[str, Permission] = {
     "document": Permission("read", ("rag_list",)),
     "document text": Permission("read", ("rag_query",)),
     "restore": Permission("change", ("memory_consolidate",)),
+    "chat": Permission("read", ("memory_search", "conversation_search", "rag_query")),  # `memory_add` keeps the turn
+    "embeddings": Permission("read"),
+    "models": Permission("any"),
     "jobs": Permission("read", ("rag_upload",)),
     "cancel job": Permission("write", ("rag_upload",)),
     "reindex": Permission("admin"),

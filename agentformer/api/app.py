@@ -15,9 +15,11 @@ from agentformer.api import console, documents, entries, jobs, memory, openapi, 
 from agentformer.api.admin import checks, keys
 from agentformer.api.auth import Guard
 from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
+from agentformer.api.openai import chat, embeddings, files, store_files, vector_stores
 from agentformer.api.openapi import openapi_document
 from agentformer.api.operations import Operation, Router, Service, add_rules
 from agentformer.api.response import handle_errors
+from agentformer.builders import build_forwarder, once
 from agentformer.console.checks import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.errors import InvalidInput
@@ -37,6 +39,11 @@ _ROUTERS: tuple[Router, ...] = (  # in the order of the OpenAPI document
     memory.core_router,
     console.router,
     tools.router,
+    files.router,
+    vector_stores.router,
+    store_files.router,
+    embeddings.router,
+    chat.router,
     server.router,
     checks.router,
     keys.router,
@@ -138,6 +145,7 @@ def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: 
         followers=BoundedSemaphore(max(1, settings.threads // 4)),
         readiness=server.ReadinessChecks(af).parts,
         document=_document,
+        chat=once(lambda: build_forwarder(settings)),
         prefix=prefix,
         keys=guard.keys,
         checks=CheckRuns(af.verify),

@@ -14,6 +14,7 @@ from typing import IO, Any
 from urllib.parse import quote
 
 from flask import Blueprint, Flask, Response, request
+from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from werkzeug.wsgi import ClosingIterator
 
@@ -21,7 +22,7 @@ from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_l
 from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import Grant
 from agentformer.api.request import BoundedBody
-from agentformer.api.response import problem
+from agentformer.api.response import problem, speaks_openai
 from agentformer.errors import Forbidden, TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.http.problems import PROBLEM
@@ -89,7 +90,10 @@ class Guard:
             grant = self._authorize()
         else:
             host = request.headers.get("Host", "")
-            grant = authenticate(self._keys, request.headers, request.remote_addr, host)
+            headers = request.headers
+            if speaks_openai() and not self._keys.ever_made:  # clients of OpenAI cannot be made without some key
+                headers = Headers([(name, value) for name, value in headers if name.lower() != "authorization"])
+            grant = authenticate(self._keys, headers, request.remote_addr, host)
         _request_info().key_id = grant.key_id
         return grant
 

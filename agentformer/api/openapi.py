@@ -26,6 +26,7 @@ from pydantic.json_schema import models_json_schema
 from agentformer._version import __version__
 from agentformer.access.permissions import Permission
 from agentformer.api.models import Problem
+from agentformer.api.openai.models import OpenAIError
 from agentformer.api.operations import Operation, Router, Service
 from agentformer.api.response import reply
 from agentformer.http.problems import PROBLEM
@@ -74,7 +75,12 @@ class _Schemas:
     strings and forms are not in `shared`, because the document lists their fields in each endpoint."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        used: list[type[BaseModel]] = [Problem, *(model for operation in operations for model in _models(operation))]
+        errors = dict.fromkeys(_error_model(operation) for operation in operations)
+        used: list[type[BaseModel]] = [
+            Problem,
+            *errors,
+            *(model for operation in operations for model in _models(operation)),
+        ]
         models = dict.fromkeys(used)
         self._refs, generated = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
         self._all: dict[str, Schema] = _without_titles(generated["$defs"])
@@ -183,10 +189,15 @@ def _responses(operation: Operation, schemas: _Schemas) -> Schema:
                 content[item] = {}
             else:
                 content[JSON] = {"schema": schemas.ref(item)}
-    problem = {PROBLEM: {"schema": schemas.ref(Problem)}}
+    model = _error_model(operation)
+    problem = {PROBLEM if model is Problem else JSON: {"schema": schemas.ref(model)}}
     for status in sorted(_error_statuses(operation) - set(operation.returns)):
         responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": problem}
     return responses | {"default": {"description": "Other errors", "content": problem}}
+
+
+def _error_model(operation: Operation) -> type[BaseModel]:
+    return OpenAIError if operation.path.startswith("/v1/") else Problem
 
 
 def _error_statuses(operation: Operation) -> set[int]:

@@ -10,12 +10,12 @@ from contextlib import closing, suppress
 from queue import Empty, Queue
 from typing import Any, TypeVar
 
-from flask import Blueprint, Flask, Response, request
+from flask import Blueprint, Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from agentformer.access.permissions import Grant
 from agentformer.errors import AgentFormerError
-from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
+from agentformer.http.problems import PROBLEM, Problem, openai_error, problem_json, problem_of
 from agentformer.tools.result_json import event_json
 from agentformer.types import AnswerEvent
 
@@ -75,7 +75,17 @@ def handle_errors(target: Flask | Blueprint) -> None:
     target.register_error_handler(Exception, _unexpected)
 
 
+def speaks_openai() -> bool:
+    """Return True if the path of the current request is below `/v1` of a memory, so that errors have the format of
+    OpenAI."""
+    blueprint = current_app.blueprints.get(request.blueprint or "")
+    prefix = (blueprint.url_prefix if blueprint else "") or ""
+    return request.path.startswith(f"{prefix}/v1/")
+
+
 def _response(problem: Problem) -> Response:
+    if speaks_openai():
+        return reply(openai_error(problem), problem.status, problem.headers)
     return Response(problem.as_json(), problem.status, problem.headers, content_type=PROBLEM)
 
 

@@ -98,7 +98,7 @@ def _upload_slot(service: Service) -> Iterator[None]:
     """A context in which the current request counts as an upload in progress. The body of the request is read at the
     beginning. Raises `Busy` if too many uploads are in progress."""
     with service.uploads.held(), nullcontext() if _prefers_job() else service.threads.held():
-        _read_multipart(service.af.settings)
+        read_multipart(service.af.settings)
         yield
 
 
@@ -126,10 +126,10 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     rag, settings = service.af.rag, service.af.settings
     namespace = grant.namespace(form.namespace)
     metadata = fields.stored_metadata(_json_object("metadata", form.metadata)) if form.metadata else None
-    files = _files_of_request(settings)
+    files = files_of_request(settings)
     if form.on_conflict == "fail":
         PERMISSIONS["rag_upload unless stored"].require(grant)
-    names = tuple(_file_name(file.filename) for file in files)
+    names = tuple(file_name(file.filename) for file in files)
     task = Task(namespace, names, metadata, form.on_conflict, grant.key_id)
     streams = [cast(BinaryIO, file.stream) for file in files]
     if _prefers_job():
@@ -207,7 +207,7 @@ def _prefers_job() -> bool:
     return _ASYNC in names
 
 
-def _file_name(path: str | None) -> str:
+def file_name(path: str | None) -> str:
     """Return the name for a file of the form, or "" if the file has no name. A relative path keeps its folders. Of an
     absolute path, only the last part is used, because the folders belong to the computer of the client."""
     name = path or ""
@@ -229,7 +229,7 @@ def _json_object(field: str, text: str) -> dict[str, Any]:
     return value
 
 
-def _read_multipart(settings: Settings) -> None:
+def read_multipart(settings: Settings) -> None:
     """Read the form in the body of the current request. Large files are stored on disk until the request ends.
 
     Raises `InvalidInput` for an invalid form, `TooLarge` for an exceeded limit, `StoreFull` if the disk is full, and
@@ -255,10 +255,10 @@ def _read_multipart(settings: Settings) -> None:
             message = f"the upload cannot be stored: {error.strerror}; free some disk space for temporary files"
             raise StoreFull(message) from error
         raise
-    _files_of_request(settings)  # before the form is validated, which would report a file without a name as a field
+    files_of_request(settings)  # before the form is validated, which would report a file without a name as a field
 
 
-def _files_of_request(settings: Settings) -> list[FileStorage]:
+def files_of_request(settings: Settings) -> list[FileStorage]:
     """Return the files in the form. Raises `InvalidInput` if there is no file, or if a file has a field name other than
     `file`. Raises `TooLarge` if there are too many files."""
     if _FILE in request.form:

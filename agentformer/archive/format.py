@@ -88,7 +88,7 @@ def vectors_path(space: EmbeddingSpace) -> str:
 
 def has_original(entry: MemoryEntry) -> bool:
     """Return whether the entry is a document whose original file is stored."""
-    return entry.kind == "document" and entry.metadata.get("status") == "ready"
+    return entry.kind == "document" and entry.metadata.get("status") in ("ready", "stored")
 
 
 def damaged(what: str) -> InvalidInput:

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from agentformer.errors import InvalidInput
@@ -147,18 +147,11 @@ def open_client(server: Server, policy: Policy) -> openai.OpenAI:
     """Return a client that sends requests only to `server`. The environment variables of the package `openai` have no
     effect. Raise `MissingExtra` if the package is not installed. Raise `InvalidInput` if the address has a query, or if
     the key contains characters that a header cannot contain."""
-    parts = urlsplit(server.base_url)
-    if parts.query or parts.fragment:
-        raise InvalidInput(
-            "base_url",
-            f"the address {server.address} must not contain a query or a fragment; write a key in the setting for keys",
-        )
-    http = open_http(policy, server.credentials.authorization)
+    http, base_url = open_raw(server, policy)
     import openai  # import it after `open_http`, which checks that the package is installed
 
     client = openai.OpenAI(
-        # The HTTP library logs addresses with passwords. So the password is sent in the header only.
-        base_url=urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])),
+        base_url=base_url,
         api_key=_NO_KEY,
         timeout=http.timeout,
         max_retries=0,  # the HTTP client retries under the policy
@@ -166,6 +159,20 @@ def open_client(server: Server, policy: Policy) -> openai.OpenAI:
     )
     client.admin_api_key = client.webhook_secret = None  # the package reads these from the environment
     return client
+
+
+def open_raw(server: Server, policy: Policy) -> tuple[Any, str]:
+    """Return an HTTP client that sends requests with the key of `server`, and the address to which it must send them.
+    Raise `MissingExtra` and `InvalidInput` like `open_client`."""
+    parts = urlsplit(server.base_url)
+    if parts.query or parts.fragment:
+        raise InvalidInput(
+            "base_url",
+            f"the address {server.address} must not contain a query or a fragment; write a key in the setting for keys",
+        )
+    http = open_http(policy, server.credentials.authorization)
+    # The HTTP library logs addresses with passwords. So the password is sent in the header only.
+    return http, urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)

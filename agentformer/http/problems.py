@@ -32,6 +32,7 @@ _KINDS: tuple[tuple[type[errors.AgentFormerError], int, str, str], ...] = (
     (errors.StoreError, 500, "store-unusable", "Store unavailable: see the server's log"),
     (errors.AgentFormerError, 500, "internal", "Internal server error"),
 )
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _TITLES = {kind: title for _, _, kind, title in _KINDS}
 # The messages of these classes describe the request. Other messages may name files of the server and are only logged.
 _SHOWS_MESSAGE = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 501, 503})
@@ -57,6 +58,21 @@ class Problem:
         headers = {"Connection": "close", "Content-Type": PROBLEM, "Content-Length": str(len(body)), **self.headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\n{lines}\r\n".encode() + body
+
+
+def openai_error(problem: Problem) -> dict[str, Any]:
+    """Return the same error in the format of OpenAI, for the endpoints with the protocol of OpenAI."""
+    document = problem.document
+    kind = str(document["type"]).rpartition(":")[2]
+    default = "server_error" if problem.status >= 500 else "invalid_request_error"
+    return {
+        "error": {
+            "message": document.get("detail") or document["title"],
+            "type": _OPENAI_TYPES.get(problem.status, default),
+            "param": document.get("field") or None,
+            "code": kind.replace("-", "_"),
+        }
+    }
 
 
 def problem_of(error: errors.AgentFormerError) -> Problem:

@@ -37,6 +37,25 @@ _TRIES = 6  # attempts of one request: one for each option that a server may ref
 _QUOTED_REPLY = 2000  # characters of an invalid reply that are sent back to the model
 
 
+def chat_servers(provider: str, model: str, settings: Settings) -> tuple[Server, ...]:
+    """Return the servers that may have the model of a provider, the preferred one first. The result is empty if the
+    provider has no server with the protocol of OpenAI."""
+    if provider == "openai":
+        return candidates(
+            model,
+            explicit_url=settings.llm_base_url,
+            explicit_key=settings.llm_api_key,
+            openai_key=settings.openai_api_key,
+            openai_url=settings.openai_base_url,
+            lmstudio_url=settings.lmstudio_base_url,
+            ollama_url=settings.ollama_base_url,
+        )
+    own = {"ollama": settings.ollama_base_url or OLLAMA_URL, "lmstudio": settings.lmstudio_base_url or LMSTUDIO_URL}
+    if provider not in own:
+        return ()
+    return (Server(provider, with_path(settings.llm_base_url or own[provider], "/v1"), settings.llm_api_key),)
+
+
 class OpenAIModel:
     """A chat model on the first server in `servers` that answers. Thread-safe.
 
@@ -61,30 +80,19 @@ class OpenAIModel:
         """Return the model on the servers that the settings name. Raise `MissingExtra` if the package `openai` is not
         installed. Raise `InvalidInput` if the name of the model is empty, or if a key contains characters that a header
         cannot contain."""
-        servers = candidates(
-            model,
-            explicit_url=settings.llm_base_url,
-            explicit_key=settings.llm_api_key,
-            openai_key=settings.openai_api_key,
-            openai_url=settings.openai_base_url,
-            lmstudio_url=settings.lmstudio_base_url,
-            ollama_url=settings.ollama_base_url,
-        )
-        return cls._at(model, servers, settings)
+        return cls._at(model, chat_servers("openai", model, settings), settings)
 
     @classmethod
     def ollama(cls, model: str, settings: Settings) -> OpenAIModel:
         """Return a language model that uses only the Ollama server of the settings. The errors are the same as for
         `from_settings`."""
-        url = settings.llm_base_url or settings.ollama_base_url or OLLAMA_URL
-        return cls._at(model, [Server("ollama", with_path(url, "/v1"), settings.llm_api_key)], settings)
+        return cls._at(model, chat_servers("ollama", model, settings), settings)
 
     @classmethod
     def lmstudio(cls, model: str, settings: Settings) -> OpenAIModel:
         """Return a language model that uses only the LM Studio server of the settings. The errors are the same as for
         `from_settings`."""
-        url = settings.llm_base_url or settings.lmstudio_base_url or LMSTUDIO_URL
-        return cls._at(model, [Server("lmstudio", with_path(url, "/v1"), settings.llm_api_key)], settings)
+        return cls._at(model, chat_servers("lmstudio", model, settings), settings)
 
     @classmethod
     def _at(cls, model: str, servers: Sequence[Server], settings: Settings) -> OpenAIModel:

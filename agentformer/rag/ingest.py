@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import PurePath
 from typing import Any
 
@@ -68,7 +69,7 @@ class IngestPipeline:
         and a reason, and a usable former version is kept. Raises `Conflict` if another caller has stored or removed one
         of the documents that the placement depends on, and `StoreError` if the document cannot be stored."""
         if text.status != "ready":
-            return self._store_unusable(text, placement)
+            return self._store_unusable(data, text, placement)
         entries = document_entries(placement.document, text, self._token_spans, self.chunk_tokens, self.chunk_overlap)
         with self.originals.storing(entries[:1], [data]):
             self.backend.store(entries, replacing=placement.replacing, check=placement.check, progress=progress)
@@ -112,14 +113,16 @@ class IngestPipeline:
             self.backend.store(entries, replacing=placement.replacing, check=placement.check)
         return dataclasses.replace(document_of(entries[0]), replaced=placement.replaced)
 
-    def _store_unusable(self, text: DocumentText, placement: Placement) -> Document:
+    def _store_unusable(self, data: bytes, text: DocumentText, placement: Placement) -> Document:
         """Store an entry for a file without usable text, and return the document. If a former version is usable,
-        nothing is stored."""
+        nothing is stored. The file itself is stored only if the former version is a file that was not read."""
         document = placement.document
         if any(entry.metadata["status"] == "ready" for entry in placement.former):
             return dataclasses.replace(document, status=text.status, reason=text.reason + FORMER_KEPT)
-        entry = _document_entry(document, text, text.status, text.reason, chunks=0)
-        self.backend.store([entry], replacing=placement.replacing, check=placement.check)
+        entry = document_entry(document, text, text.status, text.reason, chunks=0)
+        kept = any(former.metadata["status"] == "stored" for former in placement.former)  # its file stays
+        with self.originals.storing([entry], [data]) if kept else nullcontext():
+            self.backend.store([entry], replacing=placement.replacing, check=placement.check)
         self.originals.sweep()
         return dataclasses.replace(document_of(entry), replaced=placement.replaced)
 
@@ -138,7 +141,7 @@ def document_entries(
     code = all(page.code for page in text.pages)  # nothing is guessed from code: its words are those of its language
     language = CODE_LANGUAGE if code else detect_language(_beginning(text))
     chunks = list(cut(text, document.name, count, chunk_tokens, chunk_overlap))
-    root = _document_entry(document, text, "ready", text.reason, chunks=len(chunks), language=language)
+    root = document_entry(document, text, "ready", text.reason, chunks=len(chunks), language=language)
     page_entries = [
         MemoryEntry(
             id=new_id(),
@@ -222,7 +225,7 @@ def _beginning(text: DocumentText) -> str:
     return " ".join(parts)
 
 
-def _document_entry(
+def document_entry(
     document: Document,
     text: DocumentText,
     status: DocumentStatus,
@@ -231,6 +234,7 @@ def _document_entry(
     chunks: int,
     language: str = "",
 ) -> MemoryEntry:
+    """Return the entry to store for a document itself, without its pages and chunks."""
     return MemoryEntry(
         id=new_id(),
         content=document.name,

@@ -60,6 +60,7 @@ class _Survey:
         )
         self.parts = Findings("parts", "each page and chunk belongs to a document", advice)
         self.ready: list[MemoryEntry] = []
+        self.with_files: list[MemoryEntry] = []  # documents that must have their original file
         self.digests: set[str] = set()  # SHA-256 of all documents
         self._suspects: list[MemoryEntry] = []  # documents that seem to lack parts
         self._orphans: list[MemoryEntry] = []  # parts that seem to lack their document
@@ -81,6 +82,8 @@ class _Survey:
             ids.add(document.id)
             self.digests.add(_digest(document))
             self.documents.looked_at += 1
+            if document.metadata.get("status") in ("ready", "stored"):
+                self.with_files.append(document)
             if document.metadata.get("status") == "ready":
                 self.ready.append(document)
                 if any(_problems(snapshot, document)):
@@ -116,7 +119,7 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
     files = store.originals.files.names()  # listed before the documents: a file is stored first
     absent = _absent_digests(store.backend)
     survey = _Survey(store.backend, sound=sound)
-    originals = _verify_originals(store, survey.ready)
+    originals = _verify_originals(store, survey.with_files)
     if repair:
         _ingest_again(survey.documents, originals, reread)
         _set_aside(survey.parts, store)

@@ -9,7 +9,8 @@ from typing import Literal
 
 from agentformer.types.memory import Hit, Span
 
-DocumentStatus = Literal["pending", "ready", "no_text", "garbled", "encrypted", "failed"]
+# `stored`: the file is kept and not read.
+DocumentStatus = Literal["pending", "ready", "no_text", "garbled", "encrypted", "failed", "stored"]
 PageStatus = Literal["text", "no_text", "garbled", "failed"]
 
 

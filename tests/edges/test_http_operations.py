@@ -44,7 +44,8 @@ Described = tuple[str, str, dict[str, Any]]
 
 
 def operations(host: Mounted) -> list[Described]:
-    """Method, path and description of all operations that need a key, with existing ids in the paths."""
+    """Method, path and description of all operations that need a key, with existing ids in the paths. Those with the
+    protocol of OpenAI have errors of another form; see `test_openai_attacks.py`."""
     (entry,) = host.af.memory.list(kinds=("fact",))
     (document,) = host.af.rag.documents()
     ids = {"entry_id": entry.id, "document_id": document.id, "name": "persona", "job_id": "x"}
@@ -53,7 +54,7 @@ def operations(host: Mounted) -> list[Described]:
         (method, path.replace("tools/{name}", "tools/memory_search").format(**ids), operation)
         for path, methods in paths.items()
         for method, operation in methods.items()
-        if operation["security"]
+        if operation["security"] and not path.startswith("/v1/")
     ]
     assert len(found) > 25
     return found

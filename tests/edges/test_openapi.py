@@ -57,6 +57,10 @@ PARTICULAR = (
     "POST /api/memory/core/{name}/replace",  # nothing may be left empty
     "PATCH /api/memory/{entry_id}",  # a core block keeps its name
     "POST /api/tools/{name}",  # every tool has a schema of its own, which GET /api/tools tells
+    "POST /v1/files",  # exactly one file
+    "POST /v1/vector_stores/{vector_store_id}/search",  # a filter is a tree
+    "POST /v1/embeddings",  # a number of dimensions, and texts that the model can read
+    "POST /v1/chat/completions",  # headers are numbers and flags in text
     "POST /api/rag/upload",  # metadata is a JSON object in a field of text
 )
 

@@ -26,6 +26,7 @@ PRINTED = {
     "pydantic_ai_toolset": ("pydantic_ai", ["1"]),
     "adk_memory": ("google.adk", ["['I prefer green tea.']"]),
     "llamaindex_retriever": ("llama_index", ["The caretaker keeps the keys. rules.txt 1"]),
+    "openai_client": ("openai", ["vs_handbook rules.txt The caretaker keeps the keys."]),
     "openai_agents_session": (
         "agents",
         [
@@ -39,7 +40,7 @@ PRINTED = {
 OFFLINE = """
 import runpy, sys
 def refuse(event, arguments):
-    if event == "socket.connect" and isinstance(arguments[1], tuple):
+    if event == "socket.connect" and isinstance(arguments[1], tuple) and arguments[1][0] != "127.0.0.1":
         raise RuntimeError(f"an example may not connect to {arguments[1]}")
 sys.addaudithook(refuse)
 runpy.run_path(sys.argv[1], run_name="__main__")

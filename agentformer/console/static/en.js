@@ -190,6 +190,7 @@ export default {
   "status.garbled": "unreadable text",
   "status.no_text": "no text",
   "status.pending": "found by words only",
+  "status.stored": "kept, not read",
   "summaries": "{n} summary|{n} summaries",
   "theme": "Light or dark",
   "times": "{n} time|{n} times",

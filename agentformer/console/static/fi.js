@@ -190,6 +190,7 @@ export default {
   "status.garbled": "lukukelvoton teksti",
   "status.no_text": "ei tekstiä",
   "status.pending": "löytyy vain sanoilla",
+  "status.stored": "tallessa, ei luettu",
   "summaries": "{n} tiivistelmä|{n} tiivistelmää",
   "theme": "Vaalea tai tumma",
   "times": "{n} kerta|{n} kertaa",

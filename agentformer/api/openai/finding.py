@@ -1,0 +1,114 @@
+"""Finds files, vector stores and their documents, within the namespaces of a key, and pages of lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from flask import request
+from werkzeug.datastructures import Headers
+
+from agentformer.access.permissions import Grant
+from agentformer.api.openai.names import digest_of, namespace_of, no_file, no_store
+from agentformer.api.operations import Service
+from agentformer.memory.backends import all_entries
+from agentformer.rag.kept_files import STORED
+from agentformer.records.fields import MAX_NAME
+from agentformer.types import MemoryEntry, Scope
+
+T = TypeVar("T")
+
+NAMESPACE = "X-AgentFormer-Namespace"
+NAMESPACE_HEADER = {
+    NAMESPACE: {
+        "description": "The namespace of the request. By default, it is the namespace of the key, or `default`.",
+        "maxLength": MAX_NAME,
+    }
+}
+RECORD = "openai_vector_store"  # the source type of the entry with the name and the metadata of a vector store
+_READ = {"type": "not", "filters": [{"type": "eq", "key": "status", "value": STORED}]}
+
+
+def header(headers: Headers, name: str) -> str:
+    """Return the value of a header, which may be text in UTF-8. Return "" if the header is absent."""
+    value = headers.get(name, "").strip()
+    try:
+        return value.encode("latin-1").decode()
+    except ValueError:
+        return value
+
+
+def home(grant: Grant) -> str:
+    """Return the namespace in which the files of the current request are stored. Raises `Forbidden`."""
+    return grant.namespace(header(request.headers, NAMESPACE) or None)
+
+
+def reachable(service: Service, grant: Grant) -> list[str]:
+    """Return the namespaces that contain entries and that the key may use."""
+    return [name for name in service.af.backend.namespaces() if grant.reaches(name)]
+
+
+def documents(service: Service, namespace: str, digest: str | None = None, **more: Any) -> Iterator[MemoryEntry]:
+    """Yield the documents of a namespace, oldest first. `digest` is the SHA-256 of their files."""
+    metadata = {} if digest is None else {"sha256": digest}
+    return all_entries(service.af.backend, Scope(namespace, kinds=("document",), metadata=metadata, **more))
+
+
+def store_documents(service: Service, namespace: str, digest: str | None = None) -> list[MemoryEntry]:
+    """Return the documents of a vector store: those whose files were read, or could not be read."""
+    return [*documents(service, namespace, digest, where=_READ)]
+
+
+def copies(service: Service, grant: Grant, id: str) -> list[MemoryEntry]:
+    """Return the documents of a file in all namespaces of the key; those in the namespace of the request are first.
+    Raises `NotFound` if there is none."""
+    digest, first = digest_of(id), home(grant)
+    names = [first, *(name for name in reachable(service, grant) if name != first)]
+    found = [document for name in names for document in documents(service, name, digest)]
+    if not found:
+        raise no_file(id)
+    return found
+
+
+def record_of(service: Service, namespace: str) -> MemoryEntry | None:
+    """Return the entry with the name and the metadata of a vector store, or None."""
+    entries = service.af.backend.list(Scope(namespace, source_type=RECORD), limit=1)
+    return entries[0] if entries else None
+
+
+def birth_of(service: Service, namespace: str) -> MemoryEntry | None:
+    """Return the entry whose time is that of the vector store: its record, or its first document. Return None if the
+    namespace is not a vector store."""
+    record = record_of(service, namespace)
+    if record is not None:
+        return record
+    first = service.af.backend.list(Scope(namespace, kinds=("document",), where=_READ), limit=1)
+    return first[0] if first else None
+
+
+def find_store(service: Service, grant: Grant, vector_store_id: str) -> str:
+    """Return the namespace of a vector store. Raises `NotFound` if there is no such vector store, or if the key may not
+    use it; the two cases have the same message."""
+    namespace = namespace_of(vector_store_id)
+    if not grant.reaches(namespace) or birth_of(service, namespace) is None:
+        raise no_store(vector_store_id)
+    return namespace
+
+
+def page(items: Sequence[T], query: Any, id_of: Callable[[T], str]) -> tuple[list[T], bool]:
+    """Return one page of a list, and whether there are more items after it. `items` are sorted by time, oldest first.
+    An `after` or `before` that is not in the list gives an empty page."""
+    ordered = [*items] if query.order == "asc" else [*reversed(items)]
+    before = getattr(query, "before", None)
+    ids = [id_of(item) for item in ordered] if before or query.after else []
+    if before is not None:
+        end = ids.index(before) if before in ids else 0
+        return ordered[max(0, end - query.limit) : end], end > query.limit
+    start = 0 if query.after is None else ids.index(query.after) + 1 if query.after in ids else len(ordered)
+    return ordered[start : start + query.limit], start + query.limit < len(ordered)
+
+
+def page_json(items: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
+    """Return a page of a list in OpenAI's format."""
+    ends = (items[0]["id"], items[-1]["id"]) if items else (None, None)
+    return {"object": "list", "data": [*items], "first_id": ends[0], "last_id": ends[1], "has_more": more}

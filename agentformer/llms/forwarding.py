@@ -1,0 +1,163 @@
+"""Sends requests for chat completions to the configured server without reading them, and returns its responses."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from agentformer.errors import LanguageModelUnavailable
+from agentformer.http.openai_client import Failure, FirstThatAnswers, Server, explain, open_raw
+from agentformer.http.redaction import error_message, redact
+from agentformer.http.retry_policy import Policy
+from agentformer.settings import Settings
+
+_PIECE = 16 * 1024  # bytes
+_KEPT = (400, 404, 409, 413, 422, 429, 503, 504)  # statuses that the caller gets; others become 502
+_MAX_MESSAGE = 1000  # characters of a server's message
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A failed request: the status, and the details of the error in OpenAI's format. No text contains a key."""
+
+    status: int
+    message: str
+    type: str = "server_error"
+    code: str = "upstream_error"
+    param: str | None = None
+    retry_after: str = ""
+
+
+class Forwarded:
+    """The response of a server with status 200. Read it with `read` or with `pieces`, and close it."""
+
+    def __init__(self, response: Any, server: Server, model: str) -> None:
+        self._response = response
+        self._server = server
+        self._model = model
+        self.content_type = str(response.headers.get("content-type", "application/json"))
+
+    @property
+    def is_stream(self) -> bool:
+        """True if the server sends events."""
+        return self.content_type.lower().startswith("text/event-stream")
+
+    def read(self) -> bytes | Refusal:
+        """Return the complete body, or the reason why it cannot be read."""
+        try:
+            return bytes(self._response.read())
+        except Exception as error:  # noqa: BLE001 - a server can send anything, and the library raises many classes
+            return _refusal(explain(error, self._server, self._model, seconds="timeout"))
+        finally:
+            self.close()
+
+    def pieces(self) -> Generator[bytes | Refusal, None, None]:
+        """Yield the body as it arrives. If the stream breaks, the last item is the reason."""
+        try:
+            yield from self._response.iter_raw(_PIECE)
+        except Exception as error:  # noqa: BLE001 - as in `read`
+            yield _refusal(explain(error, self._server, self._model, seconds="stream_seconds"))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(Exception):
+            self._response.close()
+
+
+class ChatForwarder:
+    """Sends chat requests to the first of `servers` that answers. If a server cannot be reached, the next one is used.
+    Thread-safe. `model` is the configured model, for messages."""
+
+    def __init__(self, servers: tuple[Server, ...], model: str, settings: Settings) -> None:
+        self._choice = FirstThatAnswers(servers)
+        self._model = model
+        retries = settings.llm_retries
+        self._policies = {
+            False: Policy(settings.llm_timeout, retries=retries),
+            True: Policy(settings.llm_timeout, settings.llm_stream_seconds, retries=retries),
+        }
+        self._clients: dict[tuple[Server, bool], tuple[Any, str]] = {}
+        self._lock = threading.Lock()
+
+    def send(self, body: Mapping[str, Any], *, stream: bool) -> Forwarded | Refusal:
+        """Send a request, and return the response as soon as its headers have arrived. Raises `ValueError` if the body
+        contains a number that JSON does not have, `MissingExtra` if the package `openai` is not installed, and
+        `LanguageModelUnavailable` if no server answers."""
+        content = json.dumps(body, allow_nan=False).encode("ascii")
+        failed: dict[Server, Refusal] = {}
+        while True:
+            server = self._choice.pick(exclude=failed)
+            if server is None:
+                if failed:
+                    return [*failed.values()][-1]
+                raise LanguageModelUnavailable(
+                    f"no server is reachable for model {self._model!r} (tried {self._choice.tried}); start a server, "
+                    "or set AGENTFORMER_LLM_BASE_URL to the address of a server"
+                )
+            try:
+                response = self._post(server, content, stream=stream)
+            except Exception as error:  # noqa: BLE001 - the library raises many classes
+                failed[server] = _refusal(explain(error, server, self._model, seconds="timeout"))
+                continue
+            if response.status_code == 200:
+                return Forwarded(response, server, self._model)
+            return _refused(response, server, self._model)
+
+    def _post(self, server: Server, content: bytes, *, stream: bool) -> Any:
+        with self._lock:
+            if (server, stream) not in self._clients:
+                self._clients[server, stream] = open_raw(server, self._policies[stream])
+            http, base_url = self._clients[server, stream]
+        headers = {"Content-Type": "application/json"}
+        request = http.build_request("POST", f"{base_url}/chat/completions", content=content, headers=headers)
+        return http.send(request, stream=True)
+
+
+def _refusal(failure: Failure) -> Refusal:
+    slow = failure.kind == "timeout"
+    return Refusal(504 if slow else 502, failure.message, code="upstream_timeout" if slow else "upstream_unavailable")
+
+
+def _refused(response: Any, server: Server, model: str) -> Refusal:
+    """Return the error in a response with a status other than 200, without secrets."""
+    status = int(response.status_code)
+    try:
+        data = bytes(response.read())
+    except Exception as error:  # noqa: BLE001 - as in `Forwarded.read`
+        return _refusal(explain(error, server, model, seconds="timeout"))
+    finally:
+        with suppress(Exception):
+            response.close()
+    if status in (401, 403) or 300 <= status < 400:
+        what = "refused the key of this memory; its administrator must check AGENTFORMER_LLM_API_KEY"
+        what = what if status >= 400 else "redirects; its administrator must set the final address"
+        return Refusal(502, f"the language model's server {what}", code="upstream_refused")
+    secrets = server.credentials.secrets
+    details: dict[str, Any] = {}
+    with suppress(ValueError, RecursionError):
+        parsed = json.loads(data)
+        inner = parsed.get("error") if isinstance(parsed, dict) else None
+        details = inner if isinstance(inner, dict) else {}
+    texts = {name: redact(details[name], secrets) for name in ("type", "code", "param") if _is_text(details.get(name))}
+    message = redact(error_message(data), secrets, _MAX_MESSAGE) or f"HTTP {status}"
+    kept = status if status in _KEPT else 502
+    kind = "invalid_request_error" if 400 <= kept < 429 else "rate_limit_error" if kept == 429 else "server_error"
+    retry_after = str(response.headers.get("retry-after", ""))
+    return Refusal(
+        kept,
+        f"the language model's server answered: {message}",
+        type=texts.get("type", kind),
+        code=texts.get("code", "upstream_error"),
+        param=texts.get("param"),
+        retry_after=retry_after if retry_after.isascii() and retry_after.isprintable() else "",
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 100
