@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from agentformer.archive.copy import Copied
     from agentformer.archive.export import Exported
     from agentformer.archive.importer import Imported
+    from agentformer.archive.markdown.home import HomeKeeper, MarkdownHomes
     from agentformer.evaluation.dataset import Question
     from agentformer.evaluation.opened import Trial
     from agentformer.evaluation.run import Evaluation
@@ -171,6 +172,8 @@ class AgentFormer:
             self.distributed.join(role)
         _ = self.model, self.toolbox
         self.rag.ready()
+        if self.settings.markdown_home:
+            _ = self._home_keeper
         return self
 
     def reembed(
@@ -218,6 +221,23 @@ class AgentFormer:
                 self.embedder.for_space(archive.vectors[0].space)
         destination = Destination(self.backend, self.originals, self.memory.core)
         return import_into(destination, archive, progress)
+
+    @property
+    def markdown(self) -> MarkdownHomes:
+        """The folders of Markdown files that hold memories: `export`, `sync` and `follow`."""
+        from agentformer.archive.markdown.home import MarkdownHomes
+
+        return MarkdownHomes(self.memory, self.backend, [*self.settings.decay_rates])
+
+    @_Part
+    def _home_keeper(self) -> HomeKeeper:
+        """The thread that keeps the folder of the setting `markdown_home` in step."""
+        from agentformer.archive.markdown.home import HomeKeeper
+
+        keeper = HomeKeeper(self.markdown.follow(self.settings.markdown_home), self.settings.markdown_seconds)
+        self._closing.callback(keeper.close)
+        keeper.start()
+        return keeper
 
     def copy_to(
         self, target: AgentFormer, *, delete: bool = False, progress: Callable[[int, int], None] | None = None

@@ -74,6 +74,7 @@ CALLED = {
     "gitignore_parser": "gitignore-parser",
     "azure": "azure-cosmos",
     "dotenv": "python-dotenv",
+    "ruamel": "ruamel.yaml",  # its nodes only: no document constructs an object
     "faiss": "faiss-cpu",
     "fasttext": "fasttext-predict",
     "PIL": "pillow",

@@ -164,18 +164,18 @@ def read_entry_line(line: bytes) -> EntryLine:
     if not isinstance(values, dict):
         raise ValueError("the line is not a JSON object")
     if values.keys() == {"former"}:
-        return EntryLine(_checked_entry(values["former"]), is_former=True)
+        return EntryLine(checked_entry(values["former"]), is_former=True)
     states = values.pop("history", [])
     if not isinstance(states, list):
         raise ValueError("history is not a list")
-    return EntryLine(_checked_entry(values), tuple(_checked_entry(state) for state in states))
+    return EntryLine(checked_entry(values), tuple(checked_entry(state) for state in states))
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
 
 
-def _checked_entry(values: Any) -> MemoryEntry:
+def checked_entry(values: Any) -> MemoryEntry:
     """Return the entry with these field values. The fields must be within the limits for entries that callers store.
     Raises `ValueError` or `KeyError` if a field is not valid."""
     if isinstance(values, dict) and "namespace" not in values:

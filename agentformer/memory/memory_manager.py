@@ -266,10 +266,13 @@ class MemoryManager(BatchOperations):
 
     def restore(self, summary_id: str) -> Entries:
         """Undo a summary: end the archiving of its originals (the entries that it replaced), and archive the summary.
-        If `summary_id` is the id of a superseded entry, this entry is no longer superseded. Return the entries that
+        If `summary_id` is the id of a superseded entry, this entry is no longer superseded. If it is the id of another
+        archived entry, such as one whose Markdown file was deleted, this entry is live again. Return the entries that
         searches can find again. Raises `NotFound` if the entry does not exist. Raises `InvalidInput` if the entry is
-        neither a summary nor superseded. Raises `Conflict` if the summary was already restored."""
+        live and no summary, or archived by a summary. Raises `Conflict` if the summary was already restored."""
         entry = existing(self._backend, summary_id)
+        if entry.kind != "summary" and entry.archived_at is not None and entry.superseded_by is None:
+            return [self._backend.update(summary_id, {"archived_at": None}, entry.version)]
         if entry.superseded_by is not None:
             return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]
         return [*self._backend.restore(summary_id)]

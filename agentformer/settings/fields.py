@@ -77,6 +77,10 @@ class Settings:
     summary_tokens: int = 512
     lease_seconds: float = 300.0  # seconds after which the claim of a dead cleaner ends; longer than one summary takes
 
+    # A folder of Markdown files that a server or a worker keeps in step with the memories of its namespace.
+    markdown_home: str = ""  # such as ~/notes/memory; "": none
+    markdown_seconds: float = 5.0  # between two looks for changes of the folder and of the memory
+
     # The backend `postgres`. Its address may contain a password, so that it is never shown.
     postgres_url: str = field(default="", repr=False)  # postgresql://user:password@host:5432/database
     postgres_connections: int = 16  # the most connections of one process; more callers wait for a free one
@@ -181,6 +185,7 @@ class Settings:
     def __post_init__(self) -> None:
         self._normalize(_check_folder, "index_dir", "upload_dir")
         self._normalize(_check_cache, "cache_dir")
+        self._normalize(lambda name, value: str(_check_folder(name, value)) if value else "", "markdown_home")
         if self.originals not in ("", "database") and not _S3.fullmatch(self.originals):
             raise invalid("originals", "must be empty, database, or s3://BUCKET/PREFIX", self.originals)
         self._normalize(lambda name, value: value.strip(), "embedder", "reranker", "llm_model")
@@ -249,6 +254,7 @@ _RANGES = {
     "dated": (0, 10),
     "dense_weight": (0, 100),
     "long_weight": (0, 100),
+    "markdown_seconds": (0.01, 86_400),
     "noise_floor": (-1, 1),
     "port": (0, 65535),
     "statements": (0, 2),

@@ -1,0 +1,133 @@
+"""Builds entries from the files of a memory home, and decides their categories by their folders."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from pathlib import PurePosixPath
+from typing import Any
+from unicodedata import normalize
+
+from agentformer.archive.format import checked_entry
+from agentformer.archive.markdown.folder import HomeFile
+from agentformer.archive.markdown.pages import (
+    CORE,
+    DEFAULT_CATEGORIES,
+    Page,
+    category_folder,
+    default_kind,
+    folder_of,
+)
+from agentformer.errors import InvalidInput
+from agentformer.memory.backends import is_live, with_times
+from agentformer.memory.validation import context_line, new_entry
+from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KIND, Condition, MemoryEntry, Scope
+
+OTHER_KINDS = DOCUMENT_KINDS | {"message", UNSEARCHED_KIND}  # kinds that have no file in a home
+_NEW = (
+    *("content", "title", "kind", "tier", "salience", "occurred_at", "speaker", "project", "metadata"),
+    *("session_id", "agent_id", "user_id"),
+)
+CheckTier = Callable[[MemoryEntry], MemoryEntry]  # `HierarchicalMemory.check_tier`
+
+
+def scope_of(namespace: str, *, archived: bool = False, where: Condition | None = None) -> Scope:
+    """Return the scope that contains the entries of a home, and no messages and documents."""
+    return Scope(namespace, except_kinds=tuple(sorted(OTHER_KINDS)), include_archived=archived, where=where)
+
+
+def belongs(entry: MemoryEntry, namespace: str) -> bool:
+    """Return whether a home of the namespace has a file for this entry while the entry is live."""
+    kinds = entry.kind not in OTHER_KINDS and entry.tier != "working" and entry.source is None
+    return kinds and entry.namespace == namespace
+
+
+def why_not_live(entry: MemoryEntry) -> str:
+    """Return why a search does not find the entry, or "" if it does."""
+    if is_live(entry):
+        return ""
+    if entry.archived_by or entry.superseded_by:
+        how = f"summarized by {entry.archived_by}" if entry.archived_by else f"superseded by {entry.superseded_by}"
+        return f"is {how}; restore it first: agentformer restore {entry.archived_by or entry.id}"
+    return "is archived"
+
+
+class Categories:
+    """The categories that a home knows, by the names of their folders."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_folder = {category_folder(name): name for name in ("", *DEFAULT_CATEGORIES, *names)}
+
+    def add(self, name: str) -> None:
+        """Add the category of a stored entry."""
+        self._by_folder.setdefault(category_folder(name), name)
+
+    def of_folder(self, folder: str) -> str:
+        """Return the category of a folder. Raises `InvalidInput` for an unknown one."""
+        if folder not in self._by_folder:
+            known = ", ".join(sorted([*self._by_folder, CORE]))
+            raise InvalidInput("folder", f"{folder[:80]!r} is no known category; the folders are {known}")
+        return self._by_folder[folder]
+
+    def moved(self, page: Page, file: HomeFile, base: MemoryEntry) -> Page:
+        """Return the page of a stored entry with the category that its folder and its front matter say. `base` is the
+        entry from which the file was written. Raises `InvalidInput` if the two disagree, or for an unknown category."""
+        folder, former = file.category_folder, folder_of(base)
+        given = page.values.get("category", base.category)
+        if is_same_folder(folder, former):
+            if given != base.category:
+                self.of_folder(category_folder(given))
+            return page
+        if CORE in (folder, former):
+            raise InvalidInput("folder", "core blocks stay in the folder core, and no other file becomes a core block")
+        return self._placed(page, folder, given, (base.category,))
+
+    def placed(self, page: Page, file: HomeFile) -> Page:
+        """Return the page of an entry to store, with the category of its folder. Raises `InvalidInput`."""
+        folder, given = file.category_folder, page.values.get("category", "")
+        if folder == CORE:
+            return Page({**page.values, "tier": CORE, "category": given})
+        if page.values.get("tier") == CORE:
+            raise InvalidInput("tier", "of a file outside of the folder core cannot be core")
+        if page.id and category_folder(given) == folder:
+            return page  # of another memory, which knows this category
+        return self._placed(page, folder, given, ("",))
+
+    def _placed(self, page: Page, folder: str, given: str, replaced: tuple[str, ...]) -> Page:
+        category = self.of_folder(folder)
+        if given not in (*replaced, category):
+            raise InvalidInput("category", f"is {given[:80]!r}, but the folder says {category[:80]!r}; make them equal")
+        return Page({**page.values, "category": category})
+
+
+def is_same_folder(one: str, other: str) -> bool:
+    """Return whether two names are the same folder on a file system that ignores case and Unicode forms."""
+    return normalize("NFC", one).casefold() == normalize("NFC", other).casefold()
+
+
+def created(page: Page, file: HomeFile, namespace: str, entry_id: str, check_tier: CheckTier) -> MemoryEntry:
+    """Return the entry of a new file, which has a title and a category. A core block has an id of its own. Raises
+    `InvalidInput`."""
+    values = {name: page.values[name] for name in _NEW if name in page.values}
+    category = page.values.get("category", "")
+    values["title"] = values.get("title") or PurePosixPath(normalize("NFC", file.name)).stem
+    values["kind"] = values.get("kind") or default_kind(category, core=values.get("tier") == CORE)
+    entry = check_tier(new_entry({**values, "category": category, "namespace": namespace, "verbatim": True}))
+    return entry if entry.tier == CORE else dataclasses.replace(entry, id=entry_id)
+
+
+def adopted(page: Page, namespace: str, check_tier: CheckTier) -> MemoryEntry:
+    """Return the entry of a file that another memory has written, with its id, times and version. Raises
+    `InvalidInput` if a value is wrong."""
+    values: dict[str, Any] = {**page.values, "namespace": namespace}
+    values["derived_from"] = values.pop("links", [])
+    try:
+        entry = checked_entry(values)
+    except InvalidInput:
+        raise
+    except (ValueError, KeyError) as error:
+        raise InvalidInput("front matter", str(error)[:200]) from None
+    if not belongs(entry, namespace):
+        raise InvalidInput("kind", f"{entry.kind!r} of the tier {entry.tier} has no file in a memory home")
+    context = entry.context or context_line(entry)
+    return check_tier(dataclasses.replace(with_times(entry), context=context))

@@ -1,0 +1,308 @@
+"""The folder of a memory home: its marker, the record of what was last in step, and safe access to its files.
+
+    .agentformer/home.json     the marker: format and namespace
+    .agentformer/state.json    for each entry: the path of its file, and the version and SHA-256 that were in step
+    .agentformer/lock, tmp/    a lock for one sync at a time, and files that are being written
+    .agentformerignore         `*`, so that a sync of documents leaves the folder out
+    CATEGORY/NAME.md           one file for each entry
+
+Symbolic links are never followed below the folder, and no path comes from an id, a category or the record unchecked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from unicodedata import normalize
+
+from filelock import FileLock, Timeout
+
+from agentformer.archive.markdown.marker import FORMAT, MARKER, PRIVATE
+from agentformer.archive.markdown.pages import MAX_BYTES
+from agentformer.errors import InvalidInput, StoreBusy, StoreFull
+from agentformer.rag.folder_files import Problem, stamp_of
+from agentformer.records import fields
+from agentformer.records.files import delete, open_regular_file, sync_folder, write_atomically
+
+_STATE, _LOCK, _TEMPORARY = "state.json", "lock", "tmp"
+_IGNORE_FILE = ".agentformerignore"
+_SUFFIX = ".md"
+_LOCK_SECONDS = 30.0
+_MAX_DEPTH = 8  # folders below a category
+_LONGEST_PRIVATE = 1 << 28  # bytes of the marker or the record
+
+
+@dataclass(slots=True)
+class Record:
+    """The state of one file when it was last in step with its entry. `version` is 0 for a new file whose entry is being
+    stored. `stamp` changes when the file changes; "" if that is not sure (see `rag.folder_files.stamp_of`)."""
+
+    path: str
+    version: int
+    sha256: str
+    stamp: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HomeFile:
+    """A Markdown file of a home. `name` is its path in the folder, with `/`."""
+
+    name: str
+    stamp: str
+    key: tuple[int, int, int]  # time of the last change, size and number of the file
+
+    @property
+    def category_folder(self) -> str:
+        """The name of the first folder of the path, in the Unicode form NFC."""
+        return normalize("NFC", self.name.partition("/")[0])
+
+
+class HomeFolder:
+    """An existing memory home. Use it inside `locked`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._private = self.root / PRIVATE
+        if self._private.is_symlink():
+            raise InvalidInput("folder", f"{self._private} is a link; a memory home needs a folder of its own there")
+        marker = _read_json(self._private / MARKER)
+        self.namespace = _namespace(marker)
+        self.categories = fields.names("categories", marker.get("categories", ()))  # which a person has added
+        self.records: dict[str, Record] = {}
+        self.failed: list[Problem] = []  # files that cannot be listed
+        self.skipped: list[Problem] = []
+        self._saved = ""
+        self._written: set[Path] = set()
+
+    @classmethod
+    def create(cls, root: Path, namespace: str, *, around: bool = False) -> HomeFolder:
+        """Make a folder a memory home. Raises `InvalidInput` if it is not empty, unless `around` is true, and
+        `StoreFull` if it cannot be written."""
+        if root.exists() and (not root.is_dir() or (not around and any(root.iterdir()))):
+            raise InvalidInput("folder", f"{root} is not empty and is no memory home; give a new or an empty folder")
+        private = root.resolve() / PRIVATE
+        marker = json.dumps({"format": FORMAT, "namespace": namespace}, ensure_ascii=False, indent=1)
+        try:
+            private.mkdir(parents=True, exist_ok=True)
+            if not (root / _IGNORE_FILE).exists():
+                write_atomically(root / _IGNORE_FILE, b"# The files are memories, not documents.\n*\n")
+            write_atomically(private / MARKER, f"{marker}\n".encode())
+        except OSError as error:
+            raise StoreFull(f"{root} cannot be written: {error.strerror or error}; choose another folder") from None
+        return cls(root)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Read the record, and let no other process sync the folder until the end of the context. Raises `StoreBusy` if
+        another process does not end its sync, and `StoreFull` if the folder cannot be written."""
+        lock = FileLock(self._private / _LOCK)
+        try:
+            lock.acquire(timeout=_LOCK_SECONDS)
+            delete(self._private / _TEMPORARY)  # of a sync that was killed
+        except Timeout:
+            raise StoreBusy(f"another process syncs {self.root}; try again when it has ended") from None
+        except OSError as error:
+            lock.release()
+            raise self._unwritable(error) from None
+        try:
+            self.records = self._read_records()
+            self._saved = self._state()
+            yield
+        finally:
+            lock.release()
+
+    def files(self) -> Iterator[HomeFile]:
+        """Yield the Markdown files in the order of their names. Hidden files, other files and files beside the folders
+        of the categories are left out."""
+        yield from self._walk(self.root, "", _MAX_DEPTH + 1, time.time())
+
+    def _walk(self, folder: Path, prefix: str, depth: int, now: float) -> Iterator[HomeFile]:
+        try:
+            with os.scandir(folder) as found:
+                items = sorted(found, key=lambda item: item.name)
+        except OSError as error:
+            self.failed.append(Problem(prefix or ".", f"the folder cannot be listed: {error.strerror}"))
+            return
+        for item in items:
+            name = prefix + item.name
+            if item.name.startswith("."):
+                continue
+            if item.is_symlink():
+                if item.is_dir() or item.name.lower().endswith(_SUFFIX):
+                    self.failed.append(Problem(name, "is a link, which is not followed; put the file itself here"))
+            elif item.is_dir(follow_symlinks=False):
+                if depth:
+                    yield from self._walk(Path(item.path), f"{name}/", depth - 1, now)
+                else:
+                    self.failed.append(Problem(name, f"is more than {_MAX_DEPTH} folders deep; move it up"))
+            elif item.name.lower().endswith(_SUFFIX) and (file := self._file(item, name, now)):
+                yield file
+
+    def _file(self, item: os.DirEntry[str], name: str, now: float) -> HomeFile | None:
+        try:
+            name.encode()
+            state = item.stat(follow_symlinks=False)
+        except UnicodeEncodeError:
+            shown = name.encode("utf-8", "backslashreplace").decode()
+            self.failed.append(Problem(shown, "has a name that is not UTF-8; rename the file"))
+            return None
+        except OSError as error:
+            self.failed.append(Problem(name, f"cannot be read: {error.strerror}"))
+            return None
+        if "/" not in name:
+            self.skipped.append(Problem(name, "is in no folder of a category; move it into one, such as facts"))
+            return None
+        return HomeFile(name, stamp_of(state, now), _key(state))
+
+    def read(self, file: HomeFile) -> bytes:
+        """Return the bytes of a file. Raises `InvalidInput` if it cannot be read, or has more than `MAX_BYTES`."""
+        try:
+            with open_regular_file(self.root / file.name) as opened:
+                data = opened.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise InvalidInput("file", f"cannot be read: {error.strerror or error}") from None
+        if len(data) > MAX_BYTES:
+            raise InvalidInput("file", f"has more than {MAX_BYTES:,} bytes; ingest a long text as a document")
+        return data
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of this name, also a link."""
+        return os.path.lexists(self.root / name)
+
+    def write(self, name: str, data: bytes, former: HomeFile | None) -> bool:
+        """Write a file whole, in place of `former`. Return False and write nothing if the file has changed since it was
+        listed; a new file must not exist. Raises `OSError`, and `InvalidInput` if a folder of the path is a link."""
+        path = self.root / self._checked(name)
+        self._make_folders(path.parent)
+        temporary = self._private / _TEMPORARY / hashlib.sha256(name.encode()).hexdigest()[:16]
+        temporary.parent.mkdir(exist_ok=True)
+        temporary.write_bytes(data)
+        if not self._is_same(former) or (self.has(name) and (former is None or former.name != name)):
+            return False
+        if former is not None and former.name != name:
+            (self.root / former.name).rename(path)  # so that two files never have one id
+            self._written.add((self.root / former.name).parent)
+        os.replace(temporary, path)
+        self._written.add(path)
+        return True
+
+    def remove(self, file: HomeFile) -> bool:
+        """Delete a file. Return False if it has changed since it was listed. Raises `OSError`."""
+        if not self._is_same(file):
+            return False
+        (self.root / file.name).unlink(missing_ok=True)
+        self._written.add((self.root / file.name).parent)
+        return True
+
+    def stamp(self, name: str) -> str:
+        """Return the stamp of a file that was written."""
+        return stamp_of((self.root / name).lstat(), time.time())
+
+    def save(self) -> None:
+        """Put the files on the disk, and then the record, so that the record never names a file that a crash undoes.
+        Writes nothing if the record has not changed. Raises `StoreFull`."""
+        if (text := self._state()) == self._saved:
+            return
+        folders = set()
+        try:
+            for path in self._written:
+                folders.add(path if path.is_dir() else path.parent)
+                with suppress(FileNotFoundError, IsADirectoryError), path.open("rb") as file:
+                    os.fsync(file.fileno())
+            for folder in folders:
+                sync_folder(folder)
+            write_atomically(self._private / _STATE, text.encode())
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self._written.clear()
+        self._saved = text
+
+    def _unwritable(self, error: OSError) -> StoreFull:
+        reason = error.strerror or error
+        return StoreFull(f"{self._private} cannot be written: {reason}; free some disk space or change its permissions")
+
+    def forget(self) -> None:
+        """Forget what was in step, because the folder came from another memory."""
+        self.records = {}
+
+    def _state(self) -> str:
+        records = {entry_id: asdict(record) for entry_id, record in sorted(self.records.items())}
+        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in records.items())
+        return f'{{"format": "{FORMAT}", "entries": {{\n{lines}\n}}}}\n'
+
+    def _read_records(self) -> dict[str, Record]:
+        """Return the record. A missing or damaged record is empty: the versions in the files then say what was in
+        step."""
+        try:
+            values = _read_json(self._private / _STATE)["entries"]
+            return {entry_id: _record(each) for entry_id, each in values.items()}
+        except (InvalidInput, KeyError, TypeError, AttributeError, ValueError):
+            return {}
+
+    def _checked(self, name: str) -> str:
+        """Return a path in the folder. Raises `InvalidInput` for a path that leads elsewhere, or to a hidden file."""
+        parts = PurePosixPath(name).parts
+        if len(parts) < 2 or name.startswith("/") or any(part.startswith(".") or "\0" in part for part in parts):
+            raise InvalidInput("file", f"{name[:200]!r} is not a path in the folder of a category")
+        return name
+
+    def _make_folders(self, folder: Path) -> None:
+        missing = []
+        while folder != self.root:
+            missing.append(folder)
+            folder = folder.parent
+        for each in reversed(missing):
+            with suppress(FileExistsError):
+                each.mkdir()
+            if not stat.S_ISDIR(each.lstat().st_mode):
+                raise InvalidInput("file", f"{each} is a link or a file; a folder is needed there")
+
+    def _is_same(self, file: HomeFile | None) -> bool:
+        if file is None:
+            return True
+        try:
+            state = (self.root / file.name).lstat()
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(state.st_mode) and _key(state) == file.key
+
+
+def check_loss(what: str, lost: Sequence[str], total: int, advice: str) -> None:
+    """Raise `InvalidInput` if more than half of `total` are lost. `what` says what is lost and where."""
+    if len(lost) > 1 and len(lost) * 2 > total:
+        raise InvalidInput("folder", f"{len(lost)} of {total} {what}, so nothing was changed; {advice}")
+
+
+def _key(state: os.stat_result) -> tuple[int, int, int]:
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
+def _record(values: Any) -> Record:
+    record = Record(**values)
+    texts = (record.path, record.sha256, record.stamp)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(record.version, int):
+        raise ValueError("the record has values of wrong types")
+    return record
+
+
+def _read_json(path: Path) -> Any:
+    """Return the content of the marker or the record. Raises `InvalidInput`."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NOFOLLOW", 0))) as file:
+            return json.loads(file.read(_LONGEST_PRIVATE).decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInput("folder", f"{path} cannot be read ({type(error).__name__}); export again") from None
+
+
+def _namespace(marker: Any) -> str:
+    if not isinstance(marker, dict) or marker.get("format") != FORMAT:
+        raise InvalidInput("folder", f"the marker {PRIVATE}/{MARKER} is not of the format {FORMAT}; export again")
+    return fields.name("namespace", marker.get("namespace"))

@@ -1,0 +1,188 @@
+"""A memory and its homes: exports, syncs, and a thread that keeps a home in step."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from agentformer.archive.markdown.entries import scope_of
+from agentformer.archive.markdown.folder import HomeFolder
+from agentformer.archive.markdown.marker import is_home
+from agentformer.archive.markdown.report import HomeReport
+from agentformer.archive.markdown.sync import HomeSync
+from agentformer.errors import AgentFormerError, InvalidInput
+from agentformer.memory.background import PeriodicThread
+from agentformer.memory.memory_manager import MemoryManager
+from agentformer.records import fields
+from agentformer.records.codec import now
+from agentformer.types import DEFAULT_NAMESPACE, Condition, MemoryBackend
+
+log = logging.getLogger("agentformer")
+
+Place = str | os.PathLike[str]
+
+_FULL_SECONDS = 300.0  # between two syncs without a sign of a change, for clocks of other machines that are wrong
+_REST = 20  # times the duration of a look or a sync, before the next one
+
+
+@dataclass(frozen=True, slots=True)
+class MarkdownHomes:
+    """The memory whose entries are written. `categories` are names that it knows although no entry has them."""
+
+    memory: MemoryManager
+    backend: MemoryBackend
+    categories: Iterable[str]
+
+    def export(self, folder: Place, *, namespace: str = DEFAULT_NAMESPACE) -> HomeReport:
+        """Write the decisions, facts, summaries and core blocks of a namespace as Markdown files into a folder, which
+        becomes a home; docs/MARKDOWN.md describes the files. If it is one already, only files whose entry has changed
+        are written; files that a person has edited stay as they are, and are `pending` in the report.
+
+        Raises `InvalidInput` if the folder is not empty and no home, or the home of another namespace, and `StoreFull`
+        if it cannot be written.
+        """
+        path, namespace = _path(folder), fields.name("namespace", namespace)
+        home = HomeFolder(path) if is_home(path) else HomeFolder.create(path, namespace)
+        _check_namespace(home, namespace)
+        return self._sync(home, take=False).run()
+
+    def sync(
+        self, folder: Place, *, namespace: str | None = None, delete: bool = False, adopt: bool = False
+    ) -> HomeReport:
+        """Bring a home and the memory in step: edits become new versions, new files new entries, deleted files archived
+        entries; changes of the memory are written into the files. If a field was changed on both sides, the file
+        decides, the other value stays in the history, and the report names the field. Problems of single files are in
+        the report.
+
+        With `adopt`, the folder may come from another memory, or have no marker: its files are stored with their ids.
+        Raises `InvalidInput` if the folder is no home, or of another `namespace`, or if more than half of its files or
+        of their entries are gone, unless `delete` is true.
+        """
+        path, namespace = _path(folder), fields.optional_name("namespace", namespace)
+        if not path.is_dir():
+            raise InvalidInput("folder", f"{path} is not a folder; check the path, or whether the disk is mounted")
+        if adopt and not is_home(path):
+            home = HomeFolder.create(path, namespace or DEFAULT_NAMESPACE, around=True)
+        else:
+            home = HomeFolder(path)
+        if namespace is not None:
+            _check_namespace(home, namespace)
+        return self._sync(home, take=True, adopt=adopt).run(delete=delete)
+
+    def follow(self, folder: Place) -> HomeFollower:
+        """Return an object whose method `step` syncs a home if it or the memory has changed. A missing or empty folder
+        becomes the home of the default namespace."""
+        return HomeFollower(self, _path(folder))
+
+    def state(self, folder: Path, since: datetime) -> HomeState:
+        """Return what shows whether the memory or the folder has changed."""
+        home = HomeFolder(folder)
+        recent = Condition("gte", "$updated_at", since)
+        live, changed = scope_of(home.namespace), scope_of(home.namespace, archived=True, where=recent)
+        files = hash(tuple((file.name, file.key) for file in home.files()))
+        return HomeState(self.backend.count(live), self.backend.count(changed), files)
+
+    def _sync(self, home: HomeFolder, *, take: bool, adopt: bool = False) -> HomeSync:
+        categories = (*self.categories, *home.categories)
+        return HomeSync(self.memory, self.backend, home, categories, take=take, adopt=adopt)
+
+
+class HomeState(NamedTuple):
+    """The number of live entries, the number of entries changed since a time, and a hash of the list of files."""
+
+    live: int
+    changed: int
+    files: int
+
+
+class HomeFollower:
+    """Syncs a home when it or its memory has changed. The folder is created if it is missing or empty."""
+
+    def __init__(self, homes: MarkdownHomes, folder: Path) -> None:
+        self._homes = homes
+        self.folder = folder
+        self._since = now()
+        self._state: HomeState | None = None
+        self._synced = 0.0
+        self._known = False  # whether the home was synced before
+
+    def step(self) -> HomeReport | None:
+        """Sync if something has changed since the last step, and return the report, or None."""
+        if not is_home(self.folder):
+            if self._known:
+                raise InvalidInput("folder", f"{self.folder} is gone; check whether the disk is mounted")
+            self._homes.export(self.folder)
+        elif self._is_quiet():
+            return None
+        since = now()
+        state = self._homes.state(self.folder, since)
+        report = self._homes.sync(self.folder)
+        self._since, self._synced = since, time.monotonic()
+        # After a sync that changed something, the next step looks again: a change during this sync is then seen.
+        self._state = None if report.changes_anything else state
+        self._known = True
+        return report
+
+    def _is_quiet(self) -> bool:
+        if self._state is None or time.monotonic() > self._synced + _FULL_SECONDS:
+            return False
+        state = self._homes.state(self.folder, self._since)
+        return state.changed == 0 and (state.live, state.files) == (self._state.live, self._state.files)
+
+
+class HomeKeeper(PeriodicThread):
+    """A thread that keeps a home in step while a server or a worker runs. Problems are logged, each once."""
+
+    name = "agentformer-markdown"
+
+    def __init__(self, follower: HomeFollower, seconds: float) -> None:
+        super().__init__(seconds)
+        self._follower = follower
+        self._logged: set[str] = set()
+        self._rest_until = 0.0
+
+    def tick(self) -> bool:
+        """Sync if something has changed. Return True after an error, so that the next wait is longer."""
+        started = time.monotonic()
+        if started < self._rest_until:
+            return False
+        try:
+            self._log(self._follower.step())
+        except AgentFormerError as error:
+            self._warn(f"the memory home {self._follower.folder} is not in step: {error}")
+            return True
+        except Exception:
+            log.exception("the memory home %s could not be synced", self._follower.folder)
+            return True
+        finally:
+            ended = time.monotonic()
+            self._rest_until = ended + _REST * (ended - started)
+        return False
+
+    def _log(self, report: HomeReport | None) -> None:
+        if report is None:
+            return
+        for name, reason in (*report.conflicts, *report.failed):
+            self._warn(f"{report.folder}/{name}: {reason}")
+
+    def _warn(self, message: str) -> None:
+        if message not in self._logged:
+            self._logged.add(message)
+            log.warning("%s", message)
+
+
+def _path(folder: Place) -> Path:
+    if "\0" in str(folder):
+        raise InvalidInput("folder", "is not a path, because it contains a NUL character")
+    return Path(folder)
+
+
+def _check_namespace(home: HomeFolder, namespace: str) -> None:
+    if namespace != home.namespace:
+        raise InvalidInput("namespace", f"{home.root} is the home of namespace {home.namespace}, not of {namespace}")

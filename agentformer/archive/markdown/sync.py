@@ -1,0 +1,288 @@
+"""Keeps a memory home and its memory in step.
+
+For each file there is a version of its entry from which it was written, the base. A field that differs from the base in
+the file only is stored as a new version of the entry. A field that differs in the memory only is written into the file.
+If a field differs on both sides, the file decides, the version of the memory stays in the history, and the report names
+the field. If one side has removed an entry that the other side has changed, the changed one is kept.
+
+Each step is repeatable: after an interruption at any point, the next sync ends in the same state. The id of a new file
+is recorded before its entry is stored, a file is replaced as a whole, and the record is written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from agentformer.archive.markdown.entries import Categories, belongs, scope_of, why_not_live
+from agentformer.archive.markdown.folder import HomeFolder, Record, check_loss
+from agentformer.archive.markdown.new_files import NewFiles, groups
+from agentformer.archive.markdown.pages import Page, is_same, render, values_of
+from agentformer.archive.markdown.report import HomeReport
+from agentformer.archive.markdown.scan import Found, Scan, scan
+from agentformer.archive.markdown.writing import HomeWriter
+from agentformer.errors import AgentFormerError, Conflict, InvalidInput, SpaceMismatch, StoreError
+from agentformer.memory.backends import all_entries
+from agentformer.memory.memory_manager import MemoryManager
+from agentformer.rag.folder_files import Problem
+from agentformer.records.codec import now
+from agentformer.types import MemoryBackend, MemoryEntry, new_id
+
+_ATTEMPTS = 5  # of a change, while other callers change the same entry
+_EXPORTED = "was changed in the folder; `agentformer sync` takes the change"
+_RESTORED = "was removed from the memory and edited in the folder"
+
+
+class HomeSync:
+    """One sync of a memory home. If `take` is false, nothing is changed in the memory: the sync is an export, which
+    writes only files that nobody has edited. If `adopt` is true, files of another memory are stored with their ids."""
+
+    def __init__(
+        self,
+        memory: MemoryManager,
+        backend: MemoryBackend,
+        folder: HomeFolder,
+        categories: Iterable[str],
+        *,
+        take: bool = True,
+        adopt: bool = False,
+    ) -> None:
+        self._memory = memory
+        self._backend = backend
+        self._folder = folder
+        self._take = take
+        self._adopt = adopt
+        self._live: dict[str, int] = {}  # versions of the live entries
+        self._report = HomeReport(str(folder.root), folder.namespace)
+        self._writer = HomeWriter(folder, self._report)
+        known = Categories(categories)
+        self._new_files = NewFiles(memory, backend, self._writer, known, self._live, self._reporting)
+
+    def run(self, *, delete: bool = False) -> HomeReport:
+        """Sync, and return the report. Raises `InvalidInput` if more than half of the files or of their entries are
+        gone, unless `delete` is true; nothing is changed then."""
+        started = time.monotonic()
+        with self._folder.locked():
+            if self._adopt:
+                self._folder.forget()
+            for entry in all_entries(self._backend, scope_of(self._folder.namespace)):
+                if belongs(entry, self._folder.namespace):
+                    self._live[entry.id] = entry.version
+                    self._new_files.categories.add(entry.category)
+            found = scan(self._folder, self._live)
+            gone = self._gone(found)
+            if not delete:
+                self._refuse_loss(gone)
+            try:
+                self._sync(found, gone)
+            finally:
+                self._folder.save()
+        self._report.failed += self._folder.failed
+        self._report.skipped += self._folder.skipped
+        self._report.seconds = time.monotonic() - started
+        return self._report
+
+    def _gone(self, found: Scan) -> list[str]:
+        """Return the recorded ids that no file has."""
+        records, present = self._folder.records, {*found.entries, *found.unusable}
+        ids = (entry_id for entry_id, record in records.items() if record.version and entry_id not in present)
+        return [entry_id for entry_id in ids if not self._is_recorded_place(records[entry_id].path)]
+
+    def _is_recorded_place(self, path: str) -> bool:
+        """Return whether a file with an error is at a recorded path, so that its entry is not gone."""
+        return any(problem.name == path for problem in self._folder.failed)
+
+    def _refuse_loss(self, gone: list[str]) -> None:
+        records = [entry_id for entry_id, record in self._folder.records.items() if record.version]
+        lost = [entry_id for entry_id in gone if entry_id in self._live]
+        advice = "check that the folder is complete, or archive their entries with --delete (`delete=True`)"
+        check_loss(f"files of {self._folder.root} are gone", lost, len(records), advice)
+        missing = [entry_id for entry_id in records if entry_id not in self._live]
+        stored = {entry.id for ids in groups(missing) for entry in self._backend.get(ids)}
+        advice = "the folder is the home of another memory (--adopt stores its files here), or they were deleted "
+        advice += "(--delete removes their files)"
+        unknown = [entry_id for entry_id in missing if entry_id not in stored]
+        check_loss(f"entries of {self._folder.root} are not in this memory", unknown, len(records), advice)
+
+    def _sync(self, found: Scan, gone: list[str]) -> None:
+        if self._take:
+            self._new_files.store(found, adopt=self._adopt)
+        else:
+            self._report.pending += [Problem(each.file.name, _EXPORTED) for each in found.new]
+        for entry_id, each in found.entries.items():
+            with self._reporting(each.file.name):
+                self._one(entry_id, each)
+        for entry_id in gone:
+            with self._reporting(self._folder.records[entry_id].path):
+                self._take_deletion(entry_id, complete=found.complete)
+        written = {*self._folder.records, *found.entries, *found.unusable}
+        for entry_id in sorted(self._live.keys() - written):
+            with self._reporting(entry_id):
+                if entry := self._entry(entry_id):
+                    self._writer.write(entry, None)
+
+    @contextmanager
+    def _reporting(self, name: str) -> Iterator[None]:
+        """Turn an error of one file into a problem of the report. An error of the whole store is raised."""
+        try:
+            yield
+        except (SpaceMismatch, StoreError):
+            raise
+        except AgentFormerError as error:
+            self._report.failed.append(Problem(name, str(error)))
+        except OSError as error:
+            self._report.failed.append(Problem(name, f"cannot be written: {error.strerror or error}"))
+
+    def _one(self, entry_id: str, each: Found) -> None:
+        """Compare a file with its entry, and bring both in step."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._compare(entry_id, each)
+            except Conflict:  # another caller has changed the entry
+                continue
+        return self._compare(entry_id, each)
+
+    def _compare(self, entry_id: str, each: Found) -> None:
+        record = self._folder.records.get(entry_id)
+        entry = self._entry(entry_id)
+        if entry is None or not belongs(entry, self._folder.namespace):
+            self._take_unknown(entry_id, entry, each)
+        elif reason := why_not_live(entry):
+            self._take_return(entry, each, reason)
+        elif each.page is None:
+            self._writer.write(entry, each)
+        elif self._take:
+            self._merge(entry, each, each.page)
+        elif record is None and hashlib.sha256(render(entry)).hexdigest() == each.sha256:
+            self._writer.write(entry, each)  # of an export that was interrupted
+        else:
+            self._report.pending.append(Problem(each.file.name, _EXPORTED))
+
+    def _merge(self, entry: MemoryEntry, each: Found, page: Page) -> None:
+        """Store what the file changes, and write the result into the file."""
+        updates, both = self._updates(entry, each, page)
+        if not updates:
+            self._writer.write(entry, each)
+            return
+        changed = self._memory.update(entry.id, expected_version=entry.version, **updates)
+        self._report.changed.append(each.file.name)
+        if both:
+            self._add_conflict(each.file.name, both, entry, changed)
+        self._writer.write(changed, each)
+
+    def _updates(self, entry: MemoryEntry, each: Found, page: Page) -> tuple[dict[str, Any], list[str]]:
+        """Return the fields that the file changes, and which of them the memory has changed too."""
+        record = self._folder.records.get(entry.id)
+        version = (record.version or 1) if record else page.version  # a new file was stored as version 1
+        base = self._version(entry, version)
+        edits = self._new_files.categories.moved(page, each.file, base or entry).edits(base or entry)
+        current, former = values_of(entry), values_of(base) if base else None
+        updates = {name: value for name, value in edits.items() if not is_same(value, current[name])}
+        unknown = base is None and page.version != entry.version
+        both = [name for name in updates if unknown or (former and not is_same(current[name], former[name]))]
+        return updates, both
+
+    def _version(self, entry: MemoryEntry, version: int) -> MemoryEntry | None:
+        """Return a version of an entry, or None if it is not known."""
+        if version in (entry.version, 0):
+            return entry if version else None
+        return next((former for former in self._backend.history(entry.id) if former.version == version), None)
+
+    def _add_conflict(self, name: str, both: list[str], entry: MemoryEntry, changed: MemoryEntry) -> None:
+        reason = (
+            f"{', '.join(both)} changed on both sides: version {changed.version} has the text of the file, and version "
+            f"{entry.version} that of the memory; see: agentformer history {entry.id}"
+        )
+        self._report.conflicts.append(Problem(name, reason))
+
+    def _take_unknown(self, entry_id: str, entry: MemoryEntry | None, each: Found) -> None:
+        """Handle a file whose entry is not in the memory, or is not of this home."""
+        record = self._folder.records.get(entry_id)
+        if record is None or entry is not None:
+            what = "is of another namespace or kind" if entry else "is not in this memory"
+            raise InvalidInput("id", f"{entry_id} {what}; remove the line `id:` to store the file as a new memory")
+        if each.page is None:
+            self._writer.delete(entry_id, each)
+        elif self._take:
+            self._keep_as_new(entry_id, each, each.page)
+        else:
+            self._report.pending.append(Problem(each.file.name, _EXPORTED))
+
+    def _take_return(self, entry: MemoryEntry, each: Found, reason: str) -> None:
+        """Handle a file whose entry is archived or superseded. A file that nobody has edited is deleted. A file that
+        came back restores its entry."""
+        record = self._folder.records.get(entry.id)
+        recorded = record is not None and record.version > 0
+        if each.page is None:
+            self._writer.delete(entry.id, each)
+        elif not self._take:
+            self._report.pending.append(Problem(each.file.name, _EXPORTED))
+        elif entry.archived_by is None and entry.superseded_by is None:
+            self._restore(entry, each, each.page, conflict=recorded)
+        elif recorded:
+            self._keep_as_new(entry.id, each, each.page)
+        else:
+            raise InvalidInput("id", f"{entry.id} {reason}")
+
+    def _restore(self, entry: MemoryEntry, each: Found, page: Page, *, conflict: bool) -> None:
+        updates, _ = self._updates(entry, each, page)
+        live = self._backend.update(entry.id, {"archived_at": None}, entry.version)
+        if updates:
+            live = self._memory.update(entry.id, expected_version=live.version, **updates)
+        self._report.restored.append(each.file.name)
+        if conflict:
+            reason = "was archived in the memory and edited in the folder; the entry is live again, with the edits"
+            self._report.conflicts.append(Problem(each.file.name, reason))
+        self._writer.write(live, each)
+
+    def _keep_as_new(self, entry_id: str, each: Found, page: Page) -> None:
+        """Store an edited file, whose entry cannot be changed any more, as a new entry."""
+        page = Page({name: value for name, value in page.values.items() if name != "id"})
+        new = self._new_files.entry(page, each.file, new_id())
+        self._folder.records[new.id] = Record(each.file.name, 0, each.sha256)
+        self._folder.records.pop(entry_id, None)
+        self._folder.save()
+        (stored,) = self._backend.store([new])
+        self._report.conflicts.append(Problem(each.file.name, f"{_RESTORED}; the file is the new entry {stored.id}"))
+        self._writer.write(stored, each)
+
+    def _take_deletion(self, entry_id: str, *, complete: bool) -> None:
+        """Archive the entry of a file that was deleted, unless the entry has changed since."""
+        record = self._folder.records[entry_id]
+        entry = self._entry(entry_id)
+        if entry is None or why_not_live(entry):
+            del self._folder.records[entry_id]
+            return
+        if not self._take or not complete:
+            reason = "was deleted; " + (
+                "`agentformer sync` archives its entry"
+                if complete
+                else "its entry is archived when the files with errors are mended, because one of them may be this file"
+            )
+            self._report.pending.append(Problem(record.path, reason))
+            return
+        base = self._version(entry, record.version)
+        if base is None or any(not is_same(value, values_of(entry)[name]) for name, value in _content(base)):
+            reason = f"was deleted, but the memory has changed its entry {entry.id}; the file is written again"
+            self._report.conflicts.append(Problem(record.path, reason))
+            self._writer.write(entry, None)
+            return
+        self._archive(entry)
+        del self._folder.records[entry_id], self._live[entry_id]
+        self._report.archived.append(record.path)
+
+    def _archive(self, entry: MemoryEntry) -> None:
+        try:
+            self._backend.update(entry.id, {"archived_at": now()}, entry.version)
+        except InvalidInput:  # a summary with originals, which become live again
+            self._backend.restore(entry.id)
+
+    def _entry(self, entry_id: str) -> MemoryEntry | None:
+        return next(iter(self._backend.get([entry_id])), None)
+
+
+def _content(entry: MemoryEntry) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in values_of(entry).items() if name not in ("version", "updated_at")]

@@ -1,0 +1,71 @@
+"""Writes entries into the files of a memory home, and records what is in step."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import PurePosixPath
+
+from agentformer.archive.markdown.entries import is_same_folder
+from agentformer.archive.markdown.folder import HomeFolder, Record
+from agentformer.archive.markdown.pages import MAX_BYTES, file_name, folder_of, render
+from agentformer.archive.markdown.report import HomeReport
+from agentformer.archive.markdown.scan import Found
+from agentformer.errors import InvalidInput
+from agentformer.rag.folder_files import Problem
+from agentformer.types import MemoryEntry
+
+_MEANWHILE = "was changed while it was synced; the next sync takes the change"
+
+
+class HomeWriter:
+    """Writes into the folder, and adds what it does to the report."""
+
+    def __init__(self, folder: HomeFolder, report: HomeReport) -> None:
+        self.folder = folder
+        self.report = report
+
+    def write(self, entry: MemoryEntry, each: Found | None) -> None:
+        """Write an entry into its file, if the file has other bytes, and record that both are in step. `each` is the
+        present file. Raises `InvalidInput` for an entry that is too long for a file, and `OSError`."""
+        data, record = render(entry), self.folder.records.get(entry.id)
+        if len(data) > MAX_BYTES:
+            raise InvalidInput("entry", f"{entry.id} needs {len(data):,} bytes in a file; the limit is {MAX_BYTES:,}")
+        name, digest = self._path(entry, each), hashlib.sha256(data).hexdigest()
+        if each is not None and name == each.file.name and self._is_in_step(entry, each, digest, record):
+            self.folder.records[entry.id] = Record(name, entry.version, each.sha256, each.file.stamp)
+            self.report.unchanged += 1
+        elif self.folder.write(name, data, each.file if each else None):
+            self.folder.records[entry.id] = Record(name, entry.version, digest, self.folder.stamp(name))
+            self.report.written.append(name)
+        else:
+            if each is not None:  # the next sync compares the file with this version
+                self.folder.records[entry.id] = Record(each.file.name, entry.version, each.sha256)
+            self.report.pending.append(Problem(name, _MEANWHILE))
+
+    def delete(self, entry_id: str, each: Found) -> None:
+        """Delete the file of an entry that is no longer live, unless somebody has changed it meanwhile."""
+        if self.folder.remove(each.file):
+            self.report.deleted.append(each.file.name)
+            self.folder.records.pop(entry_id, None)
+
+    def _is_in_step(self, entry: MemoryEntry, each: Found, digest: str, record: Record | None) -> bool:
+        """Return whether a file needs no change: it has the same bytes, or differs from its entry only in its form,
+        such as the order of its lines."""
+        if each.sha256 == digest:
+            return True
+        if record is None or record.version != entry.version:
+            return False
+        page = each.page
+        return page is None or (page.id == entry.id and page.version == entry.version and not page.edits(entry))
+
+    def _path(self, entry: MemoryEntry, each: Found | None) -> str:
+        """Return the path of an entry's file: the present one, in the folder of the entry's category."""
+        folder = folder_of(entry)
+        if each is not None and is_same_folder(each.file.category_folder, folder):
+            return each.file.name
+        wanted = PurePosixPath(folder, PurePosixPath(each.file.name).name if each else file_name(entry.id))
+        path, number = wanted, 1
+        while self.folder.has(str(path)):
+            number += 1
+            path = wanted.with_name(f"{wanted.stem} {number}{wanted.suffix}")
+        return str(path)
