@@ -12,6 +12,7 @@ import click
 
 from agentformer.archive.backup import check_backup
 from agentformer.archive.export import Exported
+from agentformer.cli.commands.home import export_home
 from agentformer.cli.group import common, examples, main, without_namespace
 from agentformer.cli.inputs import address, hint_namespaces, open_existing, require_memory, same_place, shown_place
 from agentformer.cli.output import bar, plural, print_json, print_result, print_warnings, say, watching
@@ -59,12 +60,16 @@ def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: 
     epilog=examples(
         "agentformer export --to backup/monday --all-namespaces",
         "agentformer export --to backup/monday --all-namespaces --vectors",
+        "agentformer export --markdown ~/memory",
         "agentformer export --text --namespace board",
         "agentformer export --text --json | jq .name",
     )
 )
 @click.option(
     "--to", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Write the export into this new folder."
+)
+@click.option(
+    "--markdown", metavar="DIR", type=click.Path(path_type=Path), help="Write the memories as Markdown files into DIR."
 )
 @click.option("--text", is_flag=True, help="Print the stored text of every document, page by page.")
 @click.option("--all-namespaces", is_flag=True, help="Only with --to: export every namespace.")
@@ -75,7 +80,14 @@ def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: 
 )
 @common
 def export(
-    folder: Path | None, text: bool, all_namespaces: bool, vectors: bool, namespace: str, as_json: bool, **options: Any
+    folder: Path | None,
+    markdown: Path | None,
+    text: bool,
+    all_namespaces: bool,
+    vectors: bool,
+    namespace: str,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Write the stored data to a folder, or print the text of the documents.
 
@@ -83,12 +95,19 @@ def export(
     into a new folder. The export contains the state of one moment. Two exports of an unchanged memory have the same
     bytes. docs/ARCHIVE.md describes every field.
 
+    With --markdown, the command writes one file for each decision, fact, summary and core block of the namespace. DIR
+    becomes a memory home: you can edit the files, and `agentformer sync DIR` takes the edits back. Another export into
+    the same DIR writes only files whose memory has changed, and leaves files that you have edited (docs/MARKDOWN.md).
+
     With --text, the command prints the stored text of the documents, to which the offsets of citations refer. With
     --json, it prints one JSON object for each document, on one line.
     """
-    if text == (folder is not None):
-        raise InvalidInput("--to", "give either --to with a new folder, or --text")
+    if [text, folder is not None, markdown is not None].count(True) != 1:
+        raise InvalidInput("--to", "give one of --to with a new folder, --markdown with a folder, and --text")
     with open_existing(**options) as af:
+        if markdown is not None:
+            export_home(af, markdown, namespace, as_json=as_json)
+            return
         if folder is None:
             _print_text(af, namespace, as_json)
             return

@@ -10,10 +10,12 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import common, examples, main
+from agentformer.archive.markdown.marker import is_home
+from agentformer.cli.commands.home import sync_home
+from agentformer.cli.group import common, examples, explicit_namespace, main
 from agentformer.cli.inputs import object_of
 from agentformer.cli.output import bar, clip, plural, print_json, safe, say
-from agentformer.errors import MissingExtra
+from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.factory import AgentFormer, connect
 from agentformer.rag.folder_sync import SyncReport
 from agentformer.records import fields
@@ -26,6 +28,7 @@ _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is sync
     epilog=examples(
         "agentformer sync notes/",
         "agentformer sync project/ --namespace project --watch",
+        "agentformer sync ~/memory",
         """agentformer sync minutes/ --metadata '{"year": 2026}' --json""",
     )
 )
@@ -34,10 +37,18 @@ _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is sync
     "--delete", is_flag=True, help="Remove documents also if the folder or more than half of its files are gone."
 )
 @click.option("--watch", is_flag=True, help="Go on, and sync again whenever a file changes. Ctrl-C ends the command.")
+@click.option("--adopt", is_flag=True, help="DIR is a memory home of another memory: store its files in this memory.")
 @click.option("--metadata", metavar="JSON", help="A JSON object that is stored with new and changed documents.")
 @common
 def sync(
-    folder: str, delete: bool, watch: bool, metadata: str | None, namespace: str, as_json: bool, **options: Any
+    folder: str,
+    delete: bool,
+    watch: bool,
+    adopt: bool,
+    metadata: str | None,
+    namespace: str,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Keep documents equal to the files of a folder.
 
@@ -46,7 +57,17 @@ def sync(
     that .gitignore or .agentformerignore names, installed packages, build results, and binary files are left out. If
     more than half of the files are gone, nothing is changed without --delete. The exit code is 1 if a file cannot be
     read.
+
+    If DIR is a memory home that `export --markdown` wrote, edits of its files become new versions of the memories, new
+    files become new memories, and the memories of deleted files are archived. Changes of the memories are written into
+    the files (docs/MARKDOWN.md). The exit code is 1 if a memory was changed on both sides, or a file cannot be used.
     """
+    if adopt or is_home(Path(folder)):
+        if metadata:
+            raise InvalidInput("--metadata", "is not used for a memory home; write the metadata into the files")
+        how = {"delete": delete, "watch": watch, "adopt": adopt}
+        sync_home(folder, explicit_namespace(namespace), options, **how, as_json=as_json)
+        return
     given: dict[str, Any] = {
         "namespace": fields.name("--namespace", namespace),
         "metadata": fields.stored_metadata(object_of(metadata), "--metadata") if metadata else None,

@@ -1,0 +1,89 @@
+"""`export --markdown`, and `sync` of the folder that it wrote; and the server that keeps such a folder in step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+import agentformer
+from tests.edges.conftest import Copy, Invoke, Shown
+
+
+@pytest.fixture
+def home(tmp_path: Path, run: Invoke) -> Path:
+    """A home with one decision and one fact."""
+    assert run("remember", "We use SQLite.", "--kind", "decision", "--title", "Storage").exit_code == 0
+    assert run("remember", "Aino prefers tea.").exit_code == 0
+    assert run("export", "--markdown", str(tmp_path / "home")).exit_code == 0
+    return tmp_path / "home"
+
+
+def the_decision(home: Path) -> Path:
+    (path,) = (home / "decisions").glob("*.md")
+    return path
+
+
+def test_export_sync_and_another_export_by_the_command_line(run: Invoke, shown: Shown, home: Path) -> None:
+    path = the_decision(home)
+    path.write_text(path.read_text().replace("We use SQLite.", "We use PostgreSQL."))
+    (home / "facts" / "note.md").write_text("The gate closes at eight.")
+    told = shown("sync", str(home))
+    assert (told["changed"], told["added"], told["failed"]) == ([f"decisions/{path.name}"], ["facts/note.md"], [])
+    assert shown("export", "--markdown", str(home))["written"] == []
+    done = run("sync", str(home))
+    assert (done.exit_code, done.stdout) == (0, "3 unchanged\n")
+    assert "[Storage] We use SQLite." in run("history", "Storage").stdout
+    assert "We use PostgreSQL." in run("memories", "--kind", "decision").stdout
+
+
+def test_conflicts_and_files_that_cannot_be_used_are_shown_and_the_exit_code_is_one(run: Invoke, home: Path) -> None:
+    path = the_decision(home)
+    path.write_text(path.read_text().replace("We use SQLite.", "By hand."))
+    assert run("update", "Storage", "--content", "By the agent.").exit_code == 0
+    (home / "facts" / "bad.md").write_bytes(b"\xff\n")
+    done = run("sync", str(home))
+    assert done.exit_code == 1
+    assert "failed     facts/bad.md  (encoding: is not UTF-8: byte 1 is 0xff" in done.stdout
+    assert f"conflict   decisions/{path.name}  (content changed on both sides: version 3 has the text of" in done.stdout
+    assert done.stdout.splitlines()[-1] == "1 changed, 1 written, 1 conflicts, 1 failed, 1 unchanged"
+
+
+def test_a_home_is_adopted_by_another_memory_only_on_request(run: Invoke, copy: Copy, home: Path) -> None:
+    refused = copy("sync", str(home))
+    assert refused.exit_code == 2 and "--adopt stores its files here" in refused.output
+    assert copy("sync", str(home), "--adopt").exit_code == 0
+    assert json.loads(copy("memories", "--json").stdout)["entries"][0]["content"] == "We use SQLite."
+    for arguments in (("--metadata", '{"a": 1}'), ("--namespace", "other")):
+        assert run("sync", str(home), *arguments).exit_code == 2
+    assert run("export", "--markdown", str(home), "--text").exit_code == 2
+
+
+def test_a_server_keeps_the_home_of_its_settings_in_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with agentformer.connect(
+        index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing",
+        markdown_home=str(tmp_path / "home"), markdown_seconds=0.05,
+    ) as af:  # fmt: skip
+        entry = af.memory.store("The gate closes at eight.")
+        path = tmp_path / "home" / "facts" / f"{entry.id}.md"
+        assert not path.exists()
+        af.ready()
+        wait_for(path.exists)
+        af.memory.update(entry.id, content="The gate closes at nine.")
+        wait_for(lambda: "nine" in path.read_text())
+        path.write_text(path.read_text().replace("nine", "ten"))
+        wait_for(lambda: "ten" in af.memory.get(entry.id).content)
+        with caplog.at_level(logging.WARNING, "agentformer"):
+            (tmp_path / "home" / "facts" / "bad.md").write_bytes(b"\xff")
+            wait_for(lambda: "bad.md: encoding: is not UTF-8" in caplog.text)
+
+
+def wait_for(condition: object) -> None:
+    for _ in range(600):
+        if condition():  # type: ignore[operator]
+            return
+        time.sleep(0.05)
+    raise AssertionError("the home did not follow")
