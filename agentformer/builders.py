@@ -8,6 +8,7 @@ uses.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -156,7 +157,16 @@ def build_rag(
 
     limits = QuestionLimits(settings.top_k, settings.answer_context_tokens, settings.max_question_chars)
     questions = Questions(backend, once(answerer), once(contexts), usage, limits)
-    return RAGTool(backend, once(ingest), questions, originals, usage, max_file_bytes=settings.max_file_bytes)
+    return RAGTool(
+        backend,
+        once(ingest),
+        questions,
+        originals,
+        usage,
+        max_file_bytes=settings.max_file_bytes,
+        max_text_bytes=settings.sync_text_bytes,
+        sync_roots=[Path(root) for root in settings.sync_roots.split(os.pathsep) if root],
+    )
 
 
 def build_cleaner(

@@ -27,6 +27,7 @@ from typing import Any
 import agentformer
 from agentformer.index.embedding.windows import WindowCutter
 from agentformer.memory.backends import all_entries
+from agentformer.rag.folder_files import FolderFiles
 from agentformer.types import Embedder, MemoryEntry, Query, Scope, Source, new_id
 
 QUESTIONS = Path(__file__).parent / "code_questions.jsonl"
@@ -67,6 +68,7 @@ def hits(root: Path, embedder: str) -> dict[str, Any]:
         with connect(root.parent / name.replace(" ", "-"), embedder) as af:
             store(af, root)
             found = [_is_found(af, each, span) for each, span in zip(questions, spans, strict=True)]
+        print(name, _share(found[::2]), flush=True)
         told[name] = {
             "chunks": _chunks(af_folder=root.parent / name.replace(" ", "-"), embedder=embedder),
             "development hit@5": _share(found[::2]),
@@ -129,11 +131,9 @@ def _sync(af: agentformer.AgentFormer, root: Path) -> None:
 
 
 def _store_lines(af: agentformer.AgentFormer, root: Path) -> None:
-    with connect(root.parent / "functions", "hashing") as synced:
-        names = [document.name for document in synced.rag.documents()]
     entries: list[MemoryEntry] = []
-    for name in names:
-        entries += _line_chunks(name, (root / name).read_text(encoding="utf-8", errors="replace"))
+    for file in FolderFiles(root, 1 << 20).files():
+        entries += _line_chunks(file.name, file.path.read_text(encoding="utf-8", errors="replace"))
     for at in range(0, len(entries), 500):
         af.backend.store(entries[at : at + 500])
 

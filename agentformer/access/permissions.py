@@ -139,6 +139,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     **_tool("memory_status", "read"),
     **_tool("rag_upload", "write", destructive=True),
     **_tool("rag_query", "read"),
+    **_tool("rag_sync", "change", destructive=True),  # the answer shows which documents are stored
     **_tool("rag_list", "read"),
     # Cases of these operations that need more.
     "memory_add a core block": Permission("change", ("memory_add", "core_memory_append")),

@@ -1,8 +1,8 @@
 """The files of a folder that a sync considers, and the reasons why it leaves out others.
 
 Ignored are hidden files, what `.gitignore` and `.agentformerignore` name (in every folder, the deeper file decides),
-folders of installed packages and of build results, binary files, and minified text. Symbolic links are never followed,
-so that there is no loop, and nothing outside of the folder is read.
+folders of installed packages and of build results, binary files, minified and generated text, and long texts. Symbolic
+links are never followed, so that there is no loop, and nothing outside of the folder is read.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import NamedTuple
 
 from gitignore_parser import rule_from_pattern
 
-from agentformer.errors import InvalidInput
+from agentformer.errors import Forbidden, InvalidInput
 
 IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include again what the first excludes
 _PACKAGES = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages"})
-_BUILT = frozenset({"build", "dist", "target", "out", "vendor", "third_party"})  # beside a file of `_PROJECT`
+_BUILT = frozenset({"build", "dist", "target", "out"})  # beside a file of `_PROJECT`
+_VENDORED = frozenset({"vendor", "vendored", "_vendor", "third_party"})  # anywhere below such a file
 _PROJECT = frozenset(
     {"package.json", "pyproject.toml", "setup.py", "Cargo.toml", "go.mod", "pom.xml", "build.gradle", "CMakeLists.txt"}
+    | {"composer.json", "Gemfile"}
 )
 _ENVIRONMENT = "pyvenv.cfg"  # a folder with this file is a virtual environment
 _DOCUMENTS = frozenset(  # read although they are binary; images are not, because most of them are no text
@@ -35,21 +37,32 @@ _BINARY = re.compile(
     r"woff2?|xz|zip|zst)$",
     re.IGNORECASE,
 )
+_GENERATED_NAMES = frozenset(
+    {"package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "poetry.lock", "uv.lock", "pdm.lock"}
+    | {"Pipfile.lock", "Cargo.lock", "composer.lock", "Gemfile.lock", "go.sum", "flake.lock", "packages.lock.json"}
+)
+_GENERATED = re.compile(rb"^\W{0,6}(?:@generated\b|Code generated .{0,200}DO NOT EDIT)", re.MULTILINE)
 _HEAD = 16_384  # bytes that are read to recognise binary files and minified text
 _MINIFIED = frozenset({".js", ".css", ".mjs", ".map", ".json"})
+_NOTICE = 2_048  # bytes at the beginning in which generated files say so
 _LINE = 2_000  # mean bytes of a line of minified text
 _MAX_PATTERNS = 1_000_000  # bytes of an ignore file
 _RACY = 2.0  # seconds: a file changed since then may change again without a new time stamp
 
 
 class FolderFile(NamedTuple):
-    """A file of the folder. `path` is absolute, and `name` is the path in the folder, with `/`. `stamp` changes when
-    the file changes; "" if the file is so new that this is not sure."""
+    """A file of the folder `root`. `name` is the path in the folder, with `/`. `stamp` changes when the file changes;
+    "" if the file is so new that this is not sure."""
 
-    path: Path
+    root: str
     name: str
     size: int
     stamp: str
+
+    @property
+    def path(self) -> Path:
+        """The absolute path of the file."""
+        return Path(self.root, self.name)
 
 
 class Problem(NamedTuple):
@@ -105,9 +118,9 @@ class FolderFiles:
             raise InvalidInput(
                 "folder", f"{self._root} is not a folder; check the path, or whether the disk is mounted"
             )
-        yield from self._walk(self._root, "", ())
+        yield from self._walk(self._root, "", (), in_project=False)
 
-    def _walk(self, folder: Path, prefix: str, above: Sequence[_Rules]) -> Iterator[FolderFile]:
+    def _walk(self, folder: Path, prefix: str, above: Sequence[_Rules], *, in_project: bool) -> Iterator[FolderFile]:
         try:
             with os.scandir(folder) as found:
                 items = sorted(found, key=lambda item: item.name)
@@ -115,6 +128,7 @@ class FolderFiles:
             self.failed.append(Problem(prefix or ".", f"the folder cannot be listed: {error.strerror}"))
             return
         names = {item.name for item in items}
+        in_project = in_project or not _PROJECT.isdisjoint(names)
         rules = [*above, *self._rules(folder, prefix, names)]
         for item in items:
             name = prefix + item.name
@@ -126,8 +140,8 @@ class FolderFiles:
             if item.is_symlink():
                 self._refuse_link(item, name)
             elif is_folder:
-                if not _is_generated(item, names):
-                    yield from self._walk(Path(item.path), f"{name}/", rules)
+                if not _is_foreign(item, names, in_project=in_project):
+                    yield from self._walk(Path(item.path), f"{name}/", rules, in_project=in_project)
             elif file := self._file(item, name):
                 yield file
 
@@ -159,7 +173,7 @@ class FolderFiles:
         except OSError as error:
             self.failed.append(Problem(name, f"cannot be read: {error.strerror}"))
             return None
-        return FolderFile(Path(item.path), name, state.st_size, stamp_of(state, self._now))
+        return FolderFile(self._root.as_posix(), name, state.st_size, stamp_of(state, self._now))
 
 
 def stamp_of(state: os.stat_result, now: float) -> str:
@@ -169,33 +183,51 @@ def stamp_of(state: os.stat_result, now: float) -> str:
     return "" if racy else f"{state.st_size}:{state.st_mtime_ns}:{state.st_ino}"
 
 
-def why_unread(head: bytes, name: str, is_text: Callable[[bytes], bool]) -> str:
-    """Return why a file is left out, or "" if it is read. `head` is the beginning of the file: binary files have no
-    text, and minified text has no reader. `is_text` tells whether bytes are text."""
-    suffix = Path(name).suffix.lower()
+class SizeLimits(NamedTuple):
+    """The most bytes of a file, and of a file with text: what people write is shorter, and a longer text is a log or
+    data."""
+
+    file: int
+    text: int
+
+
+class Unread(Exception):
+    """Raised if a file is left out. The argument is the reason."""
+
+
+def _refuse_unread(head: bytes, file: FolderFile, size: int, most: int, is_text: Callable[[bytes], bool]) -> None:
+    """Raise `Unread` if the file is left out. `head` is the beginning of the file: binary files have no text, and
+    minified and generated text has no reader. `most` is the number of bytes that a text may have."""
+    path = Path(file.name)
+    suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:
-        return ""
+        return
+    if not head:
+        raise Unread("is empty")
     if not is_text(head):
-        return "binary"
-    minified = suffix in _MINIFIED and len(head) == _HEAD and head.count(b"\n") * _LINE < len(head)
-    return "minified" if minified else ""
+        raise Unread("binary")
+    if suffix in _MINIFIED and len(head) == _HEAD and head.count(b"\n") * _LINE < len(head):
+        raise Unread("minified")
+    if path.name in _GENERATED_NAMES or _GENERATED.search(head[:_NOTICE]):
+        raise Unread("generated")
+    if size > most:
+        raise Unread(f"a text of more than {most} bytes (setting sync_text_bytes)")
 
 
-def read_file(file: FolderFile, max_bytes: int, is_text: Callable[[bytes], bool]) -> tuple[bytes, str]:
-    """Return the bytes of a file and its stamp. The bytes are empty if `why_unread` gives a reason. Raises
-    `InvalidInput` if the file cannot be read, or if it changes while it is read."""
+def read_file(file: FolderFile, limits: SizeLimits, is_text: Callable[[bytes], bool]) -> tuple[bytes, str]:
+    """Return the bytes of a file and its stamp. `is_text` tells whether bytes are text. Raises `Unread` if the file is
+    left out, and `InvalidInput` if the file cannot be read, or if it changes while it is read."""
     try:
         for _ in range(2):
             with open(file.path, "rb", opener=_open_regular) as opened:
+                _refuse_outside(opened.fileno(), file.root)
                 before = os.fstat(opened.fileno())
                 head = opened.read(_HEAD)
-                if why_unread(head, file.name, is_text):
-                    return b"", file.stamp
-                data = head + opened.read(max_bytes + 1 - len(head))
+                _refuse_unread(head, file, before.st_size, limits.text, is_text)
+                data = head + opened.read(limits.file + 1 - len(head))
                 after = os.fstat(opened.fileno())
-            if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns) and len(
-                data
-            ) == after.st_size:
+            same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+            if same and len(data) == after.st_size:
                 return data, stamp_of(after, time.time())
     except OSError as error:
         raise InvalidInput("file", f"cannot be read: {error.strerror}") from None
@@ -205,6 +237,37 @@ def read_file(file: FolderFile, max_bytes: int, is_text: Callable[[bytes], bool]
 def _open_regular(path: str, flags: int) -> int:
     """Open a file that is no link: the folder may have changed since it was listed."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
+
+def _refuse_outside(descriptor: int, root: str) -> None:
+    """Raise `InvalidInput` if an open file is not in the folder `root`: a folder may have become a link since it was
+    listed. Systems without `/proc` are not checked."""
+    try:
+        real = Path(f"/proc/self/fd/{descriptor}").readlink()
+    except OSError:
+        return
+    if not real.is_relative_to(root):
+        raise InvalidInput("file", "is in a folder that has become a link; sync again")
+
+
+def folder_in_roots(folder: str, roots: Sequence[Path]) -> Path:
+    """Return the real path of a folder that the setting `sync_roots` allows: one of the roots, or a folder below one.
+    Raises `Forbidden` for another folder, also if only links lead to it, and `InvalidInput` for a hidden folder. The
+    messages do not tell whether another folder exists."""
+    if not roots:
+        raise Forbidden("folders are synced only after the setting sync_roots names them (SYNC_ROOTS)")
+    try:
+        real = Path(folder).resolve() if Path(folder).is_absolute() else None
+    except (OSError, ValueError, RuntimeError):
+        real = None
+    for root in roots:
+        if real is not None and real.is_relative_to(root.resolve()):
+            if any(part.startswith(".") for part in real.relative_to(root.resolve()).parts):
+                raise InvalidInput("folder", "is hidden; hidden folders are not read, because they may contain keys")
+            return real
+    raise Forbidden(
+        "this folder is not below a folder of the setting sync_roots; give the absolute path of one that is"
+    )
 
 
 def _parsed(line: str) -> _Rule | None:
@@ -222,8 +285,11 @@ def _is_ignored(rules: Sequence[_Rules], name: str, *, is_folder: bool) -> bool:
     return False
 
 
-def _is_generated(folder: os.DirEntry[str], beside: set[str]) -> bool:
-    if folder.name in _PACKAGES or (folder.name in _BUILT and not _PROJECT.isdisjoint(beside)):
+def _is_foreign(folder: os.DirEntry[str], beside: set[str], *, in_project: bool) -> bool:
+    """Return whether a folder contains installed packages, copies of other projects, or build results."""
+    if folder.name in _PACKAGES or (in_project and folder.name in _VENDORED):
+        return True
+    if folder.name in _BUILT and not _PROJECT.isdisjoint(beside):
         return True
     return Path(folder.path, _ENVIRONMENT).exists()
 

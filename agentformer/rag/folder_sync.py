@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from unicodedata import normalize
 
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound, SpaceMismatch, StoreError
 from agentformer.rag.documents import Document
-from agentformer.rag.folder_files import FolderFile, FolderFiles, Problem, read_file, why_unread
+from agentformer.rag.folder_files import FolderFile, FolderFiles, Problem, SizeLimits, Unread, read_file
 from agentformer.rag.uploads import Origin
 from agentformer.types import MemoryEntry, Scope
 
@@ -28,12 +29,12 @@ _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
 
 class DocumentChanges(NamedTuple):
     """The functions that change documents. `put` stores bytes as the document of its origin, and returns the stored
-    document. `rename` gives a stored document with the same bytes another name, origin and stamp, and keeps its chunks
-    with their vectors. `remove` deletes the document with an id, or raises `NotFound`. `is_text` tells
+    document. `rename` gives the stored document with an id and the same bytes another name, origin and stamp, and keeps
+    its chunks with their vectors. `remove` deletes the document with an id, or raises `NotFound`. `is_text` tells
     whether the beginning of a file is text."""
 
     put: Callable[[bytes, Document], Document]
-    rename: Callable[[bytes, MemoryEntry, Document], Document]
+    rename: Callable[[bytes, str, Document], Document]
     remove: Callable[[str], None]
     is_text: Callable[[bytes], bool]
 
@@ -42,7 +43,8 @@ class DocumentChanges(NamedTuple):
 class SyncReport:
     """The result of a sync. The names are paths in the folder, with `/`. `renamed` contains pairs of the former and the
     new name. `skipped` are files that were left out and `failed` those that could not be read or have no usable text,
-    each with the reason. `unchanged` is a number of files."""
+    each with the reason. `unchanged` is a number of files. `left` is the number of files that the time did not suffice
+    for; the next sync goes on with them, and removes the documents of files that are gone."""
 
     folder: str
     added: tuple[str, ...] = ()
@@ -52,7 +54,24 @@ class SyncReport:
     unchanged: int = 0
     skipped: tuple[Problem, ...] = ()
     failed: tuple[Problem, ...] = ()
+    left: int = 0
     seconds: float = 0.0
+
+
+class _Known(NamedTuple):
+    """A stored document, in the few bytes that a folder with a million files allows."""
+
+    id: str
+    stamp: str
+    digest: bytes
+    size: int
+    problem: str  # the reason if it has no usable text
+
+    @classmethod
+    def of(cls, entry: MemoryEntry) -> _Known:
+        values = entry.metadata
+        problem = values["reason"] or values["status"] if values["status"] in _UNUSABLE else ""
+        return cls(entry.id, values.get("stamp", ""), bytes.fromhex(values["sha256"]), values["bytes"], problem)
 
 
 class FolderSync:
@@ -65,15 +84,15 @@ class FolderSync:
         root: Path,
         namespace: str,
         metadata: Mapping[str, Any] | None,
-        max_bytes: int,
+        limits: SizeLimits,
     ) -> None:
         self._changes = changes
         self._origin = Origin.of_file(root).path
         self._root = Path(self._origin)
         self._namespace = namespace
         self._metadata = metadata
-        self._max_bytes = max_bytes
-        self._found = FolderFiles(self._root, max_bytes)
+        self._limits = limits
+        self._found = FolderFiles(self._root, limits.file)
         self._lists: dict[str, list[Any]] = {"added": [], "changed": [], "renamed": [], "removed": []}
         self._unchanged = 0
 
@@ -83,109 +102,112 @@ class FolderSync:
         return Scope(self._namespace, kinds=("document",), metadata={"root": self._origin})
 
     def run(
-        self, documents: Iterable[MemoryEntry], *, delete: bool = False, progress: SyncProgress | None = None
+        self,
+        documents: Iterable[MemoryEntry],
+        *,
+        delete: bool = False,
+        progress: SyncProgress | None = None,
+        seconds: float = math.inf,
     ) -> SyncReport:
         """Store new and changed files, rename moved ones, and remove the documents of files that are gone. `documents`
-        are the stored ones of `scope`. Raises `InvalidInput` if the folder is missing, or if more than half of its
-        files are gone, unless `delete` is true."""
+        are the stored ones of `scope`. After `seconds`, no further file is handled. Raises `InvalidInput` if the folder
+        is missing, or if more than half of its files are gone, unless `delete` is true."""
         started = time.monotonic()
-        stored = {entry.metadata["origin"]: entry for entry in documents}
-        files = self._files(delete=delete)
-        present = {self._path_of(file) for file in files}
-        gone = {origin: entry for origin, entry in stored.items() if origin not in present}
+        gone = {entry.metadata["origin"]: _Known.of(entry) for entry in documents}
+        number_stored = len(gone)
+        work = self._work(gone, delete=delete)
         if not self._found.complete:
-            gone = {}  # a file in a folder that could not be listed may still exist
-        moved = _by_content(gone.values())
-        work = [file for file in files if not self._is_unchanged(file, stored.get(self._path_of(file)))]
-        self._refuse_loss(gone, stored, work, delete=delete)
-        for number, file in enumerate(work):
+            gone.clear()  # a file in a folder that could not be listed may still exist
+        moved = _by_content(gone)
+        self._refuse_loss(gone, number_stored, work, delete=delete)
+        done = 0
+        for file, known in work:
             if progress:
-                progress(number, len(work))
-            if former := self._handle(file, stored.get(self._path_of(file)), moved):
-                del gone[former.metadata["origin"]]
-        for entry in gone.values():
-            self._remove(entry)
+                progress(done, len(work))
+            if time.monotonic() - started >= seconds:
+                break
+            if former := self._handle(file, known, moved):
+                del gone[former]
+            done += 1
+        else:
+            for origin, known in gone.items():
+                self._remove(origin, known)
         if progress:
-            progress(len(work), len(work))
+            progress(done, len(work))
         lists: dict[str, Any] = {name: tuple(items) for name, items in self._lists.items()}
         return SyncReport(
             self._origin,
             unchanged=self._unchanged,
             skipped=tuple(self._found.skipped),
             failed=tuple(self._found.failed),
+            left=len(work) - done,
             seconds=time.monotonic() - started,
             **lists,
         )
 
-    def _path_of(self, file: FolderFile) -> str:
-        return file.path.as_posix().encode("utf-8", "backslashreplace").decode()
-
-    def _files(self, *, delete: bool) -> list[FolderFile]:
+    def _work(self, stored: dict[str, _Known], *, delete: bool) -> list[tuple[FolderFile, _Known | None]]:
+        """Return the new and the changed files, each with its document, and remove the documents of all files that
+        exist from `stored`."""
+        work: list[tuple[FolderFile, _Known | None]] = []
         if delete and not self._root.exists():
-            return []
-        return list(self._found.files())
+            return work
+        for file in self._found.files():
+            known = stored.pop(_origin_of(file), None)
+            if known is None or not file.stamp or known.stamp != file.stamp:
+                work.append((file, known))
+            else:
+                self._count_same(file.name, known.problem)
+        return work
 
-    def _is_unchanged(self, file: FolderFile, entry: MemoryEntry | None) -> bool:
-        if entry is None or not file.stamp or entry.metadata.get("stamp") != file.stamp:
-            return False
-        self._count_same(file, entry)
-        return True
-
-    def _count_same(self, file: FolderFile, entry: MemoryEntry) -> None:
-        if entry.metadata["status"] in _UNUSABLE:
-            self._found.failed.append(Problem(file.name, entry.metadata["reason"]))
+    def _count_same(self, name: str, problem: str) -> None:
+        if problem:
+            self._found.failed.append(Problem(name, problem))
         else:
             self._unchanged += 1
 
     def _refuse_loss(
         self,
-        gone: Mapping[str, MemoryEntry],
-        stored: Mapping[str, MemoryEntry],
-        work: Iterable[FolderFile],
+        gone: Mapping[str, _Known],
+        number_stored: int,
+        work: Iterable[tuple[FolderFile, _Known | None]],
         *,
         delete: bool,
     ) -> None:
         """Raise `InvalidInput` if more than half of the files are gone. A file is not gone if it may have been moved: a
         new file has its size."""
-        new = Counter(file.size for file in work if self._path_of(file) not in stored)
-        moved = new & Counter(entry.metadata["bytes"] for entry in gone.values())
+        new = Counter(file.size for file, known in work if known is None)
+        moved = new & Counter(known.size for known in gone.values())
         lost = len(gone) - moved.total()
-        if not delete and lost > 1 and lost * 2 > len(stored):
+        if not delete and lost > 1 and lost * 2 > number_stored:
             raise InvalidInput(
                 "folder",
-                f"{lost} of {len(stored)} files of {self._root} are gone, so nothing was changed; check that the "
+                f"{lost} of {number_stored} files of {self._root} are gone, so nothing was changed; check that the "
                 "folder is complete, or allow the removal of their documents with --delete (`delete=True`)",
             )
 
     def _handle(
-        self, file: FolderFile, entry: MemoryEntry | None, moved: dict[tuple[str, str], list[MemoryEntry]]
-    ) -> MemoryEntry | None:
-        """Store one file. Return the document that the file was moved from, if it was moved."""
+        self, file: FolderFile, known: _Known | None, moved: dict[tuple[bytes, str], list[tuple[str, _Known]]]
+    ) -> str:
+        """Store one file. Return the former path of the file, if it was moved, else ""."""
         try:
-            data, stamp = read_file(file, self._max_bytes, self._changes.is_text)
-            if not data:
-                self._leave_out(file, entry)
-                return None
+            data, stamp = read_file(file, self._limits, self._changes.is_text)
             document = self._document(file, data, stamp)
-            candidates = moved.get((document.sha256, file.path.suffix), []) if entry is None else []
+            candidates = moved.get((bytes.fromhex(document.sha256), file.path.suffix), []) if known is None else []
             if candidates:
-                former = candidates.pop()
-                self._changes.rename(data, former, document)
-                self._lists["renamed"].append((self._name_of(former), file.name))
-                return former
-            self._put(file, entry, data, document)
+                origin, former = candidates.pop()
+                self._changes.rename(data, former.id, document)
+                self._lists["renamed"].append((self._name_of(origin), file.name))
+                return origin
+            self._put(file, known, data, document)
+        except Unread as reason:
+            self._found.skipped.append(Problem(file.name, str(reason)))
+            if known is not None:
+                self._remove(_origin_of(file), known)
         except (SpaceMismatch, StoreError):
             raise  # no file can be stored
         except AgentFormerError as error:
             self._found.failed.append(Problem(file.name, str(error).removeprefix("file ")))
-        return None
-
-    def _leave_out(self, file: FolderFile, entry: MemoryEntry | None) -> None:
-        with file.path.open("rb") as opened:
-            reason = why_unread(opened.read(1 << 14), file.name, self._changes.is_text)
-        self._found.skipped.append(Problem(file.name, reason or "is empty"))
-        if entry is not None:
-            self._remove(entry)
+        return ""
 
     def _document(self, file: FolderFile, data: bytes, stamp: str) -> Document:
         return Document(
@@ -195,36 +217,39 @@ class FolderSync:
             sha256=hashlib.sha256(data).hexdigest(),
             bytes=len(data),
             metadata=self._metadata or {},
-            origin=self._path_of(file),
+            origin=_origin_of(file),
             root=self._origin,
             stamp=stamp,
         )
 
-    def _put(self, file: FolderFile, entry: MemoryEntry | None, data: bytes, document: Document) -> None:
+    def _put(self, file: FolderFile, known: _Known | None, data: bytes, document: Document) -> None:
         result = self._changes.put(data, document)
         if result.status in _UNUSABLE:
             self._found.failed.append(Problem(file.name, result.reason))
         elif result.unchanged:
             self._unchanged += 1
         else:
-            self._lists["added" if entry is None else "changed"].append(file.name)
+            self._lists["added" if known is None else "changed"].append(file.name)
 
-    def _remove(self, entry: MemoryEntry) -> None:
+    def _remove(self, origin: str, known: _Known) -> None:
         try:
-            self._changes.remove(entry.id)
+            self._changes.remove(known.id)
         except (NotFound, Conflict):  # another caller has removed or replaced it
             return
-        self._lists["removed"].append(self._name_of(entry))
+        self._lists["removed"].append(self._name_of(origin))
 
-    def _name_of(self, entry: MemoryEntry) -> str:
-        return str(entry.metadata["origin"]).removeprefix(self._origin).lstrip("/")
+    def _name_of(self, origin: str) -> str:
+        return origin.removeprefix(self._origin).lstrip("/")
 
 
-def _by_content(entries: Iterable[MemoryEntry]) -> dict[tuple[str, str], list[MemoryEntry]]:
-    """Return the usable documents by the hash of their bytes and the extension of their files."""
-    found: dict[tuple[str, str], list[MemoryEntry]] = {}
-    for entry in entries:
-        if entry.metadata["status"] == "ready":
-            key = entry.metadata["sha256"], PurePosixPath(entry.metadata["origin"]).suffix
-            found.setdefault(key, []).append(entry)
+def _origin_of(file: FolderFile) -> str:
+    return f"{file.root}/{file.name}".encode("utf-8", "backslashreplace").decode()
+
+
+def _by_content(stored: Mapping[str, _Known]) -> dict[tuple[bytes, str], list[tuple[str, _Known]]]:
+    """Return the paths of usable documents by the hash of their bytes and the extension of their files."""
+    found: dict[tuple[bytes, str], list[tuple[str, _Known]]] = {}
+    for origin, known in stored.items():
+        if not known.problem:
+            found.setdefault((known.digest, PurePosixPath(origin).suffix), []).append((origin, known))
     return found

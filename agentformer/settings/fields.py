@@ -134,6 +134,8 @@ class Settings:
     max_file_bytes: int = 256 * 1024 * 1024
     max_pages: int = 10_000
     read_seconds: float = 120.0  # seconds of real time for one file
+    sync_roots: str = ""  # folders that HTTP and tools may sync, separated as in PATH: "/srv/notes:/srv/code"
+    sync_text_bytes: int = 8 * 1024 * 1024  # of a text in a synced folder; longer texts are logs and data
 
     # Language model. Without a language model, answers are quotations.
     llm_model: str = ""
@@ -186,6 +188,7 @@ class Settings:
         self._normalize(_check_folder, "index_dir", "upload_dir")
         self._normalize(_check_cache, "cache_dir")
         self._normalize(lambda name, value: str(_check_folder(name, value)) if value else "", "markdown_home")
+        self._normalize(_check_roots, "sync_roots")
         if self.originals not in ("", "database") and not _S3.fullmatch(self.originals):
             raise invalid("originals", "must be empty, database, or s3://BUCKET/PREFIX", self.originals)
         self._normalize(lambda name, value: value.strip(), "embedder", "reranker", "llm_model")
@@ -230,7 +233,15 @@ class Settings:
 _POSITIVE = (
     *("batch_tokens", "chunk_tokens", "top_k", "fanout", "rrf_k", "rerank_hits", "max_file_bytes", "max_pages"),
     "postgres_connections",
-    *("read_seconds", "llm_timeout", "answer_tokens", "answer_context_tokens", "threads", "max_question_chars"),
+    *(
+        "read_seconds",
+        "sync_text_bytes",
+        "llm_timeout",
+        "answer_tokens",
+        "answer_context_tokens",
+        "threads",
+        "max_question_chars",
+    ),
     *(
         "core_block_tokens",
         "working_messages",
@@ -308,6 +319,14 @@ def _check_cache(name: str, folder: str | Path) -> Path:
         if str(folder).startswith("~/"):
             return Path(os.devnull)
         raise
+
+
+def _check_roots(name: str, roots: str) -> str:
+    """Return the absolute paths of folders, separated by `os.pathsep`."""
+    paths = [str(_check_folder(name, root.strip())) for root in roots.split(os.pathsep) if root.strip()]
+    if relative := next((path for path in paths if not Path(path).is_absolute()), None):
+        raise invalid(name, "must be absolute paths of folders", relative)
+    return os.pathsep.join(paths)
 
 
 def _check_languages(name: str, text: str) -> str:

@@ -26,11 +26,13 @@ from agentformer.tools.result_json import (
     context_passage_json,
     document_json,
     passage_json,
+    sync_json,
 )
 from agentformer.types import Answer
 
 _PASSAGE = 1_500  # characters of a passage that is returned with an answer; few chunks are longer
 _NAMES_OF_METADATA = AliasChoices("metadata", "filters")  # the second name is the former one
+_MOST_NAMES = 100  # of each list of a report that a language model reads
 _NO_QUOTE = "No single sentence answers this; read the passages."
 
 
@@ -73,6 +75,27 @@ class DocumentTools:
                 origin = Origin.of_file(caller.folder / relative, caller.folder)
                 document = self._rag.upload(file, name=name or relative, origin=origin, **place)  # type: ignore[arg-type]
         return {"document": upload_json(self._rag, document, caller.grant, name or document.name, metadata)}
+
+    @tool("Sync a folder", Hints(PERMISSIONS["rag_sync"], idempotent=True))
+    def rag_sync(
+        self,
+        caller: Caller,
+        folder: Annotated[str, Field(min_length=1, description="The absolute path of a folder that may be synced.")],
+        delete: Annotated[bool, Field(description="Allow that more than half of the documents are removed.")] = False,
+        seconds: Annotated[float, Field(gt=0, le=600, description="The time after which the sync pauses.")] = 60.0,
+        metadata: Metadata = None,
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Make the documents of a folder equal to its files: new, changed, moved and removed ones. If `left` is not 0,
+        call the tool again."""
+        report = self._rag.sync_allowed(
+            folder,
+            namespace=caller.namespace_for(namespace),
+            metadata=metadata,
+            delete=delete,
+            seconds=seconds,
+        )
+        return sync_json(report, _MOST_NAMES)
 
     @tool("Answer from documents and memories", Hints(PERMISSIONS["rag_query"], idempotent=True))
     def rag_query(

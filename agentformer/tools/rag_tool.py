@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
@@ -13,6 +14,7 @@ from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import METADATA_REPLACED, Document, KeyedLock, document_of, page_of
+from agentformer.rag.folder_files import SizeLimits, folder_in_roots
 from agentformer.rag.folder_sync import DocumentChanges, FolderSync, SyncProgress, SyncReport
 from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import (
@@ -44,7 +46,8 @@ class RAGTool:
     """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe.
 
     `ingest` returns the pipeline that stores documents, and builds it at the first call, because the listing of
-    documents does not need it. `questions` answers the questions.
+    documents does not need it. `questions` answers the questions. `max_text_bytes` limits the texts of a folder, and
+    `sync_roots` are the folders that other callers may sync.
     """
 
     def __init__(
@@ -56,13 +59,16 @@ class RAGTool:
         usage: UsageCounter,
         *,
         max_file_bytes: int,
+        max_text_bytes: int,
+        sync_roots: Sequence[Path] = (),
     ) -> None:
         self._backend = backend
         self._ingest = ingest
         self._questions = questions
         self._originals = originals
         self._usage = usage
-        self._max_file_bytes = max_file_bytes
+        self._limits = SizeLimits(max_file_bytes, max_text_bytes)
+        self.sync_roots = sync_roots
         self._uploads = KeyedLock()
 
     def reingest(self, document: MemoryEntry) -> Document:
@@ -125,7 +131,7 @@ class RAGTool:
         path that is not a readable file."""
         namespace, stored = fields.name("namespace", namespace), fields.stored_metadata(metadata)
         on_conflict = checked_on_conflict(on_conflict)
-        data, document = read_upload(file, name, origin, self._max_file_bytes)
+        data, document = read_upload(file, name, origin, self._limits.file)
         document = dataclasses.replace(document, namespace=namespace, metadata=stored)
         choose = functools.partial(place, self._backend, document, on_conflict, given_metadata=metadata is not None)
         with self._uploads.hold((namespace, document.sha256)):  # uploads of the same bytes at once are `unchanged`
@@ -139,13 +145,15 @@ class RAGTool:
         metadata: Mapping[str, Any] | None = None,
         delete: bool = False,
         progress: SyncProgress | None = None,
+        seconds: float = math.inf,
     ) -> SyncReport:
         """Make the documents of a folder equal to its files, and return what was done.
 
         New and changed files are stored, a file that was moved in the folder keeps its chunks and vectors, and the
         documents of files that are gone are removed. A file whose size, time and number are those of the last sync is
         not read. `docs/FOLDERS.md` says which files are left out. `metadata` is stored with new and changed documents.
-        `progress` receives the number of handled files and of all files.
+        `progress` receives the number of handled files and of all files. After `seconds`, the sync ends with the
+        current file, and `left` of the result is the number of files that remain; the next sync goes on with them.
 
         A file that cannot be read is in `failed` of the result, and the other files are stored. Raises `InvalidInput`
         if the folder is missing, or if more than half of its files are gone, unless `delete` is true."""
@@ -157,15 +165,24 @@ class RAGTool:
             lambda document_id: self.remove(document_id, namespace=namespace),
             lambda head: self._ingest().is_text(head),
         )
-        sync = FolderSync(changes, Path(folder), namespace, stored, self._max_file_bytes)
-        return sync.run(all_entries(self._backend, sync.scope), delete=delete, progress=progress)
+        sync = FolderSync(changes, Path(folder), namespace, stored, self._limits)
+        documents = all_entries(self._backend, sync.scope)
+        return sync.run(documents, delete=delete, progress=progress, seconds=seconds)
+
+    def sync_allowed(self, folder: str, **options: Any) -> SyncReport:
+        """Sync a folder for a caller that may choose only folders below those of the setting `sync_roots`. `options`
+        are those of `sync`. Raises `Forbidden` for another folder, and the errors of `sync`."""
+        return self.sync(folder_in_roots(folder, self.sync_roots), **options)
 
     def _put(self, data: bytes, document: Document, *, given_metadata: bool) -> Document:
         choose = functools.partial(place, self._backend, document, "replace", given_metadata=given_metadata)
         with self._uploads.hold((document.namespace, document.sha256)):
             return self._with_state(self._upload(data, document, choose, None, None))
 
-    def _rename(self, data: bytes, former: MemoryEntry, document: Document) -> Document:
+    def _rename(self, data: bytes, former_id: str, document: Document) -> Document:
+        former = next(iter(self._backend.get([former_id])), None)
+        if former is None:
+            raise Conflict(f"the document of {document.name[:200]!r} was removed in the meantime; sync again")
         parts = Scope(document.namespace, document_id=former.id, include_archived=True)
         with self._uploads.hold((document.namespace, document.sha256)):
             placement = place_renamed(self._backend, former, document)

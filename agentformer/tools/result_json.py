@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agentformer.memory.context.plan import Context
     from agentformer.rag.answer.context import ContextPassage, PassageContext
     from agentformer.rag.documents import Document
+    from agentformer.rag.folder_sync import SyncReport
 
 _BROKE_OFF = "urn:agentformer:problem:language-model-unavailable"
 _METADATA = 2_000  # characters of JSON that a model is shown
@@ -95,6 +96,22 @@ def originals_json(hit: Hit) -> list[dict[str, Any]]:
     return [
         {**each._asdict(), "at": each.at.isoformat(timespec="seconds") if each.at else None} for each in hit.originals
     ]
+
+
+def sync_json(report: SyncReport, most: int | None = None) -> dict[str, Any]:
+    """Return the report of a sync as JSON. Each problem is an object with a name and a reason. A list has at most
+    `most` names; `counts` has the numbers of all."""
+    lists: dict[str, list[Any]] = {name: list(getattr(report, name)) for name in ("added", "changed", "removed")}
+    lists["renamed"] = [list(pair) for pair in report.renamed]
+    lists |= {name: [each._asdict() for each in getattr(report, name)] for name in ("skipped", "failed")}
+    return {
+        "folder": report.folder,
+        **{name: values[:most] for name, values in lists.items()},
+        "unchanged": report.unchanged,
+        "left": report.left,
+        "counts": {name: len(values) for name, values in lists.items()},
+        "seconds": round(report.seconds, 3),
+    }
 
 
 def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:

@@ -48,7 +48,10 @@ class Toolbox:
         self, memory: MemoryManager, rag: RAGTool, backend: MemoryBackend, status: Callable[[], Mapping[str, Any]]
     ) -> None:
         memories, documents = MemoryTools(memory, backend, status), DocumentTools(rag)
-        functions = [getattr(tools, name) for tools in (memories, documents) for name in HINTS if hasattr(tools, name)]
+        offered = [name for name in HINTS if name != "rag_sync" or rag.sync_roots]  # else it would always refuse
+        functions = [
+            getattr(tools, name) for tools in (memories, documents) for name in offered if hasattr(tools, name)
+        ]
         self._tools = {function.__name__: ToolDefinition(function) for function in functions}
 
     def definitions(self, grant: Grant = EVERYTHING) -> list[ToolDefinition]:

@@ -24,7 +24,7 @@ from agentformer.tools.toolbox import HINTS
 from tests.edges.mounted import Mounted, grant, mounted
 from tests.faults.long_form import LONG
 
-DESTRUCTIVE = ("memory_delete", "rag_upload")
+DESTRUCTIVE = ("memory_delete", "rag_upload", "rag_sync")
 READ, WRITE, CHANGE, ADMIN = {"read"}, {"write"}, {"read", "write"}, {"admin"}
 # What each tool needs.
 TOOLS: dict[str, set[str]] = {
@@ -42,6 +42,7 @@ TOOLS: dict[str, set[str]] = {
     "rag_upload": WRITE,
     "rag_query": READ,
     "rag_list": READ,
+    "rag_sync": CHANGE,
 }
 # What each endpoint needs, and the tools that do the same.
 ENDPOINTS: dict[str, tuple[set[str], tuple[str, ...]]] = {
@@ -71,6 +72,7 @@ ENDPOINTS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "POST /api/memory/core/{name}/replace": (CHANGE, ("core_memory_replace",)),
     "DELETE /api/memory/core/{name}": (CHANGE, ("memory_delete",)),
     "POST /api/rag/upload": (WRITE, ("rag_upload",)),
+    "POST /api/rag/sync": (CHANGE, ("rag_sync",)),
     "POST /api/rag/query": (READ, ("rag_query",)),
     "POST /api/rag/context": (READ, ("rag_query",)),
     "GET /api/rag/documents": (READ, ("rag_list",)),
@@ -125,7 +127,7 @@ SETS: list[tuple[Right, ...]] = [
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Mounted]:
-    with mounted(folder) as host:
+    with mounted(folder, sync_roots=str(folder)) as host:  # else there is no tool to sync folders
         host.af.memory.core.append("persona", "Be kind.")
         host.af.rag.upload(b"The boat is red.", name="rules.txt")
         yield host

@@ -171,6 +171,9 @@ def test_a_schema_and_its_tool_accept_the_same_arguments(toolbox: Toolbox) -> No
                 definition._checked(arguments)
 
 
+OFFERED = [name for name in HINTS if name != "rag_sync"]  # which needs the setting sync_roots
+
+
 def test_hints_describe_the_effect_of_a_tool(toolbox: Toolbox) -> None:
     assert {name for name, hints in HINTS.items() if hints.permission.right == "write"} == {"memory_add", "rag_upload"}
     assert {name for name, hints in HINTS.items() if hints.permission.right == "change"} == {
@@ -179,9 +182,11 @@ def test_hints_describe_the_effect_of_a_tool(toolbox: Toolbox) -> None:
         "core_memory_append",
         "core_memory_replace",
         "memory_consolidate",
+        "rag_sync",
     }
-    assert {name for name, hints in HINTS.items() if hints.permission.destructive} == {"memory_delete", "rag_upload"}
-    assert [definition.name for definition in toolbox.definitions()] == list(HINTS)
+    destructive = {"memory_delete", "rag_upload", "rag_sync"}
+    assert {name for name, hints in HINTS.items() if hints.permission.destructive} == destructive
+    assert [definition.name for definition in toolbox.definitions()] == OFFERED
     assert len({definition.title for definition in toolbox.definitions()}) == 14
 
 
@@ -189,7 +194,7 @@ def test_a_grant_decides_which_tools_are_shown(toolbox: Toolbox) -> None:
     assert [tool.name for tool in toolbox.definitions(Grant(frozenset({"write"})))] == ["memory_add", "rag_upload"]
     writing = Grant(frozenset({"read", "write"}), without=frozenset({"memory_delete", "rag_upload"}))
     shown = [definition.name for definition in toolbox.definitions(writing)]
-    assert shown == [name for name in HINTS if name not in writing.without]
+    assert shown == [name for name in OFFERED if name not in writing.without]
     assert [each.name for each in toolbox.tools(writing)] == shown
     assert [each["function"]["name"] for each in toolbox.schemas(writing)] == shown
     assert len(toolbox.definitions(EVERYTHING)) == 14
@@ -208,6 +213,7 @@ BOUNDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "conversation_search": {"query": (1, 8_000), "limit": (1, 50, 10)},
     "rag_query": {"question": (1,), "top_k": (1, 20), "context_tokens": (1, 20_000)},
     "rag_list": {"limit": (1, 200, 50)},
+    "rag_sync": {"folder": (1,), "seconds": (None, 600, 60.0)},
 }
 
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from agentformer.archive.markdown.marker import is_home
 from agentformer.cli.commands.home import sync_home
 from agentformer.cli.group import common, examples, explicit_namespace, main
 from agentformer.cli.inputs import object_of
-from agentformer.cli.output import bar, clip, plural, print_json, safe, say
+from agentformer.cli.output import clip, duration, on_terminal, plural, print_json, safe, say
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.factory import AgentFormer, connect
-from agentformer.rag.folder_sync import SyncReport
+from agentformer.rag.folder_sync import SyncProgress, SyncReport
 from agentformer.records import fields
+from agentformer.tools.result_json import sync_json
 
 _SHOWN = 10  # skipped files that are named
+_LINE_SECONDS = 5.0  # between two lines of progress
 _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is synced
 
 
@@ -83,10 +90,10 @@ def sync(
 
 
 def _sync(af: AgentFormer, folder: str, given: dict[str, Any], as_json: bool) -> SyncReport:
-    with bar(f"sync {clip(safe(folder), 40)}") as progress:
+    with _progress(f"sync {clip(safe(folder), 40)}") as progress:
         report = af.rag.sync(folder, progress=progress, **given)
     if as_json:
-        print_json(report_json(report), indent=None)
+        print_json(sync_json(report), indent=None)
         return report
     for name, reason in report.skipped[:_SHOWN]:
         say(f"skipped    {safe(name)}  ({safe(reason)})")
@@ -103,6 +110,35 @@ def _sync(af: AgentFormer, folder: str, given: dict[str, Any], as_json: bool) ->
     return report
 
 
+@contextmanager
+def _progress(label: str) -> Iterator[SyncProgress]:
+    """Show the number of files, their rate and the remaining time on standard error. Yield the function that reports
+    progress. A terminal shows a bar; otherwise, long work prints lines."""
+    started = printed = time.monotonic()
+    if on_terminal():
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "files", "{task.fields[rate]}")
+        with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as shown:
+            task = shown.add_task(escape(label), total=None, rate="")
+
+            def move(done: int, total: int) -> None:
+                rate = f"{done / max(time.monotonic() - started, 1e-9):.1f}/s"
+                shown.update(task, completed=done, total=total, rate=rate)
+
+            yield move
+        return
+
+    def line(done: int, total: int) -> None:
+        nonlocal printed
+        now = time.monotonic()
+        if now - printed >= _LINE_SECONDS:
+            printed = now
+            rate = done / (now - started)
+            left = duration((total - done) / rate) if rate else "unknown"
+            say(f"{label}: {done} of {total} files, {rate:.1f}/s, {left} left", err=True)
+
+    yield line
+
+
 def _summary(report: SyncReport) -> str:
     counts = {
         "added": len(report.added),
@@ -116,14 +152,6 @@ def _summary(report: SyncReport) -> str:
     handled = len(report.added) + len(report.changed)
     rate = f", {plural(handled, 'file')} in {report.seconds:.1f} s" if handled else ""
     return f"{', '.join(parts)}{rate}"
-
-
-def report_json(report: SyncReport) -> dict[str, Any]:
-    """Return the report as a JSON object. Each problem is an object with a name and a reason."""
-    values = dataclasses.asdict(report)
-    for name in ("skipped", "failed"):
-        values[name] = [problem._asdict() for problem in getattr(report, name)]
-    return {**values, "seconds": round(report.seconds, 3)}
 
 
 def _changes(folder: str) -> Iterator[object]:
