@@ -42,6 +42,7 @@ from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Ree
 
 if TYPE_CHECKING:
     from agentformer.archive.backup import BackedUp
+    from agentformer.archive.chats.importer import ChatsImported
     from agentformer.archive.copy import Copied
     from agentformer.archive.export import Exported
     from agentformer.archive.importer import Imported
@@ -222,6 +223,13 @@ class AgentFormer:
         destination = Destination(self.backend, self.originals, self.memory.core)
         return import_into(destination, archive, progress)
 
+    def import_conversations(self, path: str | os.PathLike[str], **options: Any) -> ChatsImported:
+        """Store the conversations of a chat export as sessions, each message once. `options` are those of
+        `archive.chats.importer.import_chats`."""
+        from agentformer.archive.chats.importer import import_chats
+
+        return import_chats(self.backend, path, **options)
+
     @property
     def markdown(self) -> MarkdownHomes:
         """The folders of Markdown files that hold memories: `export`, `sync` and `follow`."""
@@ -231,12 +239,8 @@ class AgentFormer:
 
     @_Part
     def _home_keeper(self) -> HomeKeeper:
-        """The thread that keeps the folder of the setting `markdown_home` in step."""
-        from agentformer.archive.markdown.home import HomeKeeper
-
-        keeper = HomeKeeper(self.markdown.follow(self.settings.markdown_home), self.settings.markdown_seconds)
+        keeper = self.markdown.keep(self.settings.markdown_home, self.settings.markdown_seconds)
         self._closing.callback(keeper.close)
-        keeper.start()
         return keeper
 
     def copy_to(

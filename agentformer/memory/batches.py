@@ -51,7 +51,7 @@ class BatchOperations:
         entries = [*self._backend.get(ids)] if ids else []
         if source_ids:
             order = {source: n for n, source in enumerate(_checked_sources(source_type, source_ids))}
-            scopes = _source_scopes(_namespace(namespace), source_type, order)
+            scopes = source_scopes(_namespace(namespace), source_type, order)
             found = [entry for scope in scopes for entry in all_entries(self._backend, scope)]
             entries += sorted(found, key=lambda entry: order[entry.source_id or ""])
         self._usage.count((entry.id for entry in entries), others=1)
@@ -71,7 +71,7 @@ class BatchOperations:
         entries = [*self._backend.get(fields.names("ids", ids))] if ids else []
         if source_ids:
             sources = _checked_sources(source_type, source_ids)
-            for scope in _source_scopes(_namespace(namespace), source_type, sources, archived=True):
+            for scope in source_scopes(_namespace(namespace), source_type, sources, archived=True):
                 entries += all_entries(self._backend, scope)
         for entry in entries:
             check_changeable(entry)
@@ -110,7 +110,7 @@ class BatchOperations:
             sources.setdefault(owner, []).append(source)
         present: dict[tuple[_Owner, str], MemoryEntry] = {}
         for owner, ids in sources.items():
-            for scope in _source_scopes(owner[0], owner[1], ids, owner=owner[2:]):
+            for scope in source_scopes(owner[0], owner[1], ids, owner=owner[2:]):
                 for entry in all_entries(self._backend, scope):
                     present.setdefault(_record(entry), entry)
         missing = [entry for record, entry in wanted.items() if record not in present]
@@ -173,7 +173,7 @@ def _checked_sources(source_type: Any, source_ids: Any) -> list[str]:
     return [*dict.fromkeys(source for source in checked if source is not None)]
 
 
-def _source_scopes(
+def source_scopes(
     namespace: str,
     source_type: str | None,
     source_ids: Iterable[str],
@@ -212,7 +212,7 @@ def _absent(
     def check(ids: Callable[[Scope], Collection[str]]) -> None:
         for owner, records in sources.items():
             wanted = [source for source in records if (owner, source) in missing]
-            for scope in _source_scopes(owner[0], owner[1], wanted, owner=owner[2:]):
+            for scope in source_scopes(owner[0], owner[1], wanted, owner=owner[2:]):
                 if set(ids(scope)) - set(known):
                     raise _Stored
 

@@ -62,6 +62,31 @@ def test_a_home_is_adopted_by_another_memory_only_on_request(run: Invoke, copy: 
     assert run("export", "--markdown", str(home), "--text").exit_code == 2
 
 
+def test_conversations_are_imported_and_exports_still_are(run: Invoke, copy: Copy, tmp_path: Path) -> None:
+    lines = [
+        {"role": "user", "content": "The gate closes at eight.", "time": "2026-11-20"},
+        {"role": "x", "content": "y"},
+    ]
+    path = tmp_path / "talk.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    done = run("import", str(path), "--session", "monday", "--speaker", "Aino", "--user", "aino")
+    assert done.exit_code == 1
+    assert (
+        "failed     talk.jsonl, conversation 2  (role: must be user, assistant, system or tool, got 'x')" in done.stdout
+    )
+    assert "messages imported: 1, in 1 session; there already: 0" in done.stdout
+    told = json.loads(run("import", str(path), "--session", "monday", "--user", "aino", "--json").stdout)
+    assert (told["messages"], told["there_already"], told["failures"]) == (0, 1, 1)
+    assert "Aino" in run("memories", "--session", "monday").stdout
+    assert run("export", "--to", str(tmp_path / "export")).exit_code == 0
+    assert copy("import", str(tmp_path / "export"), "--speaker", "Aino").exit_code == 2
+    assert copy("import", str(tmp_path / "export")).exit_code == 0
+    assert "Aino" in copy("memories", "--session", "monday").stdout
+    (tmp_path / "diary.txt").write_text("Dear diary")
+    for wrong in ("diary.txt", "missing"):
+        assert run("import", str(tmp_path / wrong)).exit_code == 2
+
+
 def test_a_server_keeps_the_home_of_its_settings_in_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with agentformer.connect(
         index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing",

@@ -80,6 +80,12 @@ class MarkdownHomes:
         becomes the home of the default namespace."""
         return HomeFollower(self, _path(folder))
 
+    def keep(self, folder: Place, seconds: float) -> HomeKeeper:
+        """Start a thread that keeps a home in step, and looks for changes every `seconds`."""
+        keeper = HomeKeeper(self.follow(folder), seconds)
+        keeper.start()
+        return keeper
+
     def state(self, folder: Path, since: datetime) -> HomeState:
         """Return what shows whether the memory or the folder has changed."""
         home = HomeFolder(folder)

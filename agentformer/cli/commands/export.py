@@ -12,8 +12,10 @@ import click
 
 from agentformer.archive.backup import check_backup
 from agentformer.archive.export import Exported
+from agentformer.archive.format import MANIFEST
+from agentformer.cli.commands.chats import import_conversations
 from agentformer.cli.commands.home import export_home
-from agentformer.cli.group import common, examples, main, without_namespace
+from agentformer.cli.group import common, examples, in_place, main, without_namespace
 from agentformer.cli.inputs import address, hint_namespaces, open_existing, require_memory, same_place, shown_place
 from agentformer.cli.output import bar, plural, print_json, print_result, print_warnings, say, watching
 from agentformer.errors import InvalidInput
@@ -124,18 +126,36 @@ def export(
 
 @main.command(
     "import",
-    epilog=examples("agentformer import backup/monday", "agentformer import backup/monday --index-dir copy/indexes"),
+    epilog=examples(
+        "agentformer import backup/monday",
+        "agentformer import backup/monday --index-dir copy/indexes",
+        "agentformer import chatgpt-export.zip --user aino --speaker Aino",
+        "agentformer import support.jsonl --session monday",
+    ),
 )
-@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", metavar="PATH", type=click.Path(path_type=Path))
+@click.option("--speaker", metavar="NAME", help="Only for conversations: the name of the user who wrote the messages.")
+@in_place
 @common
-def import_(folder: Path, namespace: str, as_json: bool, **options: Any) -> None:
-    """Import the folder that `export --to` wrote.
+def import_(folder: Path, speaker: str | None, place: dict[str, Any], as_json: bool, **options: Any) -> None:
+    """Import the folder that `export --to` wrote, or the conversations of ChatGPT, Claude or JSON Lines.
 
-    The command first verifies every file. Entries keep their ids, namespaces, versions, times, counts and former
-    versions. Texts are embedded again, unless the export has vectors of the embedder that this memory uses. An entry is
-    skipped if an equal entry with this id exists already. If a different entry with this id exists, nothing is
+    The command first verifies every file of an export. Entries keep their ids, namespaces, versions, times, counts and
+    former versions. Texts are embedded again, unless the export has vectors of the embedder that this memory uses. An
+    entry is skipped if an equal entry with this id exists already. If a different entry with this id exists, nothing is
     imported. After an interruption, the same command continues the import.
+
+    If PATH is a chat export, its conversations are stored as sessions, each message once. PATH is the ZIP archive or
+    the folder that ChatGPT or Claude wrote, its conversations.json, or a file of JSON Lines with role, content and time
+    (docs/ARCHIVE.md). The format is detected by the content. The exit code is 1 if a conversation cannot be used.
     """
+    if not (folder / MANIFEST).exists() and (folder.is_file() or any(folder.glob("conversations*.json"))):
+        import_conversations(folder, {**place, "speaker": speaker or ""}, options, as_json=as_json)
+        return
+    for name in ("session_id", "agent_id", "user_id", "project"):
+        if place[name] is not None or speaker is not None:
+            option = "--speaker" if place[name] is None else f"--{name.removesuffix('_id')}"
+            raise InvalidInput(option, "is used only for conversations; an export says whose the entries are")
     with connect(**options) as af, bar("entries") as progress:
         done = af.import_from(folder, progress=progress)
     counts = {"imported": done.entries, "there_already": done.there_already}

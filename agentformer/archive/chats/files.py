@@ -1,0 +1,145 @@
+"""Finds and opens chat exports, and yields their conversations."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from agentformer.archive.chats.formats import is_chat
+from agentformer.archive.chats.json_stream import MAX_VALUE, Unusable, read_values
+from agentformer.errors import InvalidInput
+from agentformer.records.files import open_regular_file
+
+_NAME = re.compile(r"(?:.*/)?conversations[\w.-]*\.json", re.IGNORECASE)  # large exports have several
+_ZIP = b"PK\x03\x04"
+_BOM = b"\xef\xbb\xbf"
+_LONGEST_LINE = MAX_VALUE  # bytes
+_PEEK = 1 << 16
+
+
+class ChatFile(NamedTuple):
+    """A file of an export. `member` is its name in the ZIP archive `path`, or "". `size` is the number of bytes."""
+
+    path: Path
+    member: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        return self.member or self.path.name
+
+
+class Item(NamedTuple):
+    """A JSON value of a file, its number (of the line in JSON Lines), and the position of the end of its bytes."""
+
+    value: Any
+    number: int
+    position: int
+
+
+def find_files(path: Path) -> list[ChatFile]:
+    """Return the files of an export: the given file, the `conversations*.json` of a folder, or those of a ZIP archive.
+    Raises `InvalidInput` if there is none, or the file cannot be read."""
+    try:
+        if path.is_dir():
+            paths = sorted(each for each in path.iterdir() if _NAME.fullmatch(each.name) and each.is_file())
+            found = [ChatFile(each, "", each.stat().st_size) for each in paths]
+        else:
+            with open_regular_file(path) as file:
+                head = file.peek(4)[:4]
+            found = _members(path) if head == _ZIP else [ChatFile(path, "", path.stat().st_size)]
+    except OSError as error:
+        raise InvalidInput("path", f"{path} cannot be read: {error.strerror or error}") from None
+    if not found:
+        raise InvalidInput("path", f"{path} has no conversations.json; give the chat export, or its conversations.json")
+    return found
+
+
+def _members(path: Path) -> list[ChatFile]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [each for each in archive.infolist() if _NAME.fullmatch(each.filename)]
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise InvalidInput("path", f"{path} is a damaged ZIP archive: {str(error)[:120]}") from None
+    return [ChatFile(path, each.filename, each.file_size) for each in sorted(members, key=lambda each: each.filename)]
+
+
+@contextmanager
+def _opened(file: ChatFile) -> Iterator[io.BufferedReader]:
+    if not file.member:
+        with open_regular_file(file.path) as opened:
+            yield opened
+        return
+    with zipfile.ZipFile(file.path) as archive, archive.open(file.member) as member:
+        yield io.BufferedReader(cast("io.RawIOBase", member), _PEEK)
+
+
+def read_items(file: ChatFile) -> Iterator[Item]:
+    """Yield the conversations and messages of a file: the elements of a JSON array, one JSON object, or JSON Lines. A
+    value that cannot be used is an `Unusable`. Raises `InvalidInput` if the file has no known format, cannot be read,
+    or is damaged; what comes before the damage was yielded."""
+    try:
+        with _opened(file) as opened:
+            if opened.peek(3)[:3] == _BOM:
+                opened.read(3)
+            yield from (_lines(opened) if _is_lines(opened, file) else _values(opened))
+    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:  # of zipfile: encrypted, unknown
+        raise InvalidInput("path", f"{file.name} cannot be read: {str(error)[:200]}") from None
+    except ValueError as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput("path", f"{file.name} is damaged, and was read up to the damage: {error}") from None
+
+
+def _values(opened: io.BufferedReader) -> Iterator[Item]:
+    for number, value in enumerate(read_values(cast(BinaryIO, opened)), 1):
+        yield Item(value, number, opened.tell())
+
+
+def _is_lines(opened: io.BufferedReader, file: ChatFile) -> bool:
+    """Return whether a file is JSON Lines: its first line is a whole JSON object. Raises `InvalidInput` for another
+    file that is no JSON either."""
+    head = opened.peek(_PEEK).lstrip()
+    if head.startswith(b"["):
+        return False
+    if not head.startswith(b"{"):
+        raise InvalidInput("path", f"{file.name} is no chat export: it must be UTF-8 JSON, or JSON Lines")
+    start = opened.tell() if opened.seekable() else 0
+    line = b""
+    while not line.strip():
+        line = opened.readline(_LONGEST_LINE + 1)
+    opened.seek(start)
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    if not is_chat(value):
+        raise InvalidInput("path", f"{file.name} is no chat export: its first line has no role and content")
+    return True
+
+
+def _lines(opened: io.BufferedReader) -> Iterator[Item]:
+    number = 0
+    while line := opened.readline(_LONGEST_LINE + 1):
+        number += 1
+        if len(line) > _LONGEST_LINE:
+            while line and not line.endswith(b"\n"):
+                line = opened.readline(_LONGEST_LINE)
+            yield Item(Unusable(f"has more than {_LONGEST_LINE >> 20} MB"), number, opened.tell())
+        elif line.strip():
+            yield Item(_parsed(line), number, opened.tell())
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except UnicodeDecodeError:
+        return Unusable("is not UTF-8")
+    except (ValueError, RecursionError) as error:
+        return Unusable(f"is not JSON: {str(error)[:120]}")

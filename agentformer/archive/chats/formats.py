@@ -1,0 +1,230 @@
+"""The formats of chat exports: ChatGPT (the current branch of `mapping`), Claude (`chat_messages`), and single messages
+with a role and a content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from agentformer.errors import InvalidInput
+from agentformer.records import fields
+
+CHATGPT, CLAUDE, PLAIN = "chatgpt", "claude", "chat"  # the types of the records of messages
+_SPEAKERS = {CHATGPT: "ChatGPT", CLAUDE: "Claude"}
+_ROLES = {
+    **{"user": "user", "human": "user"},
+    **dict.fromkeys(("assistant", "ai", "bot", "model"), "assistant"),
+    **{"system": "system", "tool": "tool", "function": "tool"},
+}
+_TIMES = ("time", "timestamp", "created_at", "create_time", "date", "occurred_at", "ts")
+_SESSIONS = ("session", "session_id", "conversation_id", "conversation", "thread_id")
+_CONTENTS = ("content", "text", "message")
+_MILLISECONDS = 1e11  # a larger number of seconds would be after the year 5138
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """A message of a conversation. `role` is one of `validation.ROLES`. `id` is "" if the export has none."""
+
+    id: str
+    role: str
+    text: str
+    time: datetime | None = None
+    speaker: str = ""
+    attachments: tuple[str, ...] = ()  # names of files
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation, with its messages in order. `skipped` is the number of messages without text for a reader: of the
+    system, hidden ones, calls and results of tools, and images."""
+
+    source: str
+    id: str
+    title: str = ""
+    messages: list[ChatMessage] = field(default_factory=list)
+    skipped: int = 0
+
+
+def is_chat(value: Any) -> bool:
+    """Return whether a JSON value is a conversation or a message of a known format."""
+    return isinstance(value, dict) and (
+        "mapping" in value or "chat_messages" in value or ("role" in value and any(name in value for name in _CONTENTS))
+    )
+
+
+def chat_of(value: Any) -> Chat:
+    """Return the conversation that a JSON value is; a single message is a conversation with the id of its session.
+    Raises `InvalidInput`, which says what is wrong."""
+    if not is_chat(value):
+        wanted = "`mapping` (ChatGPT), `chat_messages` (Claude), or `role` and `content`"
+        raise InvalidInput("conversation", f"must be a JSON object with {wanted}")
+    if "mapping" in value:
+        return _chatgpt(value)
+    return _claude(value) if "chat_messages" in value else _plain(value)
+
+
+def name_of(value: Any, number: int) -> str:
+    """Return how a report names a conversation: by its number in the file, and its title or id."""
+    title = ""
+    if isinstance(value, dict):
+        named = (value.get(key) for key in ("title", "name", "conversation_id", "id", "uuid"))
+        title = next((text for text in named if isinstance(text, str) and text), "")
+    return f"conversation {number}" + (f" ({clean(title)[:80]})" if title else "")
+
+
+def _chatgpt(value: Mapping[str, Any]) -> Chat:
+    started = _time(value.get("create_time"))
+    chat_id = _text(value, "conversation_id") or _text(value, "id")
+    chat = Chat(CHATGPT, _required("conversation_id", chat_id), _text(value, "title"))
+    messages, skipped = [], 0
+    for node_id, message in _branch(value):
+        role, text = _role_of(message), _chatgpt_text(message.get("content"))
+        hidden = message.get("weight") == 0 or _object(message, "metadata").get("is_visually_hidden_from_conversation")
+        to_tool = message.get("recipient") not in (None, "all")
+        if role not in ("user", "assistant") or not text.strip() or hidden or to_tool:
+            skipped += 1
+            continue
+        started = _time(message.get("create_time")) or started
+        speaker = _text(_object(message, "author"), "name") or (_SPEAKERS[CHATGPT] if role == "assistant" else "")
+        messages.append(ChatMessage(_text(message, "id") or node_id, role, text, started, speaker))
+    return Chat(chat.source, chat.id, chat.title, messages, skipped)
+
+
+def _branch(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the ids and the messages of the nodes from the root to the current node."""
+    mapping = value["mapping"]
+    if not isinstance(mapping, dict) or not all(isinstance(node, dict) for node in mapping.values()):
+        raise InvalidInput("mapping", "must be an object of nodes")
+    node_id: Any = value.get("current_node") or _last_leaf(mapping)
+    branch: list[tuple[str, Mapping[str, Any]]] = []
+    seen: set[str] = set()
+    while node_id is not None:
+        if not isinstance(node_id, str) or node_id not in mapping:
+            raise InvalidInput(
+                "mapping", f"has no node {str(node_id)[:80]!r}, which another node or current_node names"
+            )
+        if node_id in seen:
+            raise InvalidInput("mapping", f"has a cycle: {node_id[:80]!r} is its own ancestor")
+        seen.add(node_id)
+        node = mapping[node_id]
+        if isinstance(message := node.get("message"), dict):
+            branch.append((node_id, message))
+        node_id = node.get("parent")
+    yield from reversed(branch)
+
+
+def _last_leaf(mapping: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the id of the newest node that is no parent: the end of a conversation without `current_node`."""
+    parents = {str(node.get("parent")) for node in mapping.values()}
+    leaves = [(node_id, _object(node, "message").get("create_time")) for node_id, node in mapping.items()]
+    times = {node_id: at if isinstance(at, (int, float)) else 0 for node_id, at in leaves if node_id not in parents}
+    return max(times, key=lambda node_id: times[node_id], default=None)
+
+
+def _chatgpt_text(content: Any) -> str:
+    if not isinstance(content, dict):
+        return content if isinstance(content, str) else ""
+    if content.get("content_type") not in (None, "text", "multimodal_text", "code"):
+        return ""  # thoughts, results of tools, instructions of the user to every conversation
+    return _joined(content.get("parts")) or _text(content, "text")
+
+
+def _claude(value: Mapping[str, Any]) -> Chat:
+    chat_id, messages, skipped = _required("uuid", _text(value, "uuid") or _text(value, "id")), [], 0
+    if not isinstance(value["chat_messages"], list):
+        raise InvalidInput("chat_messages", "must be a list")
+    at = _time(value.get("created_at"))
+    for message in value["chat_messages"]:
+        if not isinstance(message, dict):
+            raise InvalidInput("chat_messages", "must contain objects")
+        role = _ROLES.get(_text(message, "sender").lower(), "")
+        text = _joined(message.get("content")) or _text(message, "text")
+        files = [*_list(message, "attachments"), *_list(message, "files")]
+        names = tuple(clean(each["file_name"]) for each in files if isinstance(each, dict) and each.get("file_name"))
+        if role not in ("user", "assistant") or not text.strip():
+            skipped += 1
+            continue
+        at = _time(message.get("created_at")) or at
+        speaker = _SPEAKERS[CLAUDE] if role == "assistant" else ""
+        messages.append(ChatMessage(_text(message, "uuid"), role, text, at, speaker, names))
+    return Chat(CLAUDE, chat_id, _text(value, "name"), messages, skipped)
+
+
+def _plain(value: Mapping[str, Any]) -> Chat:
+    session = next((str(value[name]) for name in _SESSIONS if isinstance(value.get(name), (str, int))), "")
+    role = _ROLES.get(_text(value, "role").lower(), "")
+    if not role:
+        raise InvalidInput("role", f"must be user, assistant, system or tool, got {str(value.get('role'))[:80]!r}")
+    content = next((value[name] for name in _CONTENTS if name in value), None)
+    text = clean(content) if isinstance(content, str) else _joined(content)
+    if not text.strip():
+        return Chat(PLAIN, clean(session), skipped=1)
+    at = next((_time(value[name], name) for name in _TIMES if value.get(name) is not None), None)
+    speaker = _text(value, "speaker") or _text(value, "name")
+    return Chat(PLAIN, clean(session), messages=[ChatMessage(_text(value, "id"), role, text, at, speaker)])
+
+
+def digest_of(chat_id: str, message: ChatMessage, repeated: int) -> str:
+    """Return an id for a message without one. Equal messages of a session without a time are numbered."""
+    at = message.time.isoformat() if message.time else ""
+    values = [chat_id, message.role, message.speaker, message.text, at, repeated]
+    return hashlib.sha256(json.dumps(values, ensure_ascii=False).encode()).hexdigest()[:32]
+
+
+def clean(value: Any) -> str:
+    """Return a text without halves of surrogate pairs, which exports of cut texts contain."""
+    return _SURROGATE.sub("\ufffd", str(value))
+
+
+def _joined(parts: Any) -> str:
+    """Return the text of a list of parts: texts, and objects with a `text`."""
+    if not isinstance(parts, list):
+        return ""
+    texts = [part if isinstance(part, str) else _text(part, "text") if isinstance(part, dict) else "" for part in parts]
+    return clean("\n\n".join(text for text in texts if text.strip()))
+
+
+def _time(value: Any, name: str = "time") -> datetime | None:
+    """Return a time: seconds or milliseconds since 1970, or ISO 8601; without a time zone it is UTC."""
+    if value is None or value == "":
+        return None
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value / 1000 if value > _MILLISECONDS else value, UTC)
+        moment = datetime.fromisoformat(value)
+        return fields.moment(name, moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (TypeError, ValueError, OverflowError, OSError):
+        reason = "must be ISO 8601, or seconds since 1970"
+        raise InvalidInput(name, f"{reason}, got {str(value)[:80]!r}") from None
+
+
+def _role_of(message: Mapping[str, Any]) -> str:
+    return _ROLES.get(_text(_object(message, "author"), "role").lower(), "")
+
+
+def _text(value: Mapping[str, Any], name: str) -> str:
+    text = value.get(name)
+    return clean(text) if isinstance(text, str) else ""
+
+
+def _object(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    inner = value.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _list(value: Mapping[str, Any], name: str) -> list[Any]:
+    inner = value.get(name)
+    return inner if isinstance(inner, list) else []
+
+
+def _required(name: str, value: str) -> str:
+    if not value.strip():
+        raise InvalidInput(name, "is missing, so that a repeated import could not recognise the conversation")
+    return value
