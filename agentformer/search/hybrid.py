@@ -11,8 +11,9 @@ import math
 import sqlite3
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
@@ -98,7 +99,8 @@ class ScopeSide(Protocol):
 
 class RankedSearch:
     """Searches the entries of a store by vectors and by words, in any indexes. `fanout` is the minimum number of
-    results that is requested from each of the two indexes. Thread-safe."""
+    results that is requested from each of the two indexes. `one_transaction` returns a context in which a search reads
+    the database after its query was embedded. Thread-safe."""
 
     def __init__(
         self,
@@ -110,7 +112,9 @@ class RankedSearch:
         *,
         fanout: int,
         fusion: FusionOptions | None = None,
+        one_transaction: Callable[[ScopeMask], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        self._one_transaction = one_transaction
         self._database = database
         self._vector_index = vectors
         self._vector_search = VectorSearch(vectors, database, embedder)
@@ -133,11 +137,22 @@ class RankedSearch:
         if not request.mask.count:
             return Hits()
         words, words_error = self._start_words(request)
-        vectors, warnings = self._search_vectors(request, words_error)
+        with ExitStack() as reads:
+            return self._search(request, words, words_error, reads)
+
+    def _search(
+        self, request: _Request, words: Callable[[], WordHits], words_error: StoreError | None, reads: ExitStack
+    ) -> Hits:
+        """Search by vectors, and return the hits. `reads` gets the context in which the database is read."""
+        query = request.query
+        vectors, warnings = self._search_vectors(request, words_error, reads)
         complete = query.mode != "lexical" and not warnings
         if words_error is not None:
             warnings = (_VECTORS_ALONE.format(words_error), *warnings)
         one_sided = query.mode == "hybrid" and (words_error is not None or vectors is None)
+        if vectors is None:
+            reads.close()
+            reads.enter_context(self._one_transaction(request.mask))
         candidates = _Candidates(words(), vectors, warnings, complete, one_sided)
         try:
             return self._hits(request, candidates)
@@ -145,6 +160,7 @@ class RankedSearch:
             if vectors is None or query.mode == "dense" or words_error is not None:
                 raise
             warnings = (*warnings, _WORDS_ALONE.format(error))
+        reads.close()
         return self._hits(request, replace(candidates, vectors=None, warnings=warnings, one_sided=True))
 
     def _request(self, query: Query, terms: QueryTerms, dates: QueryDates) -> _Request:
@@ -178,7 +194,7 @@ class RankedSearch:
         return self._helper.start(search) if slow else search, None
 
     def _search_vectors(
-        self, request: _Request, words_error: StoreError | None
+        self, request: _Request, words_error: StoreError | None, reads: ExitStack
     ) -> tuple[VectorHits | None, tuple[str, ...]]:
         """Return the windows nearest to the query, and warnings. The windows are None if vectors are unavailable. If
         the word index is also unavailable, raise `words_error`, which is the error of the word index."""
@@ -187,9 +203,11 @@ class RankedSearch:
         query, limit = request.query, self._candidate_count(request.query)
         try:
             while request.space is not None:
-                result = self._vector_search.nearest(query.text, request.space, request.seq, limit, request.mask)
+                begin = partial(_enter, reads, self._one_transaction, request.mask)
+                result = self._vector_search.nearest(query.text, request.space, request.seq, limit, request.mask, begin)
                 if result is not None:
                     return result
+                reads.close()
                 request = self._request(query, request.terms, request.dates)  # the store has moved to another space
             return None, ()
         except SpaceMismatch:
@@ -290,6 +308,12 @@ class RankedSearch:
     def close(self) -> None:
         """Stop the helper thread."""
         self._helper.close()
+
+
+def _enter(
+    reads: ExitStack, one_transaction: Callable[[ScopeMask], AbstractContextManager[object]], mask: ScopeMask
+) -> None:
+    reads.enter_context(one_transaction(mask))
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:

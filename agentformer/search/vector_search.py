@@ -58,13 +58,19 @@ class VectorSearch:
         self.cache = QueryVectorCache()
 
     def nearest(
-        self, text: str, space: tuple[int, EmbeddingSpace], seq: int, limit: int, mask: ScopeMask
+        self,
+        text: str,
+        space: tuple[int, EmbeddingSpace],
+        seq: int,
+        limit: int,
+        mask: ScopeMask,
+        embedded: Callable[[], object] = lambda: None,
     ) -> tuple[VectorHits | None, tuple[str, ...]] | None:
         """Return the windows nearest to the query, and warnings. `space` is the number and the description of the
         active embedding space, and `seq` is the number of the newest change that the search must see. Return None if
         the store has moved to another space in the meantime. After such a move, the vectors of the former space are
-        searched until the embedder of the new space is loaded, and a warning is returned. Raises `EmbedderError` or
-        `SpaceMismatch`."""
+        searched until the embedder of the new space is loaded, and a warning is returned. `embedded` is called when the
+        query is embedded and the index is searched next. Raises `EmbedderError` or `SpaceMismatch`."""
         number, active = space
         own = self._embedder
         embedder: Embedder | None = None
@@ -75,6 +81,7 @@ class VectorSearch:
                 return former, (_FORMER_SPACE.format(active.spec),)
         embedder = embedder or embedder_for(own, active)
         vector = self.cache.embed(embedder, number, text)
+        embedded()
         self._index.follow(self._database, seq, number)
         hits = self._index.search(number, vector, limit, mask)
         return None if hits is None else (hits, ())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-from agentformer.testing import BackendConformance
-from agentformer.types import Embedder, MemoryBackend
-from tests.backends.postgres_server import open_store
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
+from agentformer.testing import BackendConformance, make_entry
+from agentformer.testing.case import run_in_threads
+from agentformer.types import Embedder, MemoryBackend, Query
+from tests.backends.postgres_server import open_store, schema_of
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("postgres_url")]
 
@@ -16,3 +20,37 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("postgres_url")]
 class TestPostgres(BackendConformance):
     def open(self, folder: Path, embedder: Embedder) -> MemoryBackend:
         return open_store(folder, embedder)
+
+
+def test_a_search_needs_few_round_trips(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them takes longer than most statements. What every search reads comes with the beginning."""
+    psycopg = pytest.importorskip("psycopg")
+    memory = open_store(tmp_path, HashingEmbedder())
+    memory.store([make_entry(f"a heron at lake {n}") for n in range(5)])
+    modes: tuple[Literal["lexical", "dense", "hybrid"], ...] = ("lexical", "dense", "hybrid")
+    queries = [Query("heron at the lake", mode=mode) for mode in modes]
+    for query in queries:  # connections are opened, and scopes counted
+        memory.search(query)
+    sent, execute = [], psycopg.Cursor.execute
+
+    def counted(cursor: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
+        sent.append(statement)
+        return execute(cursor, statement, *arguments, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+    counts = []
+    for query in queries:
+        sent.clear()
+        assert len(memory.search(query)) == 5
+        counts.append(len(sent))
+    assert counts[1] == 6 and counts[0] <= 16 and counts[2] <= 20, counts
+    memory.close()
+
+
+def test_a_search_that_waits_for_its_words_needs_one_connection_of_its_own(postgres_url: str, tmp_path: Path) -> None:
+    """The words are searched in another thread, which must not wait for the connection that the search holds."""
+    memory = PostgresMemoryBackend(postgres_url, HashingEmbedder(), PostgresOptions(schema_of(tmp_path), connections=1))
+    (entry,) = memory.store([make_entry("a heron at the lake")])
+    found = run_in_threads(4, lambda n: [hit.entry.id for hit in memory.search(Query(f"heron {n}"))])
+    assert found == [[entry.id]] * 4
+    memory.close()

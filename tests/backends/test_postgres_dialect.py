@@ -19,7 +19,7 @@ from agentformer.settings import Settings
     ("sqlite", "postgres"),
     [
         ("SELECT 1 FROM a WHERE b = ? AND c LIKE '%?' ", "SELECT 1 FROM a WHERE b = %s AND c LIKE '%%?' "),
-        ("+kind NOT IN (?,?) ORDER BY +id", "kind NOT IN (%s,%s) ORDER BY id"),
+        ("+kind NOT IN (?,?) ORDER BY +id", "kind <> ALL(%s) ORDER BY id"),
         ("a + 1 WHERE user_id IS :user_id OR b IS NULL", "a + 1 WHERE user_id IS NOT DISTINCT FROM %s OR b IS NULL"),
         ("INSERT OR IGNORE INTO t VALUES (?)", "INSERT INTO t VALUES (%s) ON CONFLICT DO NOTHING"),
         (

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from filelock import Timeout
 
@@ -21,6 +21,7 @@ from agentformer.memory.backends.postgres import schema
 from agentformer.memory.backends.postgres.pool import Connections
 from agentformer.memory.backends.postgres.server import (
     Connection,
+    Ready,
     TransactionLost,
     as_connection,
     import_psycopg,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Connection",
     "PostgresDatabase",
+    "Ready",
     "as_connection",
     "drop_schema",
     "has_store",
@@ -68,6 +70,8 @@ _STARTED = """
 # A write, so that its commit also waits for synchronous standbys: then they have the transaction in doubt.
 _OUTCOME = "UPDATE commits SET at = server_micros() WHERE connection = %s RETURNING token"
 _FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that are long gone
+_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_NOTHING: Ready = {}
 _Hook = Callable[[sqlite3.Connection, int], object]
 
 
@@ -98,10 +102,19 @@ class PostgresDatabase:
         connection.close()
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction. All statements see the data as of the first statement."""
-        with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as raw, _lost_transactions(raw):
-            yield as_connection(raw)
+    def reading(
+        self, ready: Ready = _NOTHING, setting: str = "", *, beyond: bool = False
+    ) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a read transaction. All statements see the data as of the first statement. The results
+        of `ready` come with the beginning of the transaction, after the statement `setting`. With `beyond`, the
+        connection does not count."""
+        begin = "; ".join(filter(None, (_READ, setting, *ready.values())))
+        with self._connections.borrow(begin, beyond=beyond) as raw:
+            try:
+                with _lost_transactions(raw):
+                    yield cast(sqlite3.Connection, Connection(raw, self._connections.results(raw, ready)))
+            finally:
+                self._connections.end_reading(raw)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

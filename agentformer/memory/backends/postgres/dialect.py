@@ -42,7 +42,8 @@ _RULES = tuple(
         (r"\bgroup_concat\(num\)", "string_agg(num::text, ',')"),
     )
 )
-_PARAMETER = re.compile(r"'(?:[^']|'')*'|@?\?\d*|(?<![:\w]):[a-z]\w*|%")
+_MARKS = re.compile(r"\b(NOT )?IN \((\?(?:,\?)*)\)")
+_PARAMETER = re.compile(r"'(?:[^']|'')*'|#\d+#|@?\?\d*|(?<![:\w]):[a-z]\w*|%")
 _REPLACE = re.compile(r"\s*INSERT OR REPLACE INTO (\w+)")
 _IGNORE = re.compile(r"\s*INSERT OR IGNORE INTO (\w+)")
 
@@ -52,12 +53,15 @@ class Statement(NamedTuple):
     parameters of the original statement; `lists` contains the keys of the values that are JSON lists."""
 
     text: str
-    keys: tuple[int | str, ...]
+    keys: tuple[int | str | slice, ...]
     lists: frozenset[int | str]
 
     def bind(self, values: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-        """Return the values in the order of the parameters of this statement."""
-        return [_value(values[key], key in self.lists) for key in self.keys]  # type: ignore[index]
+        """Return the values in the order of the parameters of this statement. The values of a slice are one list."""
+        return [
+            [*values[key]] if isinstance(key, slice) else _value(values[key], key in self.lists)  # type: ignore[index]
+            for key in self.keys
+        ]
 
 
 def _value(value: Any, is_list: bool) -> Any:
@@ -78,18 +82,26 @@ def translate(sql: str) -> Statement:
         sql, end = sql.replace("OR IGNORE ", "", 1), " ON CONFLICT DO NOTHING"
     for pattern, replacement in _RULES:
         sql = pattern.sub(replacement, sql)
-    keys: list[int | str] = []
+    sql = _MARKS.sub(_as_list, sql)  # one statement for any number of values
+    keys: list[int | str | slice] = []
     lists: set[int | str] = set()
+    bound = 0  # values of the original statement so far
 
     def parameter(match: re.Match[str]) -> str:
+        nonlocal bound
         found = match[0]
         if found.startswith("'") or found == "%":
             return found.replace("%", "%%")
+        if found.startswith("#"):
+            keys.append(slice(bound, bound + int(found[1:-1])))
+            bound = keys[-1].stop  # type: ignore[union-attr]
+            return "%s"
         name = found.lstrip("@")
         if name.startswith(":"):
             key: int | str = name[1:]
         else:
-            key = int(name[1:]) - 1 if len(name) > 1 else len(keys)
+            key = int(name[1:]) - 1 if len(name) > 1 else bound
+        bound += 1
         keys.append(key)
         if found.startswith("@"):
             lists.add(key)
@@ -97,6 +109,10 @@ def translate(sql: str) -> Statement:
 
     text = _PARAMETER.sub(parameter, sql) + end
     return Statement(text, tuple(keys), frozenset(lists))
+
+
+def _as_list(match: re.Match[str]) -> str:
+    return f"{'<> ALL' if match[1] else '= ANY'}(#{match[2].count('?')}#)"
 
 
 def escape(text: str) -> str:

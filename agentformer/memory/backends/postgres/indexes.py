@@ -15,6 +15,7 @@ from agentformer.index.embedding.verify import repair_vectors, repair_windows, v
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.backends.postgres.scopes import ServerScopes
+from agentformer.memory.backends.postgres.searching import SearchReads
 from agentformer.memory.backends.postgres.vectors import ServerVectors
 from agentformer.memory.backends.postgres.verifying import CHECKS, check_words, repair_words
 from agentformer.memory.backends.postgres.words import ServerWords, update_words
@@ -45,9 +46,18 @@ class ServerIndexes:
         self._embedder = embedder
         self._window_tokens = window_tokens
         self._analyzers = analyzers
-        self.vectors = ServerVectors(database)
-        words, scopes = ServerWords(analyzers), ServerScopes()
-        self.search = RankedSearch(database, embedder, self.vectors, words, scopes, fanout=fanout, fusion=fusion)
+        reads = SearchReads(database)
+        self.vectors = ServerVectors(database, reads)
+        self.search = RankedSearch(
+            reads,
+            embedder,
+            self.vectors,
+            ServerWords(reads, analyzers),
+            ServerScopes(),
+            fanout=fanout,
+            fusion=fusion,
+            one_transaction=reads.joined,
+        )
         self.embedding = EmbeddingQueue(
             lambda wait: database.lock("embedding", wait=wait), database, embedder, window_tokens=window_tokens
         )

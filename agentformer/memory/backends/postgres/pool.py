@@ -6,16 +6,20 @@ learn that the pool has no connection.
 
 from __future__ import annotations
 
+import selectors
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from agentformer.errors import StoreBusy, StoreError
 from agentformer.memory.backends.postgres.server import (
+    Ready,
+    ReadyKey,
     ServerUnreachable,
+    import_psycopg,
     open_connection,
     register_text,
     translated_errors,
@@ -49,6 +53,8 @@ class Connections:
         self._lock = lock
         self._processes: WeakKeyDictionary[psycopg.Connection[Any], int] = WeakKeyDictionary()
         self._names: WeakKeyDictionary[psycopg.Connection[Any], str] = WeakKeyDictionary()
+        self._results: WeakKeyDictionary[psycopg.Connection[Any], list[list[Any]]] = WeakKeyDictionary()
+        self._ending: WeakSet[psycopg.Connection[Any]] = WeakSet()  # whose last answer was not read
         self._lost: list[int] = []  # processes of the server whose connections were lost
         self._idle: list[psycopg.Connection[Any]] = []
         self._mutex = threading.Lock()
@@ -58,11 +64,12 @@ class Connections:
         self._closed = False
 
     @contextmanager
-    def borrow(self, begin: str = "") -> Iterator[psycopg.Connection[Any]]:
-        """Yield a connection in which the statement `begin` was executed. Raises `StoreBusy` if no connection gets
-        free."""
+    def borrow(self, begin: str = "", *, beyond: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        """Yield a connection in which the statements `begin` were executed. Raises `StoreBusy` if no connection gets
+        free. With `beyond`, the connection does not count."""
         depth = getattr(self._held, "depth", 0)
-        if not depth and not self._free.acquire(timeout=_WAIT):
+        counted = not depth and not beyond
+        if counted and not self._free.acquire(timeout=_WAIT):
             raise StoreBusy(
                 f"all {self._limit} connections to the PostgreSQL server are in use; try again, or raise "
                 "AGENTFORMER_POSTGRES_CONNECTIONS"
@@ -76,7 +83,7 @@ class Connections:
                 self._give_back(raw)
         finally:
             self._held.depth = depth
-            if not depth:
+            if counted:
                 self._free.release()
 
     def connect(self, *, extended: bool = True) -> psycopg.Connection[Any]:
@@ -89,7 +96,24 @@ class Connections:
             raw.execute(f'SET search_path = "{self._schema}", public; {_KEEPALIVE}'.encode())
             if extended:
                 register_vector(raw)
+                raw.execute("SET hnsw.iterative_scan = relaxed_order")
         return raw
+
+    def results(self, raw: psycopg.Connection[Any], ready: Ready) -> dict[ReadyKey, list[Any]]:
+        """Return the results of the statements `ready`, which were the last ones of `begin` in this connection."""
+        return dict(zip(ready, self._results.pop(raw), strict=True)) if ready else {}
+
+    def end_reading(self, raw: psycopg.Connection[Any]) -> None:
+        """End a read transaction without waiting for the answer, which the next use of the connection reads."""
+        if raw.closed:
+            return
+        try:
+            raw.pgconn.send_query(b"ROLLBACK")
+            if raw.pgconn.flush():  # the network takes nothing more
+                raw.close()
+            self._ending.add(raw)
+        except import_psycopg().Error:  # the connection was lost, or it was interrupted in the middle of a statement
+            raw.close()
 
     def name(self, raw: psycopg.Connection[Any]) -> str:
         """Return a name of this connection that no other connection of any process has."""
@@ -152,9 +176,13 @@ class Connections:
             lost, self._lost = self._lost, []
         try:
             with translated_errors():
+                if raw in self._ending:
+                    self._ending.discard(raw)
+                    _read_answer(raw)
                 if lost:
                     raw.execute(_END, [lost, self._lock])
-                raw.execute((begin or "SELECT 1").encode())
+                cursor = raw.execute((begin or "SELECT 1").encode())
+                self._results[raw] = _all_results(cursor)
         except StoreError:
             if raw.closed:
                 self.note_lost(raw)
@@ -167,8 +195,33 @@ class Connections:
         if raw.closed:
             self.note_lost(raw)
         with self._mutex:
-            usable = not raw.closed and not self._closed and raw.info.transaction_status == 0
+            usable = not raw.closed and not self._closed
+            usable = usable and (raw in self._ending or raw.info.transaction_status == 0)
             if usable and len(self._idle) < _MAX_IDLE:
                 self._idle.append(raw)
                 return
         raw.close()
+
+
+def _read_answer(raw: psycopg.Connection[Any]) -> None:
+    """Read the answer to a statement that was sent without waiting. `get_result` alone would wait with the lock of the
+    interpreter, and stop all threads."""
+    pgconn = raw.pgconn
+    with selectors.DefaultSelector() as selector:
+        selector.register(pgconn.socket, selectors.EVENT_READ)
+        while True:
+            while pgconn.is_busy():
+                selector.select()
+                pgconn.consume_input()
+            if pgconn.get_result() is None:
+                return
+
+
+def _all_results(cursor: psycopg.Cursor[Any]) -> list[list[Any]]:
+    """Return the rows of each of the statements that returns rows."""
+    results = []
+    while True:
+        if cursor.description is not None:
+            results.append(cursor.fetchall())
+        if not cursor.nextset():
+            return results

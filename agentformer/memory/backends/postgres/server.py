@@ -34,6 +34,11 @@ class TransactionLost(StoreError):
     """The connection was lost, and the server has undone the transaction. The caller can repeat it."""
 
 
+# Statements of `records/` with their parameters, and the same statements of PostgreSQL without parameters.
+ReadyKey = tuple[str, tuple[Any, ...]]
+Ready = Mapping[ReadyKey, str]
+
+
 class Row(tuple[Any, ...]):
     """A row whose values are found by position and by column name, like those of `sqlite3.Row`."""
 
@@ -63,19 +68,22 @@ class Connection:
     row_factory: Any = None
     text_factory: Any = str
 
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+    def __init__(self, raw: psycopg.Connection[Any], ready: dict[ReadyKey, list[Any]] | None = None) -> None:
         self.raw = raw
+        self._ready = ready or {}  # results of statements that were executed in advance
 
     def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
         """Execute a statement of SQLite, and return a cursor."""
+        if self._ready and (rows := self._ready.pop((sql, tuple(values)), None)) is not None:
+            return _Result(rows)
         statement = dialect.translate(sql)
         with translated_errors():
-            return self.raw.execute(statement.text.encode(), statement.bind(values), binary=False)
+            return self.raw.execute(statement.text.encode(), statement.bind(values), binary=True)
 
     def run(self, query: str, values: Sequence[Any]) -> Any:
         """Execute a statement of PostgreSQL, and return a cursor."""
         with translated_errors():
-            return self.raw.execute(query.encode(), values)
+            return self.raw.execute(query.encode(), values, binary=True)
 
     def executemany(self, sql: str, rows: Iterable[Any]) -> None:
         """Execute a statement of SQLite once for each item of `rows`."""
@@ -105,6 +113,22 @@ class Connection:
         ]
         with translated_errors(), self.raw.cursor() as cursor:
             cursor.executemany(query, bound)
+
+
+class _Result:
+    """A cursor over rows that were read before."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = iter(rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._rows
+
+    def fetchone(self) -> Any:
+        return next(self._rows, None)
+
+    def fetchall(self) -> list[Any]:
+        return list(self._rows)
 
 
 def open_connection(url: str) -> psycopg.Connection[Any]:
@@ -181,6 +205,7 @@ def store_error(error: Any) -> StoreError:
 def register_text(raw: Any) -> None:
     """Let the connection store texts that contain NUL, see `dialect`."""
     from psycopg.adapt import Loader
+    from psycopg.pq import Format
     from psycopg.types.string import StrDumperUnknown
 
     class TextDumper(StrDumperUnknown):
@@ -192,4 +217,9 @@ def register_text(raw: Any) -> None:
             return dialect.unescape(str(data, "utf-8"))
 
     raw.adapters.register_dumper(str, TextDumper)
+
+    class BinaryTextLoader(TextLoader):
+        format = Format.BINARY
+
     raw.adapters.register_loader("text", TextLoader)
+    raw.adapters.register_loader("text", BinaryTextLoader)

@@ -21,6 +21,7 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
 from agentformer.memory.backends.postgres.connection import Connection, PostgresDatabase, native
 from agentformer.memory.backends.postgres.scopes import FEW, ScopeRows, scope_condition
+from agentformer.memory.backends.postgres.searching import SearchReads
 from agentformer.types import RecordStore, Vector
 
 log = logging.getLogger("agentformer")
@@ -36,8 +37,10 @@ _COLUMNS = "w.id, w.entry, w.vector, -(v.half <#> %b) AS cosine"
 class ServerVectors:
     """The vectors of a store. A search sees every committed change. Thread-safe."""
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    def __init__(self, database: PostgresDatabase, reads: SearchReads) -> None:
         self._database = database
+        self._reads = reads
+        self._indexed: set[int] = set()  # spaces that have an index
         self._builder: threading.Thread | None = None
         self._lock = threading.Lock()
         self.space = 0  # the space of the last search
@@ -57,7 +60,7 @@ class ServerVectors:
 
         assert isinstance(allowed, ScopeRows)
         half = HalfVector(np.asarray(query, np.float16))
-        with self._database.reading() as connection:
+        with self._reads.reading() as connection:
             raw = native(connection)
             rows = None
             if allowed.count > FEW and self._has_index(raw, space):
@@ -91,10 +94,14 @@ class ServerVectors:
             self._builder.join()
 
     def _has_index(self, raw: Connection, space: int) -> bool:
+        if space in self._indexed:
+            return True
         query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
         row = raw.run(query, [index_name(space)]).fetchone()
         if row is None:
             self.build(wait=False)
+        elif row[0]:
+            self._indexed.add(space)
         return bool(row and row[0])
 
     def _build(self) -> None:
@@ -156,8 +163,6 @@ def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: Sco
     while count <= _MAX_CANDIDATES:
         effort = min(max(count, _EFFORT[0]), _EFFORT[1])
         raw.run(f"SET LOCAL hnsw.ef_search = {effort}", [])
-        raw.run("SET LOCAL hnsw.iterative_scan = relaxed_order", [])
-        raw.run("SET LOCAL enable_seqscan = off", [])
         nearest = (
             f"SELECT id, half FROM vectors WHERE space = {space} "
             f"ORDER BY half::halfvec({dimension}) <#> %b::halfvec({dimension}) LIMIT {count}"

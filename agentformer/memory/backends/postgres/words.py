@@ -21,6 +21,7 @@ from agentformer.index.words.fields import BOOSTS, AnalyzedEntry, WeightedTerm, 
 from agentformer.index.words.query import Scored, WordHits, covered_share, stem_rarities, without_common_terms
 from agentformer.memory.backends.postgres.connection import Connection, native
 from agentformer.memory.backends.postgres.scopes import scope_condition
+from agentformer.memory.backends.postgres.searching import SearchReads
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.text.analysis import QueryTerms
@@ -182,26 +183,27 @@ class _Statistics(NamedTuple):
 class ServerWords:
     """The words of a store, for searches by BM25. Thread-safe."""
 
-    def __init__(self, analyzers: Analyzers = PLAIN) -> None:
+    def __init__(self, reads: SearchReads, analyzers: Analyzers = PLAIN) -> None:
+        self._reads = reads
         self._analyzers = analyzers
 
     def view(self, database: RecordStore, newest: int = -1) -> ServerView:
         """Return the words for one search. They contain every committed change."""
-        return ServerView(database, self._analyzers)
+        return ServerView(self._reads, self._analyzers)
 
 
 class ServerView:
     """The words as one search reads them."""
 
-    def __init__(self, database: RecordStore, analyzers: Analyzers) -> None:
-        self._database = database
+    def __init__(self, reads: SearchReads, analyzers: Analyzers) -> None:
+        self._reads = reads
         self._analyzers = analyzers
 
     def search(
         self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
     ) -> WordHits:
         """Return the best `limit` entries of the scope, best first. Entries with equal scores are sorted by number."""
-        with self._database.reading() as connection:
+        with self._reads.beside() as connection:
             statistics = _statistics(connection, scope.namespace)
             terms = weighted_terms(query.terms(_languages(statistics, query), self._analyzers), dates)
             frequencies = _frequencies(connection, scope.namespace, terms)

@@ -1,0 +1,83 @@
+"""The read transactions of a search. A round trip to the server costs more than most of the statements of a search, so
+a search needs few of them: what it always reads comes with `BEGIN`, and its last steps share one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agentformer.index.scope_masks import ScopeMask
+from agentformer.memory.backends.postgres.connection import PostgresDatabase, Ready
+from agentformer.memory.backends.postgres.scopes import FEW
+from agentformer.records.database import RecordsSnapshot
+from agentformer.types import RecordStore
+
+# Statements of `records/` without parameters or with constant ones, as `records/` and as PostgreSQL write them. Another
+# spelling in `records/` costs round trips, which a test counts.
+_STATE: Ready = {
+    ("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points", ()): (
+        "SELECT max(seq), (SELECT max(seq) FROM changes) FROM points"
+    ),
+    ("SELECT id, description, checksum FROM spaces WHERE active = 1", ()): (
+        "SELECT id, description, checksum FROM spaces WHERE active = 1"
+    ),
+}
+_QUEUE: Ready = {
+    ("SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)", (1,)): (
+        "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= 1)"
+    ),
+}
+_NO_SCAN = "SET LOCAL enable_seqscan = off"  # else the planner may prefer to sort all vectors to using their index
+
+
+class SearchReads(RecordStore):
+    """The database as a search reads it. Thread-safe."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._local = threading.local()
+
+        self.read_only, self.store_id = database.read_only, database.store_id
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a read transaction: in that of `joined`, if this thread is in its context."""
+        joined: sqlite3.Connection | None = getattr(self._local, "joined", None)
+        if joined is not None:
+            yield joined
+            return
+        with self._database.reading(_STATE) as connection:
+            yield connection
+
+    @contextmanager
+    def beside(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a read transaction for the part of a search that runs beside the rest of it. The
+        connection does not count, because the search may hold the last one and wait for this part."""
+        joined: sqlite3.Connection | None = getattr(self._local, "joined", None)
+        if joined is not None:  # this part runs in the thread of the search
+            yield joined
+            return
+        with self._database.reading(beyond=True) as connection:
+            yield connection
+
+    @contextmanager
+    def joined(self, mask: ScopeMask) -> Iterator[None]:
+        """Let all `reading` of this thread use one transaction in the context, for a search in the scope `mask`."""
+        with self._database.reading(_QUEUE, _NO_SCAN if mask.count > FEW else "") as connection:
+            self._local.joined = connection
+            try:
+                yield
+            finally:
+                self._local.joined = None
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        with self._database.writing() as connection:
+            yield connection
+
+    @contextmanager
+    def snapshot(self) -> Iterator[RecordsSnapshot]:
+        with self._database.snapshot() as view:
+            yield view

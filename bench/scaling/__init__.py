@@ -1,0 +1,1 @@
+"""The backend `postgres` beside `faiss`; see `bench.scaling.__main__`."""
