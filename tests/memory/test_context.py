@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
+from agentformer.memory.context.blocks import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, recalled_block
 from agentformer.memory.context.builder import ContextBuilder
-from agentformer.memory.context.plan import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, Context, recalled_block
+from agentformer.memory.context.plan import Context
 from agentformer.memory.validation import without_recalled
 from agentformer.search import relevance
 from agentformer.types import ChatMessage, Embedder, Hit, Hits, Link, MemoryEntry, Query, Scope, Source
@@ -141,6 +143,47 @@ def test_core_comes_first_then_what_is_recalled_then_the_conversation_then_the_t
     assert built.report.budget == 4000
     assert built.report.warnings == ("words only",)
     assert built.report.tokens["task"] == 5
+
+
+def test_code_and_events_of_a_project_stand_below_headings() -> None:
+    code = MemoryEntry(
+        id="code",
+        content="# winter tyres\n    count = 4",
+        kind="chunk",
+        source=Source("d", "shop/tyres.py", 1, "lines 10-11", 90, 130),
+        metadata={"code": "python"},
+    )
+    decision = MemoryEntry(id="d1", content="Winter tyres come from Aino.", kind="decision")
+    event = replace(
+        message(2, "The build of winter tyres failed.", role=""), kind="event", metadata={"event_type": "run"}
+    )
+    content = builder(FACT, code, decision, event).build(ASKED).messages[0].content
+    assert content.splitlines() == [
+        RECALLED_OPEN,
+        '<memory id="fact" kind="fact">Winter tyres are kept downstairs.</memory>',
+        "[Relevant code from codebase]",
+        '<memory id="code" kind="chunk">shop/tyres.py (lines 10-11)',
+        "# winter tyres",
+        "    count = 4</memory>",
+        "[Relevant past context]",
+        '<memory id="d1" kind="decision">[decision] Winter tyres come from Aino.</memory>',
+        '<memory id="m002" kind="event" date="2026-05-01">[run] The build of winter tyres failed.</memory>',
+        RECALLED_CLOSE,
+    ]
+    assert without_recalled(content) == ("", ["fact", "code", "d1", "m002"])
+
+
+@pytest.mark.parametrize("budget", range(20, 90, 7))
+def test_a_context_of_a_project_is_never_over_its_budget(budget: int) -> None:
+    source = Source("d", "shop/tyres.py", 1, "lines 10-11", 90, 130)
+    kept = [MemoryEntry(id=f"c{n}", content="winter tyres " * n, kind="chunk", source=source) for n in range(1, 6)]
+    kept += [MemoryEntry(id=f"e{n}", content="winter tyres " * n, kind="decision") for n in range(1, 6)]
+    kept += [message(n, "winter tyres " * n) for n in range(1, 6)]
+    for count in (words, uneven, hashing_tokens):
+        scale = 1 if count is words else 6
+        built = builder(*kept, count=count).build(ASKED, max_tokens=budget * scale)
+        assert sent(built, count) <= budget * scale
+        assert built.report.total == sent(built, count)
 
 
 def test_a_chunk_tells_its_document_and_page_and_content_cannot_leave_its_frame() -> None:

@@ -153,3 +153,23 @@ def test_the_language_of_code_is_not_guessed(tmp_path: Path, monkeypatch: pytest
     with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         document = af.rag.upload((finnish + "def avaa(portti):\n    return portti\n").encode(), name="a.py")
         assert {chunk.metadata["language"] for chunk in af.rag.chunks(document.id)} == {"en"}
+
+
+@pytest.mark.process
+def test_the_context_of_a_project_has_code_and_events_beside_the_conversation(tmp_path: Path, root: Path) -> None:
+    pytest.importorskip("tree_sitter")
+    places = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u"}
+    with agentformer.connect(**places, embedder="hashing", clean_every=0) as af:
+        af.rag.sync(root, namespace="house")
+        af.memory.store("The gate of the cellar gets a brass key.", kind="decision", namespace="house")
+        af.memory.store("The gate of the cellar gets a steel key.", kind="decision", namespace="other")
+        context = af.memory.build_context(
+            QUESTION, [{"role": "user", "content": "Hello."}], max_tokens=600, namespace="house"
+        )
+    content = context.messages[0].content
+    assert "[Relevant code from codebase]\n" in content
+    assert ">house/cellar.py (lines 10-16)\n    def unlock_the_gate(self, key, times=1):\n" in content
+    past = content.partition("[Relevant past context]\n")[2]
+    assert ">[decision] The gate of the cellar gets a brass key.</memory>" in past
+    assert "steel" not in content
+    assert context.report.total <= 600

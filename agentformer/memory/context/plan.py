@@ -9,13 +9,10 @@ from dataclasses import dataclass
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends import by_time
-from agentformer.text.prompt_quoting import escape_line, escape_text, strip_template_tokens
+from agentformer.memory.context.blocks import memory_text, recalled_block
+from agentformer.text.prompt_quoting import strip_template_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
-# The markers around memory in a prompt. Text between them is not stored again: see `validation.without_recalled`.
-RECALLED_OPEN, RECALLED_CLOSE = "<recalled-memory>", "</recalled-memory>"
-CORE_OPEN, CORE_CLOSE = "<core-memory>", "</core-memory>"
-_MAX_ATTRIBUTE = 200  # code points
 # Fractions of the tokens that core blocks and the task leave. The conversation gets at least the rest.
 _EPISODIC_SHARE, _SEMANTIC_SHARE = 0.2, 0.2
 _CHARS_PER_TOKEN = 16  # more than the mean of any text that is written for people
@@ -307,39 +304,9 @@ def _comparable(text: str) -> str:
     return " ".join(strip_template_tokens(text).split())
 
 
-def recalled_block(entries: Iterable[MemoryEntry]) -> str:
-    """Return the text of these entries between the markers of recalled memory. The text of each entry has attributes
-    such as kind, date, speaker and document."""
-    return "\n".join([RECALLED_OPEN, *(_item(entry, _origin(entry)) for entry in entries), RECALLED_CLOSE])
-
-
-def core_block(blocks: Iterable[MemoryEntry]) -> str:
-    """Return the text of these core blocks between the markers of core memory. The text of each block has the name of
-    the block as an attribute."""
-    return "\n".join([CORE_OPEN, *(_item(block, {"name": block.title}) for block in blocks), CORE_CLOSE])
-
-
-def _item(entry: MemoryEntry, attributes: dict[str, str]) -> str:
-    values = {"id": entry.id, **attributes}
-    written = "".join(f' {name}="{escape_line(v[:_MAX_ATTRIBUTE])}"' for name, v in values.items() if v)
-    return f"<memory{written}>{escape_text(entry.content)}</memory>"
-
-
-def _origin(entry: MemoryEntry) -> dict[str, str]:
-    source = entry.source
-    return {
-        "kind": entry.kind,
-        "date": entry.occurred_at.date().isoformat() if entry.occurred_at else "",
-        "speaker": entry.speaker or entry.role,
-        "title": "" if source else entry.title,
-        "document": source.name if source else "",
-        "page": (source.label or str(source.page or "")) if source else "",
-    }
-
-
 def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> list[ChatMessage]:
-    parts = ([core_block(core)] if core else []) + ([recalled_block(recalled)] if recalled else [])
-    return [ChatMessage("user", "\n".join(parts))] if parts else []
+    text = memory_text(core, recalled)
+    return [ChatMessage("user", text)] if text else []
 
 
 def _split_task(task: str, turns: Sequence[Turn]) -> tuple[list[Turn], Turn | None]:

@@ -1,0 +1,91 @@
+"""Core blocks and recalled entries as text for a prompt, between markers that show a model where data begins and ends.
+
+If source code or events of a project are recalled, they stand below headings of their own: code with the path and the
+lines of its file, and events with their type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from agentformer.text.places import lines_of, place_name
+from agentformer.text.prompt_quoting import escape_line, escape_text
+from agentformer.types import MemoryEntry
+
+# The markers around memory in a prompt. Text between them is not stored again: see `validation.without_recalled`.
+RECALLED_OPEN, RECALLED_CLOSE = "<recalled-memory>", "</recalled-memory>"
+CORE_OPEN, CORE_CLOSE = "<core-memory>", "</core-memory>"
+CODE_HEADING = "[Relevant code from codebase]"
+PAST_HEADING = "[Relevant past context]"
+_EVENTS = frozenset({"event", "decision", "error"})  # kinds of entries that say what happened in a project
+_MAX_ATTRIBUTE = 200  # code points
+_MAX_TYPE = 40  # code points of the type of an event
+
+
+def recalled_block(entries: Iterable[MemoryEntry]) -> str:
+    """Return the text of these entries between the markers of recalled memory. The text of each entry has attributes
+    such as kind, date, speaker and document. The order of the entries stays, but code and events come after others."""
+    entries = list(entries)
+    code = [entry for entry in entries if _is_code(entry)]
+    past = [entry for entry in entries if entry.tier == "episodic" or entry.kind in _EVENTS]
+    if not code and not any(_is_event(entry) for entry in past):
+        return "\n".join(
+            [RECALLED_OPEN, *(_item(entry, _origin(entry), entry.content) for entry in entries), RECALLED_CLOSE]
+        )
+    others = [entry for entry in entries if not _is_code(entry) and entry not in past]
+    lines = [RECALLED_OPEN, *(_item(entry, _origin(entry), entry.content) for entry in others)]
+    lines += [CODE_HEADING, *map(_code_item, code)] if code else []
+    lines += [PAST_HEADING, *map(_past_item, past)] if past else []
+    return "\n".join([*lines, RECALLED_CLOSE])
+
+
+def core_block(blocks: Iterable[MemoryEntry]) -> str:
+    """Return the text of these core blocks between the markers of core memory. The text of each block has the name of
+    the block as an attribute."""
+    return "\n".join([CORE_OPEN, *(_item(block, {"name": block.title}, block.content) for block in blocks), CORE_CLOSE])
+
+
+def memory_text(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> str:
+    """Return the text of the core blocks and of the recalled entries, or "" if there are none."""
+    parts = ([core_block(core)] if core else []) + ([recalled_block(recalled)] if recalled else [])
+    return "\n".join(parts)
+
+
+def _is_code(entry: MemoryEntry) -> bool:
+    return bool(entry.source and lines_of(entry.source.label))
+
+
+def _is_event(entry: MemoryEntry) -> bool:
+    return entry.kind in _EVENTS or "event_type" in entry.metadata
+
+
+def _code_item(entry: MemoryEntry) -> str:
+    """Return source code below the path and the lines of its file."""
+    assert entry.source is not None  # see `_is_code`
+    place = place_name(entry.source.name, entry.source.page, entry.source.label)
+    return _item(entry, {"kind": entry.kind}, f"{' '.join(place.split())}\n{entry.content}")
+
+
+def _past_item(entry: MemoryEntry) -> str:
+    """Return an entry that says what happened, after its type: "[decision] We use SQLite."."""
+    given = entry.metadata.get("event_type")
+    event_type = " ".join(str(given if isinstance(given, str) and given.strip() else entry.kind).split())[:_MAX_TYPE]
+    return _item(entry, _origin(entry), f"[{event_type}] {entry.content}")
+
+
+def _item(entry: MemoryEntry, attributes: dict[str, str], content: str) -> str:
+    values = {"id": entry.id, **attributes}
+    written = "".join(f' {name}="{escape_line(v[:_MAX_ATTRIBUTE])}"' for name, v in values.items() if v)
+    return f"<memory{written}>{escape_text(content)}</memory>"
+
+
+def _origin(entry: MemoryEntry) -> dict[str, str]:
+    source = entry.source
+    return {
+        "kind": entry.kind,
+        "date": entry.occurred_at.date().isoformat() if entry.occurred_at else "",
+        "speaker": entry.speaker or entry.role,
+        "title": "" if source else entry.title,
+        "document": source.name if source else "",
+        "page": (source.label or str(source.page or "")) if source else "",
+    }
