@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentformer.access.keys import KeyStore
 from agentformer.embedders import GuardedEmbedder, token_counter, token_spans
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
+from agentformer.http.fetch_rules import Download, Fetcher, FetchRules, parse_hosts
 from agentformer.http.guarded import Usage
 from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.memory.usage import UsageCounter
@@ -132,6 +133,7 @@ def build_rag(
 ) -> RAGTool:
     """Return the tool that ingests documents and answers questions. The parts that ingest and answer are built when
     they are first used."""
+    from agentformer.rag.folder_files import SizeLimits
     from agentformer.tools.questions import QuestionLimits, Questions
     from agentformer.tools.rag_tool import RAGTool
 
@@ -163,10 +165,25 @@ def build_rag(
         questions,
         originals,
         usage,
-        max_file_bytes=settings.max_file_bytes,
-        max_text_bytes=settings.sync_text_bytes,
+        limits=SizeLimits(settings.max_file_bytes, settings.sync_text_bytes),
         sync_roots=[Path(root) for root in settings.sync_roots.split(os.pathsep) if root],
+        fetcher=_build_fetcher(settings),
     )
+
+
+def _build_fetcher(settings: Settings) -> Fetcher:
+    def load() -> Callable[[str, FetchRules], Download]:
+        from agentformer.http.fetch import fetch  # TLS takes time to import
+
+        return fetch
+
+    rules = FetchRules(
+        parse_hosts("url_hosts", settings.url_hosts) or None,
+        parse_hosts("url_private_hosts", settings.url_private_hosts),
+        seconds=settings.url_seconds,
+        max_bytes=settings.max_file_bytes,
+    )
+    return Fetcher(rules, once(load))
 
 
 def build_cleaner(

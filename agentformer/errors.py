@@ -5,6 +5,7 @@
     ├── AccessError: Unauthenticated, Forbidden
     ├── LimitExceeded: TooLarge, Busy
     ├── DocumentError: EmptyDocument, UnsupportedFormat, CorruptDocument, EncryptedDocument, DocumentTooLarge
+    ├── FetchFailed: FetchRefused
     ├── EmbedderError: EmbedderUnavailable, TextTooLong, SpaceMismatch
     ├── LanguageModelError: LanguageModelUnavailable, PromptTooLong, InvalidReply
     ├── RerankerUnavailable
@@ -137,6 +138,14 @@ class EncryptedDocument(DocumentError):
 
 class DocumentTooLarge(DocumentError):
     """The file exceeds a limit of size, pages, time or memory. The message names the limit."""
+
+
+class FetchFailed(AgentFormerError):
+    """A document cannot be fetched from its URL. The message contains the URL without its query."""
+
+
+class FetchRefused(FetchFailed):
+    """The rules of this installation do not allow to fetch a document from this host or address."""
 
 
 class EmbedderError(AgentFormerError):

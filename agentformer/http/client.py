@@ -118,7 +118,7 @@ class JsonClient:
         except TimeoutError:
             raise OverLimit(f"did not accept the connection within {seconds:.3g} s", "timeout") from None
         with connection.sock as sock:
-            connection.sock = _bounded(sock, limit)
+            connection.sock = bounded_socket(sock, limit)
             yield connection
 
     def _refusal(self, response: http.client.HTTPResponse, body: bytes) -> HttpFailure:
@@ -143,7 +143,7 @@ class JsonClient:
         return HttpFailure(f"{self.address} {what}", **fields)
 
 
-def _bounded(sock: socket.socket, limit: ResponseLimit) -> Any:
+def bounded_socket(sock: socket.socket, limit: ResponseLimit) -> Any:
     """Wrap `sock` in an object that `http.client` uses as its socket, and that limits each read and write. The method
     `close` of this object does nothing, because `http.client` calls it before the response is read."""
 

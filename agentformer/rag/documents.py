@@ -33,7 +33,7 @@ class Document:
     unchanged: bool = False  # this document was stored already with the same bytes
     replaced: str = ""  # the id of the former version that this upload has replaced
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    origin: str = ""  # the absolute path of the file; "" for an upload without a path
+    origin: str = ""  # the absolute path of the file, or its URL; "" for an upload without a path
     root: str = ""  # the absolute path of the folder that was given; "" if a single file was given
     stamp: str = ""  # changes when the file changes; "" if the document was not stored by a sync
 

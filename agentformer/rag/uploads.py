@@ -23,9 +23,9 @@ _MAX_SUFFIX = 20  # code points of a suffix that a shortened name keeps
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """The place from which a document comes. `path` is the absolute path of the file, and `root` is the absolute path
-    of the folder that the user gave. Both paths use `/`. If the document was uploaded without a path, `path` is "". If
-    the user gave no folder, `root` is ""."""
+    """The place from which a document comes. `path` is the absolute path of the file, or its URL, and `root` is the
+    absolute path of the folder that the user gave. Both paths use `/`. If the document was uploaded without a path,
+    `path` is "". If the user gave no folder, `root` is ""."""
 
     path: str = ""
     root: str = ""

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from agentformer.errors import InvalidInput
+from agentformer.http.fetch_rules import parse_hosts
 from agentformer.http.redaction import check_url, redact_url
 from agentformer.types import TIERS
 
@@ -137,6 +138,11 @@ class Settings:
     sync_roots: str = ""  # folders that HTTP and tools may sync, separated as in PATH: "/srv/notes:/srv/code"
     sync_text_bytes: int = 8 * 1024 * 1024  # of a text in a synced folder; longer texts are logs and data
 
+    # Fetching documents from URLs. Servers and tools fetch only from `url_hosts`: "example.org, *.example.net", or "*".
+    url_hosts: str = ""  # "": none for servers and tools, and every host for the command line and Python
+    url_private_hosts: str = ""  # hosts that may have private or loopback addresses: "intranet.example.org:8080"
+    url_seconds: float = 60.0  # of one fetch
+
     # Language model. Without a language model, answers are quotations.
     llm_model: str = ""
     llm_base_url: str = ""
@@ -196,6 +202,8 @@ class Settings:
         self._normalize(check_url, *(name for name in _ADDRESSES if getattr(self, name)))
         self._normalize(_check_key, *_KEYS)
         self._normalize(_check_languages, "embed_languages")
+        for name in ("url_hosts", "url_private_hosts"):
+            parse_hosts(name, getattr(self, name))
         if not _SCHEMA.fullmatch(self.postgres_schema.replace("{folder}", "x")):
             raise invalid("postgres_schema", "must be lower-case letters, digits and _", self.postgres_schema)
         for name, choices in CHOICES.items():
@@ -236,6 +244,7 @@ _POSITIVE = (
     *(
         "read_seconds",
         "sync_text_bytes",
+        "url_seconds",
         "llm_timeout",
         "answer_tokens",
         "answer_context_tokens",

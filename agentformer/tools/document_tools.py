@@ -50,23 +50,26 @@ class DocumentTools:
         path: Annotated[str | None, Field(description="The path of a file, if files may be read.")] = None,
         text: Annotated[str | None, Field(description="The content of a text document.")] = None,
         content_base64: Annotated[str | None, Field(description="The content in base64.")] = None,
+        url: Annotated[str | None, Field(description="The URL of a document, if its host is allowed.")] = None,
         metadata: Metadata = None,
         namespace: Namespace = None,
         on_conflict: Annotated[
             OnConflict, Field(description="What to do if the document is stored with other content.")
         ] = "replace",
     ) -> dict[str, Any]:
-        """Upload a document (PDF, Word, HTML, Markdown, text). Give its path, its text, or its bytes in base64. A
-        former version with the same path, or with the same name and no path, is replaced."""
-        contents = {"path": path, "text": text, "content_base64": content_base64}
+        """Upload a document (PDF, Office, e-mail, HTML, Markdown, text, image). Give its path, its URL, its text, or
+        its bytes in base64. A former version with the same path, URL or name is replaced."""
+        contents = {"path": path, "text": text, "content_base64": content_base64, "url": url}
         if [value is not None for value in contents.values()].count(True) != 1:
             raise InvalidInput("path", f"give exactly one of {', '.join(contents)}")
-        if path is None and not name:
+        if path is None and url is None and not name:
             raise InvalidInput("name", "is missing; a document given by its content needs a name, such as notes.txt")
         place = {"namespace": caller.namespace_for(namespace), "metadata": metadata, "on_conflict": on_conflict}
         if on_conflict == "fail":
             PERMISSIONS["rag_upload unless stored"].require(caller.grant)
-        if path is None:
+        if url is not None:
+            document = self._rag.upload_url(url, name=name, listed=True, **place)  # type: ignore[arg-type]
+        elif path is None:
             document = self._rag.upload(_content(text, content_base64), name=name, **place)  # type: ignore[arg-type]
         else:
             relative, file = caller.open_file(path)
@@ -74,7 +77,8 @@ class DocumentTools:
             with file:
                 origin = Origin.of_file(caller.folder / relative, caller.folder)
                 document = self._rag.upload(file, name=name or relative, origin=origin, **place)  # type: ignore[arg-type]
-        return {"document": upload_json(self._rag, document, caller.grant, name or document.name, metadata)}
+        shown = name or url or document.name
+        return {"document": upload_json(self._rag, document, caller.grant, shown, metadata)}
 
     @tool("Sync a folder", Hints(PERMISSIONS["rag_sync"], idempotent=True))
     def rag_sync(

@@ -8,9 +8,10 @@ import math
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
 from agentformer.errors import Conflict, NotFound
+from agentformer.http.fetch_rules import Fetcher
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import METADATA_REPLACED, Document, KeyedLock, document_of, page_of
@@ -42,11 +43,21 @@ _PENDING = (
 _ATTEMPTS = 20  # at an upload; each failed attempt means that another process has changed the same document
 
 
+class UploadOptions(TypedDict, total=False):
+    """The options of an upload; see `RAGTool.upload`."""
+
+    namespace: str
+    metadata: Mapping[str, Any] | None
+    password: str | None
+    progress: Progress | None
+    on_conflict: OnConflict
+
+
 class RAGTool:
     """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe.
 
     `ingest` returns the pipeline that stores documents, and builds it at the first call, because the listing of
-    documents does not need it. `questions` answers the questions. `max_text_bytes` limits the texts of a folder, and
+    documents does not need it. `questions` answers the questions. `limits` are those of files, and
     `sync_roots` are the folders that other callers may sync.
     """
 
@@ -58,8 +69,8 @@ class RAGTool:
         originals: Originals,
         usage: UsageCounter,
         *,
-        max_file_bytes: int,
-        max_text_bytes: int,
+        limits: SizeLimits,
+        fetcher: Fetcher,
         sync_roots: Sequence[Path] = (),
     ) -> None:
         self._backend = backend
@@ -67,7 +78,8 @@ class RAGTool:
         self._questions = questions
         self._originals = originals
         self._usage = usage
-        self._limits = SizeLimits(max_file_bytes, max_text_bytes)
+        self._limits = limits
+        self._fetcher = fetcher
         self.sync_roots = sync_roots
         self._uploads = KeyedLock()
 
@@ -136,6 +148,26 @@ class RAGTool:
         choose = functools.partial(place, self._backend, document, on_conflict, given_metadata=metadata is not None)
         with self._uploads.hold((namespace, document.sha256)):  # uploads of the same bytes at once are `unchanged`
             return self._with_state(self._upload(data, document, choose, password, progress))
+
+    def upload_url(
+        self,
+        url: str,
+        *,
+        name: str = "",
+        allow_private: bool = False,
+        listed: bool = False,
+        **upload: Unpack[UploadOptions],
+    ) -> Document:
+        """Ingest the document at a URL (http or https). Its `origin` is the URL, which identifies the document, so a
+        second call stores a new version. `upload` are the parameters of `upload`: `namespace`, `metadata`, `password`,
+        `progress` and `on_conflict`.
+
+        Without the setting `url_hosts`, every host with a public address is allowed; if `listed` is true, which servers
+        use, none is. If `allow_private` is true, the host may have a private address. Raises `InvalidInput` for an
+        invalid URL, `FetchRefused` for a host or an address that is not allowed, and `FetchFailed` if the document
+        cannot be loaded."""
+        download = self._fetcher.get(url, allow_private=allow_private, listed=listed)
+        return self.upload(download.data, name=name or download.name, origin=Origin(download.url), **upload)
 
     def sync(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from agentformer.http.fetch_rules import is_url
 from agentformer.records.entry_json import entry_to_json
 from agentformer.types import (
     Answer,
@@ -260,8 +261,10 @@ def _space(space: EmbeddingSpace) -> dict[str, Any]:
 
 
 def document_json(document: Document) -> dict[str, Any]:
-    """Return the fields of a document as JSON, except its origin: the paths and the stamp of a file of the server."""
+    """Return the fields of a document as JSON, except the paths and the stamp of a file of the server. `url` is the
+    origin of a document that was fetched, else ""."""
     values = {**dataclasses.asdict(document), "metadata": dict(document.metadata)}
+    values["url"] = document.origin if is_url(document.origin) else ""
     return {name: value for name, value in values.items() if name not in ("origin", "root", "stamp")}
 
 

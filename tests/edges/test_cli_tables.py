@@ -21,8 +21,9 @@ import pytest
 
 from agentformer.agent import Agent, Recalled, ToolStart, UsedMemory
 from agentformer.cli import output
-from agentformer.cli.commands import chat, doctor, documents
+from agentformer.cli.commands import chat, doctor
 from agentformer.cli.commands.chat import Chat
+from agentformer.cli.files import names_of
 from agentformer.cli.inputs import hint_namespaces
 from agentformer.cli.output import clip, duration, entry_cells, excerpt, moment, plural, table, width
 from agentformer.memory.summaries import OUTCOMES
@@ -204,7 +205,7 @@ def test_files_of_the_same_name_are_named_with_their_folders() -> None:
         ([("/a/x/r.txt", "/a"), ("/a/r.txt", "/a")], ["x/r.txt", "r.txt"]),
         ([("/r.txt", None), ("/b/r.txt", None)], ["r.txt", "b/r.txt"]),
     ]:
-        assert documents._names([(Path(file), Path(root) if root else None) for file, root in files]) == names
+        assert names_of([(Path(file), Path(root) if root else None) for file, root in files]) == names
 
 
 def test_no_rows_are_no_table() -> None:

@@ -28,7 +28,7 @@ KEYS = b"The caretaker keeps the keys in the blue cupboard."
 FORM = "multipart/form-data; boundary=x"
 DOCUMENT = {
     *("name", "namespace", "status", "reason", "id", "pages", "chunks"),
-    *("media_type", "sha256", "bytes", "unchanged", "replaced", "metadata"),
+    *("media_type", "sha256", "bytes", "unchanged", "replaced", "url", "metadata"),
 }
 
 

@@ -172,6 +172,7 @@ class Document(ResponseModel):
         description="The id of the former version that this upload has replaced, or an empty text. "
         "The id is also empty if the key has no right to read."
     )
+    url: str = Field(description="The address from which the document was fetched, or an empty text.")
     metadata: dict[str, Any]
 
 

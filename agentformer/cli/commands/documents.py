@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from agentformer.cli.files import existing_files, names_of
 from agentformer.cli.group import common, examples, filters, main
 from agentformer.cli.inputs import (
     document_id_of,
@@ -37,6 +38,8 @@ from agentformer.cli.output import (
 )
 from agentformer.errors import AgentFormerError, InvalidInput, SpaceMismatch
 from agentformer.factory import AgentFormer, connect
+from agentformer.http.fetch_rules import is_url
+from agentformer.http.redaction import redact_url
 from agentformer.rag.documents import Document
 from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.records import fields
@@ -54,9 +57,16 @@ _USABLE = ("ready", "pending")
         "agentformer ingest handbook.pdf notes/",
         """agentformer ingest minutes/ --metadata '{"year": 2026}' --namespace board""",
         "agentformer ingest secret.pdf --password 'open sesame'",
+        "agentformer ingest https://example.org/handbook.pdf",
     )
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
+@click.option(
+    "--allow-private",
+    is_flag=True,
+    help="Also fetch from URLs whose hosts have private or loopback addresses. Redirects to other such hosts are "
+    "refused.",
+)
 @click.option(
     "--metadata",
     metavar="JSON",
@@ -75,6 +85,7 @@ _USABLE = ("ready", "pending")
 @common
 def ingest(
     paths: tuple[str, ...],
+    allow_private: bool,
     metadata: str | None,
     password: str | None,
     on_conflict: OnConflict,
@@ -82,13 +93,16 @@ def ingest(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Ingest documents: files, and folders with all their files.
+    """Ingest documents: files, folders with all their files, and URLs (http and https).
 
     A document is identified by the absolute path of its file. If the content of a file has changed since it was
     ingested, the new version replaces the former version, and the id of the former version is shown. If the content has
     not changed, nothing is stored. The name of a file in a folder includes its path in this folder, such
     as 2024/rules.pdf. If files have the same name, the names of their folders are put before it. Unreadable pages are
     reported and not indexed. The exit code is 1 if a file cannot be read or has no usable text.
+
+    A document from a URL is identified by the URL. Hosts with private or loopback addresses are refused, also after a
+    redirect. If the setting url_hosts is set, only its hosts are allowed.
     """
     given = {
         "namespace": fields.name("--namespace", namespace),
@@ -96,12 +110,21 @@ def ingest(
         "password": password,
         "on_conflict": on_conflict,
     }
-    files = _existing_files(paths)
+    urls = [path for path in paths if is_url(path)]
+    local = [path for path in paths if not is_url(path)]
+    files = existing_files(local) if local else []
     with connect(**options) as af:
-        names = _names(files)
+        names = names_of(files)
         results = []
-        for number, (file, root) in enumerate(files, 1):
-            result = _ingest_file(af, file, root, names[number - 1], given, f"{number}/{len(files)}")
+        total = len(files) + len(urls)
+        for number in range(1, total + 1):
+            position = f"{number}/{total}"
+            if number <= len(files):
+                file, root = files[number - 1]
+                result = _ingest_file(af, file, root, names[number - 1], given, position)
+            else:
+                url = urls[number - len(files) - 1]
+                result = _ingest_url(af, url, given, position, allow_private=allow_private)
             results.append(result)
             if not as_json:
                 say(_document_line(result))
@@ -190,7 +213,10 @@ def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
         return
     headings = ("ID", "STATE", "PAGES", "CHUNKS", "NAME")
     names = Counter(document.name for document in documents)
-    rows = [_document_cells(document, with_origin=names[document.name] > 1) for document in documents]
+    rows = [
+        _document_cells(document, with_origin=names[document.name] > 1 or is_url(document.origin))
+        for document in documents
+    ]
     print_table(headings, rows, right=(2, 3))
     if not documents:
         say("there are no documents; add documents with: agentformer ingest PATH...")
@@ -275,54 +301,6 @@ def _print_mode(answer: Answer) -> None:
         say(f"\n({answer.mode})")
 
 
-def _existing_files(paths: Sequence[str]) -> list[tuple[Path, Path | None]]:
-    """Return the files at these paths as `_files` does. Raises `InvalidInput` if there is none."""
-    if not any(Path(path).exists() for path in paths):
-        raise InvalidInput(
-            "PATH", f"{' and '.join(paths)} {'do' if len(paths) > 1 else 'does'} not exist; check the path"
-        )
-    files = [item for path in paths for item in _files(Path(path))]
-    if not files:
-        raise InvalidInput("PATH", "contains no files to ingest")
-    return files
-
-
-def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
-    """Yield the files to ingest, sorted by name, each together with the folder that the user gave. `path` is this
-    folder, or a single file; for a single file, the folder is None. Hidden files are skipped.
-
-    Links to folders are skipped, because such links may form a cycle. If a folder cannot be read, the folder itself is
-    yielded, so that the command reports the error when it ingests the folder.
-    """
-    is_link = root is not None and path.is_symlink()
-    try:
-        children = sorted(path.iterdir()) if path.is_dir() and not is_link else None
-    except OSError:
-        children = None
-    if children is None and not (is_link and path.is_dir()):
-        yield path, root
-    for child in children or ():
-        if not child.name.startswith("."):
-            yield from _files(child, root or path)
-
-
-def _names(files: Sequence[tuple[Path, Path | None]]) -> list[str]:
-    """Return the name for each file. For a file in a given folder, this is the path of the file in this folder. For a
-    single file, it is the file name. If files have the same name, the last folders of their paths are put before it."""
-    paths = [file.absolute().parts for file, _ in files]
-    sizes = [len(file.relative_to(root).parts) if root is not None else 1 for file, root in files]
-    while True:
-        names = ["/".join(path[-size:]) for path, size in zip(paths, sizes, strict=True)]
-        counts = Counter(name for name, _ in set(zip(names, paths, strict=True)))  # a file may be given twice
-        longer = [
-            size + 1 if counts[name] > 1 and size < len(path) - 1 else size
-            for name, path, size in zip(names, paths, sizes, strict=True)
-        ]
-        if longer == sizes:
-            return names
-        sizes = longer
-
-
 def _ingest_file(
     af: AgentFormer, file: Path, root: Path | None, name: str, given: Mapping[str, Any], position: str
 ) -> dict[str, Any]:
@@ -339,13 +317,29 @@ def _ingest_file(
     return document_json(document)
 
 
+def _ingest_url(
+    af: AgentFormer, url: str, given: Mapping[str, Any], position: str, *, allow_private: bool
+) -> dict[str, Any]:
+    """Ingest the document at a URL, and return the result as `_ingest_file` does."""
+    shown = safe(redact_url(url))
+    with bar(f"{position} {clip(shown, 40)}") as progress:
+        try:
+            document = af.rag.upload_url(url, allow_private=allow_private, progress=progress, **given)
+        except SpaceMismatch:
+            raise  # no file can be stored
+        except AgentFormerError as error:
+            return document_json(Document(shown, given["namespace"], "failed", str(error)))
+    return document_json(document)
+
+
 def _document_line(document: Mapping[str, Any]) -> str:
     """Return the line for an ingested document: its status, its name, its size, the id of the former version, and the
     reason if ingestion failed."""
     state = "unchanged" if document["unchanged"] else document["status"]
     size = f"  {plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}" if document["pages"] else ""
     replaced = f", replaced {document['replaced']}" if document["replaced"] else ""
-    return f"{state:9}  {document['name']}{size}{replaced}{_reason(document['reason'])}"
+    source = f"  from {document['url']}" if document["url"] else ""
+    return f"{state:9}  {document['name']}{source}{size}{replaced}{_reason(document['reason'])}"
 
 
 def _document_cells(document: Document, *, with_origin: bool) -> tuple[str, ...]:

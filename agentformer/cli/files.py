@@ -1,0 +1,57 @@
+"""The files to ingest that the paths of a command name, and the names of their documents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from agentformer.errors import InvalidInput
+
+
+def existing_files(paths: Sequence[str]) -> list[tuple[Path, Path | None]]:
+    """Return the files at these paths as `_files` does. Raises `InvalidInput` if there is none."""
+    if not any(Path(path).exists() for path in paths):
+        raise InvalidInput(
+            "PATH", f"{' and '.join(paths)} {'do' if len(paths) > 1 else 'does'} not exist; check the path"
+        )
+    files = [item for path in paths for item in _files(Path(path))]
+    if not files:
+        raise InvalidInput("PATH", "contains no files to ingest")
+    return files
+
+
+def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
+    """Yield the files to ingest, sorted by name, each together with the folder that the user gave. `path` is this
+    folder, or a single file; for a single file, the folder is None. Hidden files are skipped.
+
+    Links to folders are skipped, because such links may form a cycle. If a folder cannot be read, the folder itself is
+    yielded, so that the command reports the error when it ingests the folder.
+    """
+    is_link = root is not None and path.is_symlink()
+    try:
+        children = sorted(path.iterdir()) if path.is_dir() and not is_link else None
+    except OSError:
+        children = None
+    if children is None and not (is_link and path.is_dir()):
+        yield path, root
+    for child in children or ():
+        if not child.name.startswith("."):
+            yield from _files(child, root or path)
+
+
+def names_of(files: Sequence[tuple[Path, Path | None]]) -> list[str]:
+    """Return the name for each file. For a file in a given folder, this is the path of the file in this folder. For a
+    single file, it is the file name. If files have the same name, the last folders of their paths are put before it."""
+    paths = [file.absolute().parts for file, _ in files]
+    sizes = [len(file.relative_to(root).parts) if root is not None else 1 for file, root in files]
+    while True:
+        names = ["/".join(path[-size:]) for path, size in zip(paths, sizes, strict=True)]
+        counts = Counter(name for name, _ in set(zip(names, paths, strict=True)))  # a file may be given twice
+        longer = [
+            size + 1 if counts[name] > 1 and size < len(path) - 1 else size
+            for name, path, size in zip(names, paths, sizes, strict=True)
+        ]
+        if longer == sizes:
+            return names
+        sizes = longer

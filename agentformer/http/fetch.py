@@ -1,0 +1,239 @@
+"""Fetch a document from a URL. Only public addresses are used unless the rules allow others, and a fetch always ends.
+
+The host is resolved once, every address is checked, and the connection is made to a checked address, so a name that
+changes its address in between has no effect. Each redirect is checked like the first URL. No credentials, cookies or
+other data of this machine are sent, and no proxy is used.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import ssl
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urljoin
+
+from agentformer._version import __version__
+from agentformer.errors import FetchFailed, FetchRefused, InvalidInput
+from agentformer.http.client import bounded_socket
+from agentformer.http.fetch_rules import Download, FetchRules, Target, parse_url
+from agentformer.http.retry_policy import CONNECT_SECONDS, OverLimit, ResponseLimit
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_PIECE = 1 << 16
+_HEADER_BYTES = 1 << 20  # of all headers and redirects, in addition to the document
+_SILENCE = 20.0  # seconds without a byte
+_REST_SECONDS = 0.3  # for bytes after the announced length, if the server keeps the connection open
+_ENCODINGS = {"identity": 0, "gzip": 31, "x-gzip": 31, "deflate": 15}  # with the window bits of zlib; 0: none
+_NAMED = re.compile(r"\.\w{1,8}$")
+_SUFFIXES = {"text/csv": ".csv", "text/markdown": ".md", "text/tab-separated-values": ".tsv"}
+_Address = tuple[socket.AddressFamily, Any]  # family, and the address for `connect`
+
+
+class _Answer(NamedTuple):
+    location: str  # the target of a redirect, or ""
+    data: bytes
+    media_type: str
+
+
+def fetch(url: str, rules: FetchRules) -> Download:
+    """Return the document at a URL.
+
+    Raises `InvalidInput` for an invalid URL, `FetchRefused` if the rules do not allow a host or an address, and
+    `FetchFailed` if the document cannot be loaded: no or a wrong answer, too many redirects, too many bytes, or too
+    much time. The messages contain no query and no credentials.
+    """
+    first = target = parse_url(url)
+    limit = _Limit(_SILENCE, rules.seconds, rules.max_bytes + _HEADER_BYTES)
+    for _ in range(rules.redirects + 1):
+        rules.refuse_host(target)
+        answer = _answer(target, _addresses(target, rules, limit), rules, limit)
+        if not answer.location:
+            return Download(first.identity, _name(first, answer.media_type), answer.data)
+        target = _redirected(target, answer.location)
+    raise FetchFailed(f"{first.shown} was not fetched: it leads through more than {rules.redirects} redirects")
+
+
+def _redirected(target: Target, location: str) -> Target:
+    try:
+        following = parse_url(urljoin(f"{target.scheme}://{target.place}{target.path}", location))
+    except (InvalidInput, ValueError):
+        raise FetchFailed(f"{target.shown} redirects to an invalid or unsupported address") from None
+    if target.scheme == "https" and following.scheme == "http":
+        raise FetchRefused(f"{target.shown} redirects to an address without encryption: {following.shown}")
+    return following
+
+
+def _addresses(target: Target, rules: FetchRules, limit: _Limit) -> list[_Address]:
+    """Resolve the host of a target, and return its addresses. Raises `FetchRefused` if one of them is not allowed."""
+    found: list[Any] = []
+    failed: list[Exception] = []
+
+    def resolve() -> None:
+        try:
+            found.extend(socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            failed.append(error)
+
+    # In a thread, because a resolver may wait longer than the limit.
+    thread = threading.Thread(target=resolve, daemon=True, name="agentformer-resolve")
+    thread.start()
+    thread.join(_left(target, limit))
+    if thread.is_alive():
+        raise FetchFailed(f"{target.shown} was not fetched: the host name was not resolved in time")
+    addresses = [(family, place) for family, _, _, _, place in found]
+    if failed or not addresses:
+        raise FetchFailed(f"{target.shown} was not fetched: the host name is unknown")
+    for _, place in addresses:
+        rules.refuse_address(target, str(place[0]))
+    return addresses
+
+
+def _answer(target: Target, addresses: list[_Address], rules: FetchRules, limit: _Limit) -> _Answer:
+    """Send one request and read the answer. Raises `FetchFailed`."""
+    try:
+        with _connected(target, addresses, limit) as sock:
+            connection = http.client.HTTPConnection(target.host)
+            connection.sock = bounded_socket(sock, limit)
+            connection.request("GET", target.path, headers=_headers(target))
+            response = connection.getresponse()
+            if response.status in _REDIRECTS and (location := response.getheader("Location")):
+                return _Answer(location, b"", "")
+            if response.status != 200:
+                raise FetchFailed(f"{target.shown} returned HTTP {response.status}")
+            data = _body(target, response, rules.max_bytes, limit)
+            return _Answer("", data, response.headers.get_content_type())
+    except OverLimit as error:
+        advice = "; raise the setting url_seconds" if error.exceeded == "seconds" else ""
+        raise FetchFailed(f"{target.shown} {error}{advice}") from None
+    except TimeoutError:
+        raise FetchFailed(f"{target.shown} {limit.too_slow()}; raise the setting url_seconds") from None
+    except ssl.SSLCertVerificationError as error:
+        raise FetchFailed(f"{target.shown} has an untrusted certificate ({error.verify_message})") from None
+    except ConnectionRefusedError:
+        raise FetchFailed(f"{target.shown} refused the connection") from None
+    except (OSError, http.client.HTTPException, ValueError, zlib.error) as error:
+        raise FetchFailed(f"{target.shown} sent no complete answer ({type(error).__name__})") from None
+
+
+def _headers(target: Target) -> dict[str, str]:
+    return {
+        "Host": target.place,
+        "User-Agent": f"agentformer/{__version__}",
+        "Accept": "*/*",
+        "Accept-Encoding": "identity",
+        "Connection": "close",
+    }
+
+
+@contextmanager
+def _connected(target: Target, addresses: list[_Address], limit: _Limit) -> Iterator[socket.socket]:
+    """Connect to the first of these addresses that accepts, and close the connection at the end."""
+    sock = _first(target, addresses, limit)
+    with sock:
+        sock.settimeout(_left(target, limit))
+        if target.scheme == "http":
+            yield sock
+            return
+        with ssl.create_default_context().wrap_socket(sock, server_hostname=target.host) as encrypted:
+            yield encrypted
+
+
+def _first(target: Target, addresses: list[_Address], limit: _Limit) -> socket.socket:
+    failure: OSError | None = None
+    for family, place in addresses:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(min(_left(target, limit), CONNECT_SECONDS))
+            sock.connect(place)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+    if isinstance(failure, TimeoutError):
+        raise OverLimit(f"did not accept the connection within {CONNECT_SECONDS:.3g} s", "timeout")
+    assert failure is not None  # there is at least one address
+    raise failure
+
+
+def _left(target: Target, limit: _Limit) -> float:
+    try:
+        return limit.left()
+    except OverLimit as error:
+        raise FetchFailed(f"{target.shown} {error}; raise the setting url_seconds") from None
+
+
+class _Limit(ResponseLimit):
+    """The limits of a fetch. `silence` is the number of seconds that the next reads may wait for a byte."""
+
+    silence = _SILENCE
+
+    def read(self, receive: Callable[[float], Any], timeout: float | None = None) -> Any:
+        """Read from the network. Raises `OverLimit`."""
+        return super().read(receive, self.silence if timeout is None else timeout)
+
+
+def _pieces(target: Target, response: http.client.HTTPResponse, most: int, limit: _Limit) -> Iterator[bytes]:
+    """Yield the bytes of the body. Raises `FetchFailed` if there are more or fewer than announced, or more than
+    `most`."""
+    announced = response.headers.get_all("Content-Length") or []
+    left = response.length
+    if not response.chunked and (len(set(announced)) > 1 or (announced and left is None)):
+        raise FetchFailed(f"{target.shown} announces an invalid length")
+    if left is not None and left > most:
+        raise FetchFailed(f"{target.shown} has {left:,} bytes; the limit is {most:,} bytes (setting max_file_bytes)")
+    if left is None:
+        while piece := response.read(_PIECE):
+            yield piece
+        return
+    stream: Any = response.fp  # the response itself would hide bytes after the announced ones
+    while left and (piece := stream.read(min(_PIECE, left))):
+        left -= len(piece)
+        yield piece
+    if left:
+        raise FetchFailed(f"{target.shown} sent fewer bytes than it announced; load it again")
+    if _has_more(stream, limit):
+        raise FetchFailed(f"{target.shown} sent more bytes than it announced, so that it may be cut off")
+
+
+def _has_more(stream: Any, limit: _Limit) -> bool:
+    """Return whether further bytes arrive, on a connection that the server should close now."""
+    limit.silence = _REST_SECONDS
+    try:
+        return bool(stream.peek(1))
+    except OverLimit as error:
+        if error.exceeded == "timeout":
+            return False
+        raise
+
+
+def _body(target: Target, response: http.client.HTTPResponse, most: int, limit: _Limit) -> bytes:
+    """Return the body of a response, unpacked if it is compressed. Raises `FetchFailed`."""
+    encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
+    if encoding not in _ENCODINGS:
+        raise FetchFailed(f"{target.shown} compressed its answer in a way that was not requested")
+    bits = _ENCODINGS[encoding]
+    decoder = zlib.decompressobj(bits) if bits else None
+    parts, size = [], 0
+    for piece in _pieces(target, response, most, limit):
+        part = decoder.decompress(piece, most + 1 - size) if decoder else piece
+        size += len(part)
+        if size > most:
+            raise FetchFailed(f"{target.shown} has more than {most:,} bytes, the limit (setting max_file_bytes)")
+        parts.append(part)
+    if decoder and (not decoder.eof or decoder.unused_data):
+        raise FetchFailed(f"{target.shown} sent a damaged compressed answer")
+    return b"".join(parts)
+
+
+def _name(target: Target, media_type: str) -> str:
+    """Return the name of a document: the last part of the path, or else the host. A name without an extension gets that
+    of a text format, which the content does not tell."""
+    name = unquote(target.path.partition("?")[0].rstrip("/").rpartition("/")[2]).replace("/", "_") or target.host
+    suffix = "" if _NAMED.search(name) else _SUFFIXES.get(media_type, "")
+    return f"{name}{suffix}"

@@ -1,0 +1,185 @@
+"""The URLs from which documents may be fetched: which hosts, which addresses, and how a URL identifies a document."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from agentformer.errors import FetchRefused, InvalidInput
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_LONGEST = 4_000  # characters of a URL
+_HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+_PATTERN = re.compile(r"(\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(?::([1-9]\d{0,4}))?")
+# Parameters of a query that give access. They are sent, but they are not a part of the document's identity.
+_SECRET = re.compile(
+    r"x-amz-.*|x-goog-.*|sig|signature|.*token|.*secret|.*password|.*passwd|(?:api|access)?[_-]?key|auth|authorization",
+    re.IGNORECASE,
+)
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # addresses of IPv4 in IPv6 (RFC 6052)
+_SPECIAL = (ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("fec0::/10"))
+
+
+class Target(NamedTuple):
+    """The parts of a URL. `path` includes the query."""
+
+    scheme: str
+    host: str  # in lower case and ASCII; an IPv6 address without brackets
+    port: int
+    path: str
+
+    @property
+    def place(self) -> str:
+        """The host, and the port if it is not the usual one."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def shown(self) -> str:
+        """The URL for messages, without the query."""
+        return f"{self.scheme}://{self.place}{self.path.partition('?')[0]}"
+
+    @property
+    def identity(self) -> str:
+        """The URL that identifies a document: without a fragment, and without parameters such as tokens and
+        signatures."""
+        path, mark, query = self.path.partition("?")
+        pairs = parse_qsl(query, keep_blank_values=True)
+        kept = [(name, value) for name, value in pairs if not _SECRET.fullmatch(name)]
+        if len(kept) < len(pairs):
+            query = urlencode(kept)
+            mark = "?" if query else ""
+        return f"{self.scheme}://{self.place}{path}{mark}{query}"
+
+
+class HostPattern(NamedTuple):
+    """A pattern of hosts: a name, "*.NAME" for the hosts below a name, or "*". Without a port, it matches the usual
+    port of the scheme."""
+
+    host: str
+    port: int | None = None
+
+    def matches(self, target: Target) -> bool:
+        """Return whether the host and the port of the target match."""
+        if target.port != (self.port or DEFAULT_PORTS[target.scheme]):
+            return False
+        below = self.host.removeprefix("*")
+        return target.host.endswith(below) if self.host.startswith("*") else target.host == self.host.strip("[]")
+
+
+def is_url(text: object) -> bool:
+    """Return whether a text is the URL of a document, and not a path."""
+    return isinstance(text, str) and bool(re.match(r"https?://", text, re.IGNORECASE))
+
+
+def parse_url(url: str) -> Target:
+    """Return the parts of a URL. Raises `InvalidInput` if it is not a URL of HTTP, or if it contains a user name or a
+    password."""
+    if not isinstance(url, str) or len(url) > _LONGEST or not url.isprintable():
+        raise InvalidInput("url", f"must be a URL with at most {_LONGEST} printable characters")
+    try:
+        parts = urlsplit(url.strip())
+        host = (parts.hostname or "").rstrip(".")
+        port = parts.port if parts.port is not None else DEFAULT_PORTS.get(parts.scheme, 0)
+        host = ipaddress.IPv6Address(host).compressed if ":" in host else host.encode("idna").decode("ascii").lower()
+    except (ValueError, UnicodeError):
+        raise InvalidInput("url", "is not a valid URL; check its host and its port") from None
+    if parts.scheme not in DEFAULT_PORTS or not port or not (":" in host or _HOST.fullmatch(host)):
+        raise InvalidInput("url", "must be a URL such as https://example.org/report.pdf")
+    if "@" in parts.netloc:
+        raise InvalidInput(
+            "url", "contains a user name or a password, and none is ever sent; remove it, or download the file yourself"
+        )
+    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~")
+    query = quote(parts.query, safe="/?%:@!$&'()*+,;=~[]")
+    return Target(parts.scheme, host, port, f"{path}?{query}" if query else path)
+
+
+def parse_hosts(setting: str, text: str) -> tuple[HostPattern, ...]:
+    """Return the patterns of a list such as "example.org, *.example.net, 127.0.0.1:8000". Raises `InvalidInput` for an
+    invalid pattern, with the name of the setting."""
+    found = []
+    for word in text.replace(",", " ").lower().split():
+        match = _PATTERN.fullmatch(word)
+        if not match or int(match[2] or 1) > 65_535:
+            raise InvalidInput(setting, "must be hosts such as example.org, *.example.net, localhost:8000, or *")
+        found.append(HostPattern(match[1], int(match[2]) if match[2] else None))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRules:
+    """The hosts from which documents may be fetched, and the limits of one fetch. `hosts` is None if every host is
+    allowed. Only `private_hosts` may have private, loopback and other special addresses."""
+
+    hosts: tuple[HostPattern, ...] | None = None
+    private_hosts: tuple[HostPattern, ...] = ()
+    seconds: float = 60.0  # of the whole fetch, with its redirects
+    max_bytes: int = 256 << 20
+    redirects: int = 5
+
+    def refuse_host(self, target: Target) -> None:
+        """Raise `FetchRefused` if the host of the target is not allowed."""
+        allowed = (*(self.hosts or ()), *self.private_hosts)
+        if self.hosts is not None and not any(pattern.matches(target) for pattern in allowed):
+            raise FetchRefused(
+                f"{target.shown} was not fetched: the host {target.place} is not in the setting url_hosts"
+            )
+
+    def refuse_address(self, target: Target, address: str) -> None:
+        """Raise `FetchRefused` if the host of the target has a special address that is not allowed for this host."""
+        if not is_public(address) and not any(pattern.matches(target) for pattern in self.private_hosts):
+            raise FetchRefused(
+                f"{target.shown} was not fetched: {target.place} has a private, loopback or other special address; "
+                "to allow it, add the host to the setting url_private_hosts"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A fetched document. `url` identifies it: the given URL without secrets, and not that of a redirect. `name` is the
+    last part of the path, or else the host."""
+
+    url: str
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fetcher:
+    """Fetches documents by `rules`. `load` returns the function that fetches, which is imported when it is needed."""
+
+    rules: FetchRules
+    load: Callable[[], Callable[[str, FetchRules], Download]]
+
+    def get(self, url: str, *, allow_private: bool = False, listed: bool = False) -> Download:
+        """Return the document at a URL. If `allow_private` is true, the host of this URL, but no redirect, may have a
+        private address. If `listed` is true, only hosts that the rules name are allowed. Raises `InvalidInput`,
+        `FetchRefused` and `FetchFailed`."""
+        rules = replace(self.rules, hosts=self.rules.hosts or ()) if listed else self.rules
+        if allow_private:
+            target = parse_url(url)
+            rules = replace(rules, private_hosts=(*rules.private_hosts, HostPattern(target.host, target.port)))
+        return self.load()(url, rules)
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address belongs to the public internet. An IPv6 address that contains an IPv4 address is
+    public only if this address is public."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip in _NAT64:
+            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if inner is not None:
+            return is_public(str(inner))
+        if any(ip in network for network in _SPECIAL):
+            return False
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)
