@@ -56,6 +56,7 @@ PARTICULAR = (
     "POST /api/memory/context",  # core memory must find room
     "POST /api/memory/core/{name}/replace",  # nothing may be left empty
     "PATCH /api/memory/{entry_id}",  # a core block keeps its name
+    "DELETE /api/memory/{entry_id}",  # a part of a document is not deleted alone
     "POST /api/tools/{name}",  # every tool has a schema of its own, which GET /api/tools tells
     "POST /v1/files",  # exactly one file
     "POST /v1/vector_stores/{vector_store_id}/search",  # a filter is a tree
