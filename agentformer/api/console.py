@@ -51,7 +51,7 @@ class Map(ResponseModel):
     )
     problem: str = Field(description="The reason why the map could not be computed, or an empty text.")
     space: str = Field(description="The embedding model of the vectors, or an empty text if there are no vectors.")
-    total: int = Field(description="The number of entries of the namespace that are not archived or superseded.")
+    total: int = Field(description="The number of entries of the namespace that a search can return.")
     explained: float = Field(ge=0, le=1, description="The share of the differences between entries that is visible.")
     scale: int = Field(description="The largest coordinate; the smallest is 0.")
     ids: list[str]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agentformer.errors import AgentFormerError
-from agentformer.types import EntryVector, MemoryBackend, Scope
+from agentformer.types import UNSEARCHED_KINDS, EntryVector, MemoryBackend, Scope
 
 if TYPE_CHECKING:
     from agentformer.types import Matrix
@@ -36,8 +36,8 @@ _ROUNDS = 15  # of the iteration; the two components then change by less than a 
 @dataclass(frozen=True, slots=True)
 class MapPoints:
     """A computed map. `entries` has the fields of each point without its vector; `x` and `y` have the coordinates in
-    the same order. `total` is the number of live entries of the namespace, and `explained` the share of the variance of
-    the vectors that the two dimensions show, 0..1."""
+    the same order. `total` is the number of entries that a search of the namespace can return, and `explained` the
+    share of the variance of the vectors that the two dimensions show, 0..1."""
 
     space: str
     entries: Sequence[EntryVector]
@@ -78,7 +78,7 @@ class Maps:
     def get(self, namespace: str, *, renew: bool = False, wait_seconds: float = 0.0) -> MapState:
         """Return the map of a namespace. If there is no map, or the store has changed enough, or `renew` is true, start
         to compute the map and wait at most `wait_seconds` for it."""
-        space, count = self._active_space(), self._backend.count(Scope(namespace))
+        space, count = self._active_space(), self._backend.count(_searched(namespace))
         with self._lock:
             kept = self._kept.get(namespace)
             thread = self._running.get(namespace)
@@ -122,6 +122,10 @@ class Maps:
             while len(self._kept) > _MOST_MAPS:
                 self._kept.popitem(last=False)
             del self._running[namespace]
+
+
+def _searched(namespace: str) -> Scope:
+    return Scope(namespace, except_kinds=tuple(sorted(UNSEARCHED_KINDS)))
 
 
 def _compute(backend: MemoryBackend, namespace: str, space: str, count: int) -> MapPoints | None:

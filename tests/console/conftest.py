@@ -33,6 +33,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running.close()
 
 
+# Reports each violation of the policy as an error on the console, which `Seen` collects.
+VIOLATIONS = """addEventListener("securitypolicyviolation", (event) =>
+    console.error(`Violation: ${event.effectiveDirective} blocked ${event.blockedURI} ${event.sample}`))"""
+
+
 class Seen:
     """A page, and what went wrong on it: errors of scripts, violations of the policy, and requests to other hosts."""
 
@@ -40,6 +45,7 @@ class Seen:
         self.context = browser.new_context(
             **{"locale": "en-GB", "viewport": {"width": 1280, "height": 800}, "timezone_id": "UTC", **options}
         )
+        self.context.add_init_script(VIOLATIONS)
         self.page = self.context.new_page()
         self.wrong: list[str] = []
         self.requests: list[Any] = []

@@ -55,13 +55,15 @@ VIEWS = {
     "known": "/#/memory/known",
     "entry": "/#/memory/known",
     "core": "/#/memory/core",
+    "map": "/#/map",
     "health": "/#/health",
+    "key": "/#/health",
 }
 SHOWN = [
     (view, scheme)
     for view in VIEWS
     for scheme in ("light", "dark")
-    if LONG or scheme == "light" or view in ("answer", "search")
+    if LONG or scheme == "light" or view in ("answer", "search", "map")
 ]
 
 

@@ -42,6 +42,10 @@ export function askForKey(reason) {
   return asking;
 }
 
+export function useKey(key) {
+  sessionStorage.setItem(KEY, key);
+}
+
 export function forgetKey() {
   sessionStorage.removeItem(KEY);
 }

@@ -119,14 +119,32 @@ function state(turn) {
   return h("p", { class: "state muted" }, t(turn.mode === "extractive" ? "ask.quoted" : "ask.written"), sure);
 }
 
+/** Return the parts of an answer and whether the sources support them. The server names a sentence without its citations. */
+export function supported(answer, sentences) {
+  let plain = "";
+  const places = [];
+  for (const part of answer.matchAll(/\s*\[\d+\]|[^]/gu)) {
+    if (/^\s*\[\d+\]$/.test(part[0])) continue;
+    for (let offset = 0; offset < part[0].length; offset += 1) places.push(part.index + offset);
+    plain += part[0];
+  }
+  const found = sentences.map((sentence) => [plain.indexOf(sentence), sentence.length]).filter(([start, length]) => start >= 0 && length).sort((one, other) => one[0] - other[0]);
+  const parts = [];
+  let done = 0;
+  for (const [start, length] of found) {
+    const [from, to] = [places[start], places[start + length - 1] + 1];
+    if (from < done) continue;
+    parts.push([answer.slice(done, from), true], [answer.slice(from, to), false]);
+    done = to;
+  }
+  return [...parts, [answer.slice(done), true]].filter(([text]) => text);
+}
+
 /** Return the answer as text, with buttons for its citations and with marks under sentences without support. */
 function body(turn) {
   const text = h("p", { class: "text" });
-  const rest = turn.answer;
-  const weak = turn.unsupported.map(({ sentence }) => sentence).filter((sentence) => rest.includes(sentence));
-  const pieces = weak.length ? rest.split(new RegExp(`(${weak.map((sentence) => sentence.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})`)) : [rest];
-  for (const piece of pieces.filter(Boolean)) {
-    const place = weak.includes(piece) ? h("span", { class: "unsupported", title: t("ask.unsupported.short") }) : text;
+  for (const [piece, good] of supported(turn.answer, turn.unsupported.map(({ sentence }) => sentence))) {
+    const place = good ? text : h("span", { class: "unsupported", title: t("ask.unsupported.short") });
     for (const part of piece.split(/(\[\d+\])/)) {
       const found = /^\[(\d+)\]$/.exec(part);
       const citation = found && turn.citations.find((item) => item.number === Number(found[1]));
@@ -148,7 +166,8 @@ function name(citation) {
 }
 
 function warnings(turn) {
-  const notes = [...turn.warnings, turn.fault, turn.complete === false ? t("ask.incomplete") : ""].filter(Boolean);
+  const told = turn.warnings.filter((text) => !turn.unsupported.some(({ sentence }) => text.includes(sentence))); // the list below says it
+  const notes = [...told, turn.fault, turn.complete === false ? t("ask.incomplete") : ""].filter(Boolean);
   const weak = turn.unsupported.map((item) => h("li", {}, h("q", {}, item.sentence), item.claims.length ? h("span", { class: "muted" }, ` (${item.claims.join(", ")})`) : null));
   if (!notes.length && !weak.length) return null;
   return h("div", { class: "note warn" }, notes.map((text) => h("p", {}, text)),

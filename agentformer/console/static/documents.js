@@ -8,7 +8,7 @@ import { openSource } from "./source.js";
 const AT_ONCE = 2; // uploads and jobs that this page follows at the same time; the server limits both
 const ROWS = 100; // of the list that are drawn at once
 const UNDO = 30; // seconds
-const doomed = new Map(); // documents that are hidden and soon erased: by id, how to erase them now
+const offered = new Map(); // messages that offer the undo of a deletion, by the id of the document
 const files = []; // the rows of files of this tab; they survive a change of the view
 let active = 0;
 let view = null;
@@ -37,6 +37,7 @@ export async function show(main) {
   view.watch = watch;
   files.forEach(render);
   resume();
+  offerEarlier();
   await load();
   return () => { watch.disconnect(); view = null; };
 }
@@ -197,7 +198,7 @@ function render(row) {
 function draw() {
   if (!view) return;
   const wanted = view.filter.value.trim().toLocaleLowerCase();
-  const alive = view.documents.filter((item) => !doomed.has(item.id));
+  const alive = view.documents;
   const documents = wanted ? alive.filter((item) => item.name.toLocaleLowerCase().includes(wanted)) : alive;
   view.count.textContent = t("documents.count", { n: alive.length });
   view.filter.parentElement.hidden = alive.length < 2 && !wanted;
@@ -222,19 +223,35 @@ function line(item) {
     iconButton("trash", t("documents.delete", { name: item.name }), () => erase(item)));
 }
 
-/** Hide a document at once, and erase it after `UNDO` seconds, unless the person undoes it. Leaving the page erases it
- * at once, so that a deletion that was asked for is not lost. */
-function erase(item) {
-  const redraw = () => { if (view) draw(); };
-  const run = () => {
-    if (!doomed.delete(item.id)) return;
-    remove(`/api/rag/documents/${item.id}`).then(load).catch((error) => { if (error.status !== 404) toast(error.message, { error: true }); load(); });
-  };
-  const timer = setTimeout(run, UNDO * 1000);
-  doomed.set(item.id, () => { clearTimeout(timer); fetch(`${root}/api/rag/documents/${item.id}`, { method: "DELETE", headers: headers(), keepalive: true }); });
-  redraw();
-  toast(t("deleted", { name: item.name }), { action: t("undo"), seconds: UNDO, onaction: () => { clearTimeout(timer); doomed.delete(item.id); redraw(); } });
+/** Delete a document. The server hides it at once and erases it after `UNDO` seconds, whatever becomes of this page. */
+async function erase(item) {
+  const rest = view.documents.filter((other) => other.id !== item.id);
+  const place = view.documents.indexOf(item);
+  view.documents = rest;
+  draw();
+  try { offer(await remove(`/api/rag/documents/${item.id}`, { undo_seconds: UNDO })); } catch (error) {
+    if (error.status !== 404 && view) { view.documents.splice(place, 0, item); draw(); }
+    toast(error.message, { error: true });
+  }
 }
 
-addEventListener("pagehide", () => { for (const end of doomed.values()) end(); doomed.clear(); });
+/** Offer to undo a deletion while the server waits. */
+function offer({ id, name, seconds_left: left }) {
+  offered.get(id)?.close();
+  const undo = async () => {
+    offered.delete(id);
+    try { await remove(`/api/rag/removals/${id}`); toast(t("undone", { name })); } catch (error) { toast(error.message, { error: true }); }
+    load();
+  };
+  const shown = toast(t("deleted", { name }), { action: t("undo"), seconds: left, onaction: undo });
+  offered.set(id, shown);
+  setTimeout(() => { if (offered.get(id) === shown) offered.delete(id); }, left * 1000);
+}
+
+/** Offer the undo of deletions that this page does not know, such as those before a reload. */
+async function offerEarlier() {
+  const { removals } = await list("/api/rag/removals").catch(() => ({ removals: [] }));
+  for (const removal of removals) if (!offered.has(removal.id) && removal.seconds_left > 1) offer(removal);
+}
+
 addEventListener("beforeunload", (event) => { if (files.some((row) => row.file && ["waiting", "sending"].includes(row.state))) event.preventDefault(); });

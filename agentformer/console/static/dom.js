@@ -20,6 +20,10 @@ const PATHS = {
   key: "M12 12a4.500 4.500 0 1 0-.01 0z M11 10.500L20 19.500 M16 15.500l2.500-2.500 M18.500 18l2-2",
   more: "M12 6v.01 M12 12v.01 M12 18v.01",
   check: "M5 12l5 5L20 7",
+  plus: "M12 5v14 M5 12h14",
+  minus: "M5 12h14",
+  whole: "M4 9V4h5 M20 9V4h-5 M4 15v5h5 M20 15v5h-5",
+  renew: "M20 12a8 8 0 1 1-2.500-5.800L20 8.500 M20 4v4.500h-4.500",
   warning: "M12 4l9 16H3z M12 10v4 M12 17v.01",
 };
 
@@ -36,14 +40,17 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Return an element of a drawing. */
+export function svg(tag, properties, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(properties)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
+}
+
 /** Return an icon. It has no name: the button or link around it has one. */
 export function icon(name) {
-  const svg = document.createElementNS(SVG, "svg");
-  for (const [key, value] of Object.entries({ viewBox: "0 0 24 24", "aria-hidden": "true", class: "icon" })) svg.setAttribute(key, value);
-  const path = document.createElementNS(SVG, "path");
-  path.setAttribute("d", PATHS[name]);
-  svg.append(path);
-  return svg;
+  return svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true", class: "icon" }, svg("path", { d: PATHS[name] }));
 }
 
 /** Return a button that shows an icon only and has `label` as its name. */

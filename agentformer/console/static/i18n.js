@@ -16,10 +16,13 @@ export function t(key, values = {}) {
   return text.replace(/\{(\w+)\}/g, (_, name) => (typeof values[name] === "number" ? number(values[name]) : values[name] ?? ""));
 }
 
-/** Return the name of a kind of memory. Agents may use any word. */
-export function kindName(kind) {
-  return texts[`kind.${kind}`] ?? kind;
+/** Return the name of one of several things of a sort, or its own word if the page has no name for it. */
+export function nameOf(sort, word) {
+  return texts[`${sort}.${word}`] ?? word;
 }
+
+/** Return the name of a kind of memory. Agents may use any word. */
+export const kindName = (kind) => nameOf("kind", kind);
 
 export function choose(name) {
   localStorage.setItem("agentformer.language", name);

@@ -5,7 +5,7 @@ import { h, icon, iconButton, toast } from "./dom.js";
 import { LANGUAGES, choose, language, t } from "./i18n.js";
 import { closePanel } from "./source.js";
 
-const VIEWS = ["ask", "documents", "memory", "health"];
+const VIEWS = ["ask", "documents", "memory", "map", "health"];
 const main = document.getElementById("main");
 let leave = () => {};
 

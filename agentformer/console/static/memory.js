@@ -1,11 +1,12 @@
 // Memory: search with the reasons of each rank, sessions with their summaries, what is known, and core blocks.
 
-import { all, get, list, patch, post, postWithin, remove } from "./api.js";
-import { dialog, empty, h, icon, iconButton, toast } from "./dom.js";
-import { date, kindName, number, percent, t } from "./i18n.js";
-import { closePanel, openSource, showPanel } from "./source.js";
+import { all, list, post, postWithin } from "./api.js";
+import { dialog, empty, h, icon, toast } from "./dom.js";
+import { found, line, openEntry, rows, when } from "./entry.js";
+import { date, t } from "./i18n.js";
 
 const TABS = ["search", "sessions", "known", "core"];
+const KNOWN_TIERS = ["semantic", "episodic", "working"];
 const PAGE = 100;
 let body;
 let leave = () => {};
@@ -17,26 +18,6 @@ export async function show(main, [tab = "search", id]) {
   main.append(h("header", { class: "view-head" }, h("h1", {}, t("nav.memory"))), h("nav", { class: "tabs", "aria-label": t("nav.memory") }, links), body);
   await { search, sessions, known, core }[name](id);
   return () => { leave(); leave = () => {}; };
-}
-
-function badges(entry) {
-  return [h("span", { class: "badge" }, kindName(entry.tier === "core" ? "core" : entry.kind)),
-    entry.superseded_by ? h("span", { class: "badge pending" }, t("memory.superseded")) : entry.archived_at ? h("span", { class: "badge" }, t("memory.archived")) : null];
-}
-
-function when(entry) {
-  return [entry.speaker, date(entry.occurred_at || entry.created_at)].filter(Boolean).join(" · ");
-}
-
-/** Return the line of an entry. It opens the entry beside the list. */
-function line(entry, ...more) {
-  return h("li", { class: "row line" }, h("button", { type: "button", class: "line-main entry", onclick: (event) => open(entry, event.currentTarget) },
-    h("span", { class: "entry-head" }, badges(entry), h("span", { class: "muted small" }, when(entry))),
-    entry.title ? h("bdi", { class: "line-name" }, entry.title) : null, h("span", { class: "entry-text" }, entry.content)), ...more);
-}
-
-function rows(entries, make = line) {
-  return h("ul", { class: "plain rows" }, entries.map((entry) => make(entry)));
 }
 
 // Search
@@ -52,24 +33,13 @@ async function search() {
       try {
         const { hits, warnings } = await postWithin("/api/memory/search", { text: field.value, limit: 20, include_archived: old.checked });
         results.replaceChildren(...warnings.map((text) => h("p", { class: "note warn" }, text)),
-          hits.length ? rows(hits, found) : empty(t("memory.search.none"), t("ask.none.todo")));
+          hits.length ? rows(hits, (hit) => found(hit, () => form.requestSubmit())) : empty(t("memory.search.none"), t("ask.none.todo")));
       } catch (error) { results.replaceChildren(h("p", { class: "note error", role: "alert" }, error.message)); }
       results.removeAttribute("aria-busy");
     },
   }, field, h("button", { type: "submit", class: "primary" }, t("memory.search")));
   body.append(form, h("p", { class: "row small" }, old, h("label", { for: "old" }, t("memory.search.old"))), results);
   if (matchMedia("(min-width: 800px)").matches) field.focus();
-}
-
-function found(hit) {
-  const total = hit.votes.reduce((sum, vote) => sum + vote.weight, 0) || 1;
-  const votes = h("details", { class: "votes" }, h("summary", {}, t("votes", { share: percent(hit.score) })),
-    h("ul", { class: "plain" }, hit.votes.map((vote) => h("li", {}, h("span", { class: "vote-name" }, t(`vote.${vote.name}`)),
-      h("meter", { min: 0, max: 1, value: vote.weight / total, "aria-label": t(`vote.${vote.name}`) }), h("span", { class: "muted" }, t("vote.rank", { rank: number(vote.rank), weight: number(vote.weight, 2) }))))));
-  const item = line(hit);
-  item.classList.add("found");
-  item.append(votes);
-  return item;
 }
 
 // Sessions
@@ -79,24 +49,32 @@ async function sessions(id) {
   const place = h("div", {}, h("p", { class: "muted" }, t("loading")));
   body.append(place);
   const groups = new Map();
-  const entries = await all("/api/memory", "entries", { kind: ["message", "summary"], include_archived: true });
-  for (const entry of entries) {
-    if (!entry.session_id) continue;
-    const group = groups.get(entry.session_id) || { id: entry.session_id, messages: 0, summaries: 0, last: "" };
-    group[entry.kind === "message" ? "messages" : "summaries"] += entry.kind === "summary" && entry.archived_at ? 0 : 1;
-    group.last = [group.last, entry.occurred_at || entry.created_at].sort()[1];
-    groups.set(entry.session_id, group);
-  }
-  const sorted = [...groups.values()].sort((a, b) => (a.last < b.last ? 1 : -1));
-  place.replaceChildren(sorted.length ? more(sorted, (group) => h("li", { class: "row line" }, h("a", { class: "line-main", href: `#/memory/sessions/${encodeURIComponent(group.id)}` },
-    h("bdi", { class: "line-name" }, group.id), h("span", { class: "muted small" }, [t("messages", { n: group.messages }), group.summaries ? t("summaries", { n: group.summaries }) : "", date(group.last)].filter(Boolean).join(" · ")))))
-    : empty(t("memory.sessions.none"), t("memory.sessions.todo")));
+  let seen = 0;
+  const draw = () => {
+    const sorted = [...groups.values()].sort((a, b) => (a.last < b.last ? 1 : -1));
+    leave();
+    place.replaceChildren(sorted.length ? more(sorted, (group) => h("li", { class: "row line" }, h("a", { class: "line-main", href: `#/memory/sessions/${encodeURIComponent(group.id)}` },
+      h("bdi", { class: "line-name" }, group.id), h("span", { class: "muted small" }, [t("messages", { n: group.messages }), group.summaries ? t("summaries", { n: group.summaries }) : "", date(group.last)].filter(Boolean).join(" · ")))))
+      : empty(t("memory.sessions.none"), t("memory.sessions.todo")));
+  };
+  await all("/api/memory", "entries", { kind: ["message", "summary"], include_archived: true }, (entries) => {
+    for (const entry of entries.slice(seen)) {
+      if (!entry.session_id) continue;
+      const group = groups.get(entry.session_id) || { id: entry.session_id, messages: 0, summaries: 0, last: "" };
+      group[entry.kind === "message" ? "messages" : "summaries"] += entry.kind === "summary" && entry.archived_at ? 0 : 1;
+      group.last = [group.last, entry.occurred_at || entry.created_at].sort()[1];
+      groups.set(entry.session_id, group);
+    }
+    if (!seen && groups.size) draw(); // the first page at once; the rest follows
+    seen = entries.length;
+  });
+  draw();
 }
 
 /** Return a list that draws its next items when its end comes into sight. */
-function more(items, make) {
+function more(items, make, element = h("ul", { class: "plain rows" })) {
   const rest = items.slice(PAGE);
-  const element = h("ul", { class: "plain rows" }, items.slice(0, PAGE).map(make));
+  element.append(...items.slice(0, PAGE).map(make));
   if (!rest.length) return element;
   const end = h("p", { class: "muted center" }, t("loading"));
   const watch = new IntersectionObserver((seen) => {
@@ -122,15 +100,14 @@ async function session(id) {
       await session(id);
     } catch (error) { toast(error.message, { error: true }); clean.disabled = false; }
   } }, t("memory.clean"));
-  const timeline = h("ol", { class: "plain timeline" });
-  const shown = new Set();
-  for (const message of messages) {
+  const originals = new Map();
+  for (const message of messages) if (covered.has(message.id)) originals.set(covered.get(message.id).id, [...(originals.get(covered.get(message.id).id) || []), message]);
+  const items = messages.filter((message) => !covered.has(message.id) || originals.get(covered.get(message.id).id)[0] === message);
+  const timeline = more(items, (message) => {
     const summary = covered.get(message.id);
-    if (!summary) { timeline.append(h("li", { class: `message ${message.metadata.role || ""}` }, h("p", { class: "muted small" }, when(message)), h("p", { class: "text" }, message.content))); continue; }
-    if (shown.has(summary.id)) continue;
-    shown.add(summary.id);
-    timeline.append(folded(summary, messages.filter((item) => covered.get(item.id) === summary), id));
-  }
+    return summary ? folded(summary, originals.get(summary.id), id)
+      : h("li", { class: `message ${message.role || ""}` }, h("p", { class: "muted small" }, when(message)), h("p", { class: "text" }, message.content));
+  }, h("ol", { class: "plain timeline" }));
   body.append(h("div", { class: "row session-head" }, h("a", { href: "#/memory/sessions", class: "row tight" }, icon("previous"), t("memory.sessions")), h("h2", { class: "grow" }, h("bdi", {}, id)), clean), timeline);
 }
 
@@ -153,66 +130,30 @@ function folded(summary, originals, id) {
 
 async function known() {
   const old = h("input", { type: "checkbox", id: "old", onchange: () => load() });
+  const tier = h("select", { "aria-label": t("memory.tier"), onchange: () => load() }, h("option", { value: "" }, t("memory.tier.all")), KNOWN_TIERS.map((name) => h("option", { value: name }, t(`tier.${name}`))));
   const kind = h("input", { type: "search", "data-main-field": true, "aria-label": t("memory.filter"), placeholder: t("memory.filter"), oninput: () => draw() });
   const place = h("div", {});
   let entries = [];
+  let loads = 0;
   const draw = () => {
     const wanted = kind.value.trim().toLocaleLowerCase();
     const shown = wanted ? entries.filter((entry) => `${entry.title} ${entry.content} ${entry.kind}`.toLocaleLowerCase().includes(wanted)) : entries;
     leave();
-    place.replaceChildren(shown.length ? more(shown, (entry) => line(entry)) : empty(t(wanted ? "documents.no.match" : "memory.known.none"), t(wanted ? "documents.no.match.todo" : "memory.known.todo")));
+    place.replaceChildren(shown.length ? more(shown, (entry) => line(entry, load)) : empty(t(wanted ? "documents.no.match" : "memory.known.none"), t(wanted ? "documents.no.match.todo" : "memory.known.todo")));
   };
   const load = async () => {
-    entries = (await all("/api/memory", "entries", { tier: ["semantic", "episodic"], include_archived: old.checked })).filter((entry) => !["chunk", "page", "document", "message"].includes(entry.kind)).reverse();
+    const where = JSON.stringify({ type: "nin", key: "$kind", value: ["chunk", "page", "document", "message"] });
+    const mine = (loads += 1);
+    const found = await all("/api/memory", "entries", { tier: tier.value || KNOWN_TIERS, include_archived: old.checked, where }, (items) => { if (mine === loads && items.length <= 200) { entries = [...items].reverse(); draw(); } });
+    if (mine !== loads) return;
+    entries = found.reverse();
     draw();
   };
   const add = h("button", { type: "button", class: "primary", onclick: () => dialog(t("memory.add"), h("label", {}, t("memory.text"), h("textarea", { name: "content", rows: 4, required: true })), {
     submit: t("memory.add"), cancel: t("cancel"), onsubmit: async ({ content }) => { await postWithin("/api/memory", { content }); await load(); },
   }) }, t("memory.add"));
-  body.append(h("div", { class: "row filter" }, kind, add), h("p", { class: "row small" }, old, h("label", { for: "old" }, t("memory.search.old"))), place);
+  body.append(h("div", { class: "row filter" }, kind, tier, h("span", { class: "grow" }), add), h("p", { class: "row small" }, old, h("label", { for: "old" }, t("memory.search.old"))), place);
   await load();
-}
-
-/** Open an entry in the panel: its text, its places, its former versions, and what can be done with it. */
-async function open(entry, from) {
-  if (entry.source && entry.kind === "chunk") {
-    openSource({ ...entry.source, document: entry.source.name, document_id: entry.source.document_id, quote: entry.content }, from);
-    return;
-  }
-  const [current, { versions }] = await Promise.all([get(`/api/memory/${entry.id}`), get(`/api/memory/${entry.id}/history`)]);
-  const facts = [[t("entry.stored"), date(current.created_at)], [t("entry.happened"), date(current.occurred_at)], [t("entry.session"), current.session_id], [t("entry.user"), current.user_id],
-    [t("entry.salience"), number(current.salience, 2)], [t("entry.used"), current.access_count ? t("times", { n: current.access_count }) : ""]].filter(([, value]) => value);
-  const reload = async () => { closePanel(); body.replaceChildren(); await { search, known, core, sessions }[TABS.find((name) => location.hash.includes(name)) || "search"](); };
-  const edit = () => dialog(t("entry.edit"), h("label", {}, t("memory.text"), h("textarea", { name: "content", rows: 8, required: true }, current.content)), {
-    submit: t("save"), cancel: t("cancel"), onsubmit: async ({ content }) => { await patch(`/api/memory/${entry.id}`, { content }, { match: `"${current.version}"` }); toast(t("saved")); await reload(); },
-  });
-  const drop = () => dialog(t("entry.delete"), h("p", {}, t("entry.delete.text")), {
-    submit: t("delete"), cancel: t("cancel"), danger: true, onsubmit: async () => { await remove(`/api/memory/${entry.id}`); toast(t("entry.deleted")); await reload(); },
-  });
-  const restore = current.superseded_by || (current.kind === "summary" && !current.archived_at)
-    ? h("button", { type: "button", onclick: async () => { try { await post("/api/memory/restore", { summary_id: entry.id }); toast(t("memory.restored", { n: 1 })); await reload(); } catch (error) { toast(error.message, { error: true }); } } }, t("memory.restore")) : null;
-  const past = versions.map((version, index) => {
-    const next = versions[index + 1] || current;
-    return h("li", {}, h("p", { class: "muted small" }, t("entry.version", { n: version.version }), " · ", date(version.updated_at || version.created_at)), h("p", { class: "text" }, difference(version.content, next.content)));
-  }).reverse();
-  showPanel(current.title || kindName(current.kind), h("span", { class: "row" }, badges(current)), from,
-    h("p", { class: "text" }, current.content),
-    h("p", { class: "row" }, h("button", { type: "button", onclick: edit }, t("entry.edit")), restore, iconButton("trash", t("delete"), drop)),
-    h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("bdi", {}, value))))),
-    past.length ? h("section", {}, h("h3", {}, t("entry.history")), h("ol", { class: "plain history" }, past)) : null);
-}
-
-/** Return the words of two texts: those of the former only are deleted, those of the later only are inserted. */
-export function difference(before, after) {
-  const [a, b] = [before, after].map((text) => text.split(/(\s+)/).slice(0, 600));
-  const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
-  for (let i = a.length - 1; i >= 0; i -= 1) for (let j = b.length - 1; j >= 0; j -= 1) table[i][j] = a[i] === b[j] ? table[i + 1][j + 1] + 1 : Math.max(table[i + 1][j], table[i][j + 1]);
-  const parts = [];
-  for (let i = 0, j = 0; i < a.length || j < b.length;) {
-    if (i < a.length && j < b.length && a[i] === b[j]) { parts.push(a[i]); i += 1; j += 1; } else if (j >= b.length || (i < a.length && table[i + 1][j] >= table[i][j + 1])) parts.push(h("del", {}, a[i++]));
-    else parts.push(h("ins", {}, b[j++]));
-  }
-  return parts;
 }
 
 // Core blocks
@@ -230,7 +171,7 @@ async function core() {
 function block(entry) {
   const share = entry.limit ? entry.tokens / entry.limit : 0;
   return h("li", { class: "block" }, h("div", { class: "row" }, h("h2", { class: "grow" }, h("bdi", {}, entry.title)),
-    h("button", { type: "button", class: "quiet", onclick: (event) => open(entry, event.currentTarget) }, t("entry.edit"))),
+    h("button", { type: "button", class: "quiet", onclick: (event) => openEntry(entry, event.currentTarget, () => { body.replaceChildren(); core(); }) }, t("entry.edit"))),
   h("p", { class: "text" }, entry.content),
   entry.limit ? h("p", { class: "row small muted" }, h("meter", { class: "gauge", min: 0, max: 1, high: 0.8, value: Math.min(1, share), "aria-label": t("core.gauge") }), t("core.tokens", { tokens: entry.tokens, limit: entry.limit })) : null);
 }

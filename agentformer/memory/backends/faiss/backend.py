@@ -113,6 +113,7 @@ class FaissMemoryBackend(IndexedBackend):
             return {
                 **counts,
                 "kinds": records.count_by_kind(connection),
+                "disk_bytes": sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file()),
                 "changes": change_feed.last_seq(connection),
                 "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
                 "index": index,
