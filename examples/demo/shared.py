@@ -104,7 +104,7 @@ def main() -> int:
         documents = wait(lambda: finished(url, job), "the job to end")
         for document in documents:
             print(f"  {document['status']:9} {document['name']}: {document['chunks']} chunks")
-        print("  the job is done on another node\n\nQuestions to {url}:\n")
+        print(f"  the job is done on another node\n\nQuestions to {url}:\n")
         outcomes = [ask(url, question) for question in questions]
         checks = nodes.report("doctor")
     cited = sum(cited for cited, _ in outcomes)

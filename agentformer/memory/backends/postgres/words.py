@@ -48,6 +48,10 @@ _HELD = """
 _ADD = """
     INSERT INTO words SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::integer[])
 """
+_ADD_ENTRIES = """
+    INSERT INTO word_entries SELECT n, s, l, h::integer[], t::bigint[], d
+    FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[]) AS u (n, s, l, h, t, d)
+"""
 _REMOVE = """
     DELETE FROM words AS p USING word_entries AS e
     WHERE e.num = ANY(%s) AND p.namespace = e.namespace AND p.term = ANY(e.terms) AND p.num = e.num
@@ -136,10 +140,14 @@ def _insert(raw: Connection, new: Sequence[_Terms]) -> None:
     rows = [(e.namespace, term, e.num, times, length) for e in new for term, times, length in e.postings]
     if rows:
         raw.run(_ADD, [list(column) for column in zip(*rows, strict=True)])
-    for e in new:
-        terms = [posting[0] for posting in e.postings]
-        values = [e.num, e.namespace, e.language, e.lengths, terms, e.digest]
-        raw.run("INSERT INTO word_entries VALUES (%s, %s, %s, %s::integer[], %s::bigint[], %s)", values)
+    arrays = [(_array(e.lengths), _array(posting[0] for posting in e.postings)) for e in new]
+    entries = [(e.num, e.namespace, e.language, *array, e.digest) for e, array in zip(new, arrays, strict=True)]
+    raw.run(_ADD_ENTRIES, [list(column) for column in zip(*entries, strict=True)])
+
+
+def _array(numbers: Iterable[int]) -> str:
+    """Return an array as PostgreSQL writes it, since it has no arrays of arrays with different lengths."""
+    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _add(totals: dict[tuple[str, str], list[int]], key: tuple[str, str], sign: int, lengths: Sequence[int]) -> None:
