@@ -4,22 +4,18 @@ so it may die at any time."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import Conflict
-from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.memory.nodes.listener import Listener
 from agentformer.memory.nodes.node import Node, release_lease, take_lease
 from agentformer.memory.nodes.queue import SharedQueue
 from agentformer.memory.nodes.sharing import DatabaseFiles, DatabaseKeys, NodeLocks
 from agentformer.settings import Settings
-from agentformer.types import Embedder, RecordStore, Reembedding
+from agentformer.types import Embedder, RecordStore
 
 _LEASE_SECONDS = 15.0
-_MOVING = "another node is re-embedding this store; wait until it has finished, or stop that process"
 _NODES = """
     SELECT id, name, role, embedded, started_at, server_micros() - seen_at, ends_at > server_micros() FROM nodes
     ORDER BY id
@@ -77,6 +73,7 @@ class DistributedMemory(PostgresMemoryBackend):
         self.node = Node(self._database, lease_seconds)
         self.files = DatabaseFiles(self._database)
         self.locks = NodeLocks(self.node, self._database)
+        self._opened.moving = lambda: self.node.lease("reembed")
         if not self._database.read_only:
             self._opened.embedding = SharedQueue(
                 self.node, self._database, embedder, window_tokens=options.window_tokens
@@ -95,15 +92,6 @@ class DistributedMemory(PostgresMemoryBackend):
     def release(self, name: str, holder: str) -> None:
         """End a lease; see `MemoryBackend.release`."""
         release_lease(self._database, name, holder)
-
-    def reembed(
-        self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
-    ) -> Reembedding:
-        """Embed all entries again; see `MemoryBackend.reembed`. Raises `Conflict` while another node does this."""
-        with self.node.lease("reembed") as taken:
-            if not taken:
-                raise Conflict(_MOVING)
-            return super().reembed(target, queries=queries, progress=progress)
 
     def key_place(self, folder: Path) -> DatabaseKeys:
         """Return the place of the API keys. `folder` is the index folder of this machine, which may have former

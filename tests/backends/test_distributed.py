@@ -23,7 +23,7 @@ from agentformer.memory.nodes import queue
 from agentformer.records import codec, meta
 from agentformer.testing import make_entry
 from agentformer.testing.case import EVERYTHING, run_in_threads
-from agentformer.types import Matrix
+from agentformer.types import Matrix, Reembedding
 from tests.backends.postgres_server import schema_of
 
 pytestmark = pytest.mark.process
@@ -158,8 +158,31 @@ def test_a_held_lease_is_extended_and_one_node_embeds_again(node: Open) -> None:
             assert connection.run(ends, []).fetchone()[0] > first
         with pytest.raises(Conflict, match="another node"):
             other.reembed(HashingEmbedder(96))
+        with pytest.raises(Conflict, match="re-embedding"):
+            other.abandon_reembedding()
         assert [state.leases for state in other.nodes() if state.leases] == [("reembed",)]
     assert other.reembed(HashingEmbedder(96)).switched
+
+
+def test_another_node_completes_the_move_of_a_suspended_one(node: Open) -> None:
+    """The suspended node keeps its connection, and its lease ends. When it goes on, it changes nothing."""
+
+    class Suspended(HashingEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> Matrix:
+            with one._database.statements() as connection:
+                connection.run("UPDATE leases SET ends_at = 0", [])
+            moves.append(other.reembed(HashingEmbedder(96)))
+            return super().embed_documents(texts)
+
+    one, other, moves = node(), node(), list[Reembedding]()
+    (entry,) = one.store([make_entry("a heron at the lake")])
+    with pytest.raises(Conflict, match="another process has completed it"):
+        one.reembed(Suspended(96))
+    assert [move.switched for move in moves] == [True]
+    state = other.status()
+    assert (state["space"]["dimension"], state["windows"], state["pending"]) == (96, 2, 0)  # in both spaces
+    assert other.prune_spaces() == 1 and not [check for check in other.verify() if check.found]
+    assert other.get([entry.id])[0].version == 1
 
 
 def test_nodes_are_listed_until_they_leave(node: Open) -> None:

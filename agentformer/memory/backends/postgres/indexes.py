@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 from filelock import Timeout
 
@@ -26,7 +26,7 @@ from agentformer.search.hybrid import RankedSearch
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Check, Embedder, Reembedding, StoredVector
 
-_MOVING = "another process is re-embedding this store; wait until it has finished, or stop that process"
+_MOVING = "another node is re-embedding this store; wait until it has finished, or stop that process"
 
 
 class ServerIndexes:
@@ -62,6 +62,7 @@ class ServerIndexes:
             lambda wait: database.lock("embedding", wait=wait), database, embedder, window_tokens=window_tokens
         )
         self._imported = VectorImport(database, embedder)
+        self.moving: Callable[[], AbstractContextManager[bool]] = self._locked  # nodes replace it by a lease
         database.before_commit = lambda connection, since: update_words(
             connection, change_feed.entries_since(connection, since), analyzers
         )
@@ -77,15 +78,21 @@ class ServerIndexes:
     def migration_lock(self) -> Iterator[None]:
         """Hold the lock that only one migration of the store can have. Raises `Conflict` if another process holds
         it."""
-        lock = self._database.lock("migration", wait=False)
-        try:
-            lock.__enter__()
-        except Timeout:
-            raise Conflict(_MOVING) from None
-        try:
+        with self.moving() as taken:
+            if not taken:
+                raise Conflict(_MOVING)
             yield
-        finally:
-            lock.__exit__(None, None, None)
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Take a lock of the server for a migration. Yield False if another process has it."""
+        with ExitStack() as lock:
+            try:
+                lock.enter_context(self._database.lock("migration", wait=False))
+            except Timeout:
+                yield False
+            else:
+                yield True
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
         """Store vectors that come from another store; see `MemoryBackend.keep_vectors`."""
