@@ -21,7 +21,8 @@ from agentformer.rag.answer.sentences import RankedSentence
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 _STEPS = 40  # of Newton's method
-_RIDGE = 0.02  # of each weight, per set
+_RIDGE = 0.02  # of each coefficient of the confidence
+_RIDGE_OF_SENTENCES = 0.0003  # of each weight, per set; with more, the weights of norquad's long passages suffer
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,9 @@ def fitted(examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:
 def fit(examples: Mapping[str, Sequence[Example]], used: Sequence[int]) -> Floats:
     """Return the weights of all features; a feature that is not `used` has the weight 0."""
     beta = np.zeros(len(used))
+    ridge = _RIDGE_OF_SENTENCES * len(examples)
     for _ in range(_STEPS):
-        slope, curve = -_RIDGE * beta * len(examples), _RIDGE * np.eye(len(used)) * len(examples)
+        slope, curve = -ridge * beta, ridge * np.eye(len(used))
         for each in examples.values():
             for one in each:
                 x = one.features[:, used]
@@ -99,7 +101,7 @@ def confidence_fitted(judged: Mapping[str, Sequence[Judged]]) -> list[float]:
         right += [float(one.right) for one in used]
         weights += [1 / max(1, len(used))] * len(used)
     scale = len(weights) / sum(weights)
-    return logistic(np.array(inputs), np.array(right), np.array(weights) * scale, 0.02).tolist()
+    return logistic(np.array(inputs), np.array(right), np.array(weights) * scale, _RIDGE).tolist()
 
 
 def logistic(x: Floats, y: Floats, weights: Floats, ridge: float = 1e-3) -> Floats:

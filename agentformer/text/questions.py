@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
-from agentformer.text.languages import FUNCTION_WORDS, detect_language
+from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 
 QuestionType = Literal["who", "where", "when", "many", "much", "why", "how", "which", "what", "open", ""]
 
 _FILE = Path(__file__).with_name("question_words.txt")
+_SYNONYMS = Path(__file__).with_name("synonyms.txt")
 _INTERROGATIVES: tuple[QuestionType, ...] = ("who", "where", "when", "many", "much", "why", "how", "which", "what")
+_MEASURES = ("money", "age", "share", "span")
+_PERIODS = ("hour", "day", "week", "month", "year")
 _OF_NOUN: dict[str, QuestionType] = {"person": "who", "place": "where", "time": "when", "number": "much"}
 _UNSPACED = frozenset({"ja", "zh", "th", "lo", "km", "my"})  # words are found inside of the text
 _ANYWHERE = _UNSPACED | frozenset({"ko", "hi", "ne", "ta", "tr", "hy", "fa"})  # interrogatives stand before the verb
@@ -38,11 +41,15 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 @dataclass(frozen=True, slots=True)
 class Question:
     """The type of a question, and the words that ask (the interrogative and the noun behind it). An answer need not
-    contain these words. If the type is "", the text is not a question, or its language is unknown."""
+    contain these words. If the type is "", the text is not a question, or its language is unknown. `measure` is what a
+    question for a number measures ("money", "age", "share" or "span", a span of time), and `period` the period for
+    which it asks for an amount ("year" in "How much is it per year?"); "" if unknown."""
 
     type: QuestionType
     asking: frozenset[str] = frozenset()
     language: str = ""
+    measure: str = ""
+    period: str = ""
 
 
 @cache
@@ -72,12 +79,44 @@ def pattern_of(kind: str, language: str) -> re.Pattern[str] | None:
     return re.compile(f"{ends[0]}(?:{written}){ends[1]}")
 
 
+@cache
+def same_meaning(language: str) -> dict[str, frozenset[str]]:
+    """Return for each word of `synonyms.txt` the words of about the same meaning in this language. The words are stems
+    with their language ("en~cost"); a word is one of its own."""
+    groups: dict[str, set[str]] = {}
+    for line in _SYNONYMS.read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            code, *words = line.split()
+            if code == language:
+                stems = {f"{language}~{stem(word, language)}" for word in words}
+                for each in stems:
+                    groups.setdefault(each, set()).update(stems)
+    return {each: frozenset(others) for each, others in groups.items()}
+
+
 @lru_cache(maxsize=512)
 def classify(text: str, language: str = "") -> Question:
     """Return the type of a question. `language` is the language of the texts in which the answer is searched; it is
     used if the language of the question is unknown."""
     folded = normalized("NFKC", text).casefold().replace("’", "'")
     own = detect_language(text, language)
+    question = _classified(folded, own, language)
+    code = question.language or own or language
+    measured = (each for each in _MEASURES if _contains(f"asks_{each}", folded, code))
+    return replace(question, measure=next(measured, ""), period=next(iter(periods(folded, code)), ""))
+
+
+def periods(folded: str, language: str) -> list[str]:
+    """Return the periods for which a casefolded text states amounts: "month" for "5 euros per month"."""
+    return [each for each in _PERIODS if _contains(f"per_{each}", folded, language)]
+
+
+def _contains(kind: str, folded: str, language: str) -> bool:
+    pattern = pattern_of(kind, language)
+    return pattern is not None and pattern.search(folded) is not None
+
+
+def _classified(folded: str, own: str, language: str) -> Question:
     for code in dict.fromkeys(code for code in (own, language) if code):
         if found := _interrogative(folded, code):
             return _with_noun(folded, found, code)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.rag.answer.candidates import has_candidate
-from agentformer.text.questions import Question
+from agentformer.rag.answer.candidates import has_candidate, other_period
+from agentformer.text.questions import Question, classify
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,35 @@ def test_other_types_and_scripts_without_capitals_give_no_evidence() -> None:
     assert has_candidate(Question("how"), "It works by steam.", "en", []) is None
     assert has_candidate(Question("who"), "山田が建てた。", "ja", []) is None
     assert has_candidate(Question("why"), "It fell.", "xx", []) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "language", "right", "wrong"),
+    [
+        ("How old was he when he became king?", "en", "He became king at the age of 20.", "He led 20 soldiers."),
+        ("How much does the crane cost?", "en", "The crane costs 95 euros.", "The crane lifts 95 tons."),
+        ("Hvor gammel var han da han ble konge?", "no", "Han var tjue år gammel.", "Han hadde tjue soldater."),
+        ("What percentage of the boats leak?", "en", "12% of them leak.", "12 tons of them leak."),
+        ("Paljonko paikka maksaa vuodessa?", "fi", "Se on 300 euroa vuodessa.", "Se on 25 euroa kuukaudessa."),
+        ("How much is it per year?", "en", "It is $300 per year.", "It is $25 a month."),
+    ],
+)
+def test_a_number_of_another_measure_or_period_counts_less(asked: str, language: str, right: str, wrong: str) -> None:
+    question = classify(asked, language)
+    values = [has_candidate(question, text, language, []) or 0.0 for text in (right, wrong)]
+    assert values[0] > values[1] > 0
+
+
+def test_a_date_is_no_number_and_a_date_in_brackets_counts_less() -> None:
+    assert has_candidate(Question("much"), "He was born on 30 August 1880.", "en", []) == 0.0
+    assert has_candidate(Question("when"), "Anna Berg (born 1880, died 1950) built it.", "en", []) == 0.6
+    assert has_candidate(Question("when"), "Anna Berg (born 1880) built it in 1921.", "en", []) == 1.0
+
+
+def test_an_amount_for_another_period_is_told() -> None:
+    yearly = classify("Was kostet ein Stellplatz pro Jahr?", "de")
+    assert yearly.period == "year"
+    assert other_period(yearly, "Der Stellplatz kostet 40 Euro im Monat.", "de")
+    assert not other_period(yearly, "Der Stellplatz kostet 480 Euro pro Jahr, also 40 Euro im Monat.", "de")
+    assert not other_period(yearly, "Der Stellplatz kostet 480 Euro.", "de")
+    assert not other_period(classify("Was kostet ein Stellplatz?", "de"), "Er kostet 40 Euro im Monat.", "de")

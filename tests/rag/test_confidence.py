@@ -288,8 +288,9 @@ def test_the_command_line_tells_the_confidence_of_quotations(capsys: pytest.Capt
 
 @pytest.mark.parametrize("cosine", [None, 0.5])
 def test_confidence_grows_with_what_is_known_of_the_hits_and_the_quote(cosine: float | None) -> None:
-    middle = QuoteFeatures(0.6, 0.5, 0.5, 10, cosine)
-    more = [middle._replace(hits=0.8), middle._replace(score=0.9), middle._replace(words=0.9)]
+    middle = QuoteFeatures(0.6, 0.5, 0.5, 2, cosine)
+    more = [middle._replace(hits=0.8), middle._replace(score=0.9), middle._replace(covered=0.9)]
+    more += [middle._replace(quotes=1)]  # others are not nearly as probable
     more += [middle._replace(cosine=0.8)] if cosine else []
     assert all(0 < middle.confidence < each.confidence < 1 for each in more)
 
@@ -324,6 +325,8 @@ def test_a_quote_of_hopeless_hits_is_not_more_probable_than_they_are() -> None:
         ("How hot is it, in degrees Celsius?", "The steam has 600 °C.", []),
         ("Who founded the UMC in Ohio?", "The United Methodist Church of Ohio was founded by Otterbein.", []),
         ("Who founded the UMC in Ohio?", "The Methodist Church of Ohio was founded by Otterbein.", ["name UMC"]),
+        ("Who wrote the Mark of Anarchy?", "The Mask of Anarchy was written by Shelley.", []),  # misspelt
+        ("Who leads the Port of Turku?", "The Port of Vaasa is led by Anna Berg.", ["name Turku"]),
         ("WHO KEEPS THE KEYS?", "The caretaker has them in the office.", []),
         ("Who is Matti Virtanen in this club?", "Матти Виртанен был избран председателем клуба.", []),  # another script
     ],

@@ -11,8 +11,14 @@ from functools import cached_property
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer import citations, output, prompts, support
-from agentformer.rag.answer.confidence import BASELINES, QuoteFeatures, confidence_features, normalized_cosine
-from agentformer.rag.answer.features import Features
+from agentformer.rag.answer.candidates import other_period
+from agentformer.rag.answer.confidence import (
+    BASELINES,
+    QuoteFeatures,
+    confidence_features,
+    covered_share,
+    normalized_cosine,
+)
 from agentformer.rag.answer.passages import Passage, read_passages
 from agentformer.rag.answer.sentences import (
     RankedSentence,
@@ -23,6 +29,7 @@ from agentformer.rag.answer.sentences import (
 )
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.prompt_quoting import MarkerRestorer
+from agentformer.text.questions import classify
 from agentformer.types import (
     Answer,
     AnswerEvent,
@@ -32,7 +39,6 @@ from agentformer.types import (
     Embedder,
     Hit,
     LanguageModel,
-    Reply,
 )
 
 _MAX_QUOTES = 3
@@ -85,22 +91,28 @@ class _Request:
         return rank_sentences(self.terms, self.passages)
 
     @cached_property
+    def quotes(self) -> list[RankedSentence]:
+        """The sentences that an extractive answer quotes."""
+        return choose_quotes(self.ranked, _MAX_QUOTES)
+
+    @cached_property
     def grounds(self) -> QuoteFeatures | None:
         """The values from which the confidence is computed, or None if there are no hits."""
         if not self.hits:
             return None
         hits = confidence_features(self.terms, self.passages, baseline=self.baseline).confidence
-        if not self.ranked:
+        if not self.quotes:
             return QuoteFeatures(hits, 0.0, 0.0, 1)
-        first = self.ranked[0]
-        features = first.features or Features()
+        first = self.quotes[0]
+        passage = next(each for each in self.passages if each.hit is first.hit)
         return QuoteFeatures(
             hits,
             first.score,
-            features.words + features.quoted_before,
-            len(self.ranked),
+            covered_share(self.terms, passage, first.quote),
+            len(self.quotes),
             first.cosine,
             bool(support.unknown_in_question(self.question, self.passages)),
+            other_period(classify(self.question, passage.language), first.quote, passage.language),
         )
 
     @property
@@ -176,7 +188,9 @@ class Answerer:
                 reason = error
                 break
             else:
-                answer = self._checked(request, count, output.visible_text(reply.text), cut=_cut(reply, limit))
+                answer = self._checked(
+                    request, count, output.visible_text(reply.text), cut=output.why_cut(reply, limit)
+                )
                 return self._asked_again(request, count, [*prompt, ChatMessage("assistant", reply.text)], answer, limit)
         return self._after_failure(request, reason)
 
@@ -204,7 +218,7 @@ class Answerer:
             reply = self.model.complete(prompt, temperature=self.temperature, max_tokens=limit)
         except LanguageModelError:
             return answer
-        second = self._checked(request, count, output.visible_text(reply.text), cut=_cut(reply, limit))
+        second = self._checked(request, count, output.visible_text(reply.text), cut=output.why_cut(reply, limit))
         is_better = second.mode == "llm" and _claims(second) < _claims(answer)
         return second if is_better and (second.complete or not answer.complete) else answer
 
@@ -246,7 +260,9 @@ class Answerer:
             yield AnswerPiece(rest)
         if reason:
             yield AnswerFault(str(reason))
-        cut = f"the model failed before the end of the answer: {reason}" if reason else _cut(arrived.reply, limit)
+        cut = output.why_cut(arrived.reply, limit)
+        if reason:
+            cut = f"the model failed before the end of the answer: {reason}"
         answer = self._checked(request, count, arrived.text, cut=cut)
         if reason:
             answer = dataclasses.replace(answer, complete=False)
@@ -288,7 +304,7 @@ class Answerer:
             return self._extractive(
                 request, (*warnings, "the language model returned no text, so the answer quotes the best sentences")
             )
-        warnings += _citation_warnings(cited)
+        warnings += cited.warnings()
         return self._supported(request, cited, request.passages[:count], warnings, complete=not cut)
 
     def _supported(
@@ -337,10 +353,9 @@ class Answerer:
         """Return an answer that quotes the best sentences of the hits word for word. If the confidence is too low,
         return an answer that says that nothing was found."""
         confidence = request.confidence
-        if confidence is None or confidence < self.abstain or not request.ranked:
+        if confidence is None or confidence < self.abstain or not request.quotes:
             return self._nothing(request, warnings)
-        best = choose_quotes(request.ranked, _MAX_QUOTES)
-        quotes = tuple(citations.citation(n, sentence) for n, sentence in enumerate(best, 1))
+        quotes = tuple(citations.citation(n, sentence) for n, sentence in enumerate(request.quotes, 1))
         text = "\n".join(f"{citations.in_marks(c.quote)} [{c.number}]" for c in quotes)
         return Answer(text, "extractive", quotes, tuple(request.hits), warnings, confidence=confidence)
 
@@ -373,20 +388,5 @@ def _passage_counts(count: int) -> Iterator[int]:
         count //= 2
 
 
-def _citation_warnings(cited: citations.CitedText) -> Iterator[str]:
-    if cited.strays:
-        yield f"citations of passages that do not exist were removed: {', '.join(map(str, cited.strays))}"
-    if cited.copied:
-        yield f"references that the model copied from a passage were removed: {', '.join(map(str, cited.copied))}"
-
-
 def _claims(answer: Answer) -> int:
     return sum(len(sentence.claims) for sentence in answer.unsupported)
-
-
-def _cut(reply: Reply | None, limit: int) -> str:
-    if reply is None or reply.finish not in ("length", "filtered"):
-        return ""
-    if reply.finish == "filtered":
-        return "the content filter of the model's server cut off the answer"
-    return f"the answer was cut off at {limit} tokens; raise answer_tokens, or max_tokens of the question"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from agentformer.text.dates.dates import find_dates
 from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
-from agentformer.text.questions import Question, pattern_of, question_words
+from agentformer.text.questions import Question, pattern_of, periods, question_words
 
 _DIGITS = re.compile(r"\d+(?:[.,:\u00a0 ]\d{3})*(?:[.,:/]\d+)*")
 _NUMBERED = re.compile(r"^\s*(?:§\s?\d[\d.]*|\d{1,2}(?:\.\d{1,2}){1,3}|\(?\d{1,2}[.)])\s+")  # "§8.3 The accounts"
@@ -23,6 +23,11 @@ _AGE = re.compile(
     r"|\b(?:\d{1,2}|ten|eleven|twelve)(?::\d\d)? ?(?:a\.?m|p\.?m)\b|\b(?:kl\.?|klo) ?\d{1,2}|\b(?:v|f)\.? ?(?:chr|kr)\b"
     r"|\d{1,4} ?(?:bc|ad|bce|ce|eaa|jaa)\b"
 )
+_BRACKETS = re.compile(r"\([^()]*\)")
+_BRACKETED = 0.6  # value of a time in brackets
+_OTHER_MEASURE = 0.6  # factor of a number that measures something else than the question asks for
+_SIGNS = {"money": re.compile(r"[$€£¥]"), "share": re.compile(r"[%％]")}
+_NEVER = re.compile(r"(?!)")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _PLACE_BEFORE = re.compile(
     r"\b(?:in|at|near|from|to|on|of|across|within|i|på|til|till|från|fra|ved|vid|im|am|auf|aus|nach|bei|von|zu|der|"
@@ -39,11 +44,32 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
     """Return how surely a sentence contains an answer of the question's type, from 0 (nothing of this type) to 1.
     `known` are the casefolded words of the question. Return None if the type or the script gives no evidence."""
     find = _FINDERS.get(question.type)
-    return find(_NUMBERED.sub("", text), language, known) if find else None
+    if find is None:
+        return None
+    found = find(_NUMBERED.sub("", text), language, known)
+    fits = found is None or question.type not in ("many", "much") or _has_measure(question, text, language)
+    return found if fits else _OTHER_MEASURE * (found or 0.0)
+
+
+def other_period(question: Question, text: str, language: str) -> bool:
+    """Return whether a sentence states amounts for other periods than the question asks for: "5 euros per month" if the
+    question is "How much is it per year?"."""
+    stated = periods(text.casefold(), language) if question.period else []
+    return bool(stated) and question.period not in stated
+
+
+def _has_measure(question: Question, text: str, language: str) -> bool:
+    """Return whether a sentence contains a unit of what the question measures. Return True if this is unknown."""
+    if other_period(question, text, language):
+        return False
+    units = pattern_of(question.measure, language) if question.measure else None
+    return units is None or bool(units.search(text.casefold()) or _SIGNS.get(question.measure, _NEVER).search(text))
 
 
 def _number(text: str, language: str, known: Collection[str]) -> float:
-    """Return 1 for an amount (a number with a unit), 0.8 for another number, and 0.7 for a number word."""
+    """Return 1 for an amount (a number with a unit), 0.8 for another number, and 0.7 for a number word. The numbers of
+    a date do not count."""
+    text = _without_dates(text)
     new = [match for match in _DIGITS.finditer(text) if match[0] not in known]
     for match in new:
         behind = text[match.end() : match.end() + 14].casefold().lstrip(" \u00a0-")
@@ -60,8 +86,20 @@ def _number(text: str, language: str, known: Collection[str]) -> float:
     return 0.3 if new else 0.0
 
 
+def _without_dates(text: str) -> str:
+    for mention in reversed(find_dates(text)):
+        text = text[: mention.start] + " " + text[mention.end :]
+    return text
+
+
 def _time(text: str, language: str, known: Collection[str]) -> float:
-    """Return 1 for a date or a year, and 0.7 for a century, a decade or a time of the day."""
+    """Return 1 for a date or a year, 0.7 for a century, a decade or a time of the day, and 0.6 if it is only in
+    brackets, where the dates of a life stand."""
+    outside = _time_in(_BRACKETS.sub(" ", text), language, known)
+    return outside or min(_BRACKETED, _time_in(text, language, known))
+
+
+def _time_in(text: str, language: str, known: Collection[str]) -> float:
     if any(match[0] not in known for match in _YEAR.finditer(text)):
         return 1.0
     for mention in find_dates(text):

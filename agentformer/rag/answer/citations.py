@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -34,6 +34,7 @@ _UNFINISHED = re.compile(rf"(?<![ \t])[ \t]*[\[【［][ \t]{{0,3}}(?:{CITING_WOR
 # A sentence with the citations that follow its end.
 _CLAIM = re.compile(r".+?(?:(?:[。！？]|[.!?](?=[\s\[]|\Z))(?:[ \t]*\[\d{1,3}\])*|\n|\Z)", re.DOTALL)
 _OPENING, _CLOSING = '“„«"「', '”“»"」'
+_DOUBLE = frozenset('“”„"')
 _COPIED_LETTERS = 8  # letters and digits beside a marker that a copy shares with its original
 _MEANT_LETTERS = 24  # letters beside a marker that the cited passage must hold to be meant
 _REACH = 200  # characters beside a marker that are searched for these letters
@@ -50,6 +51,13 @@ class CitedText:
     citations: tuple[Citation, ...]
     strays: tuple[int, ...]
     copied: tuple[int, ...] = ()
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a sentence for the reader for each kind of removed numbers."""
+        if self.strays:
+            yield f"citations of passages that do not exist were removed: {', '.join(map(str, self.strays))}"
+        if self.copied:
+            yield f"references that the model copied from a passage were removed: {', '.join(map(str, self.copied))}"
 
 
 def cite(text: str, passages: Sequence[Passage]) -> CitedText:
@@ -102,9 +110,15 @@ def _before_and_in(sentence: RankedSentence) -> tuple[str, str]:
 
 
 def in_marks(quote: str) -> str:
-    """Return a quote in one line and in quotation marks. A quote that has a mark at an end gets no second one there."""
+    """Return a quote in one line and in quotation marks. A quote that is one quotation gets no second marks, and one
+    that contains a quotation gets other marks: «“Stop,” he said.»"""
     text = " ".join(quote.split())
-    return f"{'' if text[0] in _OPENING else '“'}{text}{'' if text[-1] in _CLOSING else '”'}"
+    inside = text[1:-1]
+    is_quotation = text[0] in _OPENING and text[-1] in _CLOSING and not set(inside) & set(_OPENING + _CLOSING)
+    if is_quotation and len(text) > 1:
+        return text
+    nested = set(text) & _DOUBLE
+    return f"«{text}»" if nested and "«" not in text else f"“{text}”"
 
 
 def _origin(entry: MemoryEntry) -> dict[str, Any]:

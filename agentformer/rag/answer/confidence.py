@@ -18,9 +18,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from agentformer.rag.answer.features import asked_stems
+from agentformer.rag.answer.forms import similar_forms
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.documents import KeyedLock
-from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem
+from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem, text_terms
+from agentformer.text.questions import classify
 from agentformer.types import Embedder, EmbeddingSpace
 
 # Coefficients of 1, of the share and of the cosine. Fitted by `python -m bench.abstaining --fit` to questions of even
@@ -32,10 +35,11 @@ _LOGIT_BOTH = (-6.54, 5.73, 6.39)
 _LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
 # Coefficients of `QuoteFeatures.values`. Fitted by `python -m bench.answers --fit` to questions of even number; every
 # tenth of them is also asked of hits without the answer.
-_QUOTE = (0.62, 0.52, 0.58, 0.36, -0.84, 5.79)
+_QUOTE = (-0.31, 0.37, 0.42, 1.08, 3.66, -0.57)
 _MOST_LOGIT = 2.0  # of the hits; more than this says nothing about the quote
 _HOPELESS = 0.1  # hits of a lower probability: the quote is not more probable
 _UNKNOWN = 0.1  # factor if the question names what no hit names
+_OTHER_PERIOD = 0.6  # factor of a monthly amount if a yearly one is asked for: of use, but no answer
 _EDGE = 1e-4  # least distance of a probability from 0 and 1
 # Questions, and passages unrelated to each of them. Texts of two languages are often further apart, so the baseline is
 # measured within each language.
@@ -103,30 +107,32 @@ class ConfidenceFeatures:
 
 class QuoteFeatures(NamedTuple):
     """The values from which the confidence of an answer is computed. `hits` is the probability that the hits contain
-    the answer (`ConfidenceFeatures.confidence`), `score` that of the first quote among all sentences, if one of them
-    answers. `words` is the share of the question's terms in the quote, `sentences` the number of sentences, and
-    `cosine` that of the quote (None if it was not embedded). `unknown` is true if the question contains a number or a
-    name that no hit contains."""
+    the answer (`ConfidenceFeatures.confidence`), and `score` that of the first quote among all sentences, if one of
+    them answers. `covered` is the share of the question's terms that the quote and the headings above it contain.
+    `quotes` is the number of quotes: the others are nearly as probable as the first. `cosine` is that of the quote
+    (None if it was not embedded). `unknown` is true if the question contains a number or a name that no hit contains,
+    and `other_period` if it asks for an amount per year and the quote states one per month."""
 
     hits: float
     score: float
-    words: float
-    sentences: int
+    covered: float
+    quotes: int
     cosine: float | None = None
     unknown: bool = False
+    other_period: bool = False
 
     @property
     def values(self) -> tuple[float, ...]:
         """The inputs of the logistic function."""
-        size = math.log(self.sentences) / 3
         distance = 0.0 if self.cosine is None else self.cosine - 0.5
-        return 1.0, min(_logit(self.hits), _MOST_LOGIT), _logit(self.score), self.words, size, distance
+        hits = min(_logit(self.hits), _MOST_LOGIT)
+        return 1.0, hits, _logit(self.score), self.covered, distance, self.quotes - 1.0
 
     @property
     def is_judged(self) -> bool:
         """True if the logistic function decides, and not a rule: the hits may contain the answer, and nothing in the
         question is unknown."""
-        return self.hits >= _HOPELESS and not self.unknown
+        return self.hits >= _HOPELESS and not (self.unknown or self.other_period)
 
     @property
     def confidence(self) -> float:
@@ -138,7 +144,8 @@ class QuoteFeatures(NamedTuple):
         logit = sum(weight * value for weight, value in zip(weights, self.values, strict=True))
         probability = 1 / (1 + math.exp(-logit))
         probability = min(probability, self.hits) if self.hits < _HOPELESS else probability
-        return probability * _UNKNOWN if self.unknown else probability
+        factor = _UNKNOWN if self.unknown else _OTHER_PERIOD if self.other_period else 1.0
+        return probability * factor
 
 
 def _logit(probability: float) -> float:
@@ -200,6 +207,18 @@ def confidence_features(
     languages = [passage.language for passage in passages]
     foreign = bool(query.language) and any(languages) and query.language not in languages
     return ConfidenceFeatures(share, normalized_cosine(max(cosines), baseline) if cosines else None, foreign)
+
+
+def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
+    """Return the share (0..1) of the question's terms that a quote of the passage and the headings above it contain. A
+    term of which they contain only another form counts by its similarity. Terms that no passage contains count, too, so
+    that a question about something else has a low share. A question without terms has the share 1."""
+    terms = asked_stems(query, classify(query.text, passage.language), [passage.language])
+    held = {*text_terms(quote, passage.language).stems, *passage.context_terms.stems}
+    forms = similar_forms(terms - held, held)
+    shares = {term: 1.0 if term in held else max(forms.get(term, {}).values(), default=0.0) for term in terms}
+    length = sum(_length(term) for term in terms)
+    return sum(_length(term) * share for term, share in shares.items()) / length if length else 1.0
 
 
 def _share(query: QueryTerms, passage: Passage) -> float:

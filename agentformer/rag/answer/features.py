@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from agentformer.rag.answer.candidates import has_candidate
+from agentformer.rag.answer.forms import similar_forms
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import QueryTerms, Terms
@@ -36,8 +37,7 @@ _ASKS = re.compile(r"[?？؟]\W*$")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _FIRST = 3  # words of a sentence among which a pronoun refers to the sentence before
 _NEEDED = 0.2  # share of the question's terms that the sentence before adds, so that it is quoted, too
-_SIMILAR = 0.6  # share of letters at the beginning that two forms of one word have in common
-_BEGINNING = 5  # letters that such forms share at least
+_AROUND = 2  # sentences on each side
 _SHORT, _LONG, _VERY_LONG = 6, 25, 75  # terms of a sentence
 _UNKNOWN = 0.5  # value of a candidate if its type gives no evidence
 _FIELD = {"who": "person", "where": "place", "when": "time", "many": "number", "much": "number", "why": "reason"}
@@ -49,6 +49,7 @@ class Features(NamedTuple):
     compounds. `phrase` is the share of the question's neighboring words that are neighbors in the sentence. `before`,
     `after` and `heading` are the shares that the sentences beside it and the headings add; if the sentence before
     belongs to the quote, `quoted_before` has its share instead of `before`, and `quoted_pieces` that of the parts.
+    `around` is the share of the terms that the sentence and the two on each side of it contain.
     `passage` is the score of the passage relative to the best, `rank` its reciprocal rank, and `nearness` the
     difference of its cosine to the best cosine. `short`, `long` and `asks` describe the form. The fields from `number`
     to `reason` tell how surely the sentence contains what is asked for; only the field of the question's type is set.
@@ -63,6 +64,7 @@ class Features(NamedTuple):
     quoted_pieces: float = 0.0
     after: float = 0.0
     heading: float = 0.0
+    around: float = 0.0
     passage: float = 0.0
     rank: float = 0.0
     nearness: float = 0.0
@@ -173,7 +175,7 @@ class SentenceFeatures:
         self._sentences = sentences
         languages = sorted({passage.language for passage in passages})
         self._stems = _Weighted(
-            _asked_stems(query, self.question, languages), [sentence.stems for sentence in sentences], _similar_forms
+            asked_stems(query, self.question, languages), [sentence.stems for sentence in sentences], similar_forms
         )
         pieces = {part for language in languages for part in query.terms([language]).parts}
         self._pieces = _Weighted(pieces, [frozenset(sentence.terms.parts) for sentence in sentences])
@@ -218,6 +220,7 @@ class SentenceFeatures:
             quoted_pieces=self._pieces.share(led),
             after=self._stems.share(after - own - before),
             heading=self._stems.share(self._stems.held(sentence.headings) - own - before),
+            around=self._stems.share(self._around(n)),
             passage=passage.hit.score / self._best,
             rank=self._rank[id(passage)],
             nearness=(passage.hit.dense_score or 0.0) - self._nearest,
@@ -225,6 +228,11 @@ class SentenceFeatures:
             long=min(1.0, max(0.0, (size - _LONG) / (_VERY_LONG - _LONG))),
             asks=float(bool(_ASKS.search(sentence.text))),
         )
+
+    def _around(self, n: int) -> frozenset[str]:
+        near = self._sentences[max(0, n - _AROUND) : n + _AROUND + 1]
+        stems = [each.stems for each in near if each.passage is self._sentences[n].passage]
+        return self._stems.held(frozenset().union(*stems))
 
     def _phrase(self, text: str) -> float:
         words = _words(text)
@@ -244,7 +252,7 @@ class SentenceFeatures:
         return 0 < share(own) < share(former) and share(former - own) >= _NEEDED
 
 
-def _asked_stems(query: QueryTerms, question: Question, languages: Iterable[str]) -> set[str]:
+def asked_stems(query: QueryTerms, question: Question, languages: Iterable[str]) -> set[str]:
     """Return the stems of the question without the words that ask, unless there are no others."""
     stems: set[str] = set()
     for language in languages:
@@ -293,31 +301,3 @@ class _Weighted:
             if term not in text and term in self._weights:
                 total += self._weights[term] * max((forms[form] for form in forms if form in text), default=0.0)
         return total
-
-
-def _similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[str, dict[str, float]]:
-    """Return for each term the other terms of the vocabulary that begin like it ("partner" and "partnership"), with
-    their similarity, 0..1. Terms with digits have no other forms."""
-    beginnings: dict[str, list[str]] = {}
-    for term in vocabulary:
-        beginnings.setdefault(_beginning(term), []).append(term)
-    forms: dict[str, dict[str, float]] = {}
-    for term in terms:
-        word = term.partition("~")[2]
-        if len(word) < _BEGINNING or any(letter.isdigit() for letter in word):
-            continue
-        for other in beginnings.get(_beginning(term), ()):
-            similarity = _similarity(word, other.partition("~")[2])
-            if other != term and similarity >= _SIMILAR:
-                forms.setdefault(term, {})[other] = similarity
-    return forms
-
-
-def _beginning(term: str) -> str:
-    language, _, word = term.partition("~")
-    return f"{language}~{word[:_BEGINNING]}"
-
-
-def _similarity(word: str, other: str) -> float:
-    common = next((n for n, (a, b) in enumerate(zip(word, other, strict=False)) if a != b), min(len(word), len(other)))
-    return common / max(len(word), len(other))

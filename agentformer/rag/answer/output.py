@@ -247,6 +247,15 @@ def _split_unspaced(run: str, known: _KnownAddresses) -> str:
     return f"{address} {run[words.start() :]}" if "." in _bare(address) and known.contains(address) else ""
 
 
+def why_cut(reply: Reply | None, limit: int) -> str:
+    """Return why the server cut off a reply of at most `limit` tokens, or "" if it did not."""
+    if reply is None or reply.finish not in ("length", "filtered"):
+        return ""
+    if reply.finish == "filtered":
+        return "the content filter of the model's server cut off the answer"
+    return f"the answer was cut off at {limit} tokens; raise answer_tokens, or max_tokens of the question"
+
+
 def _without_images(text: str) -> str:
     return _MARKUP.sub("‹", _IMAGE.sub("! ", text))
 

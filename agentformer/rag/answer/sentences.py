@@ -26,19 +26,19 @@ from agentformer.types import Embedder, EmbeddingSpace, Hit, Matrix, Span, Vecto
 # sets in four languages, and rounded. The odds between two sentences of a question are exp(difference of their
 # scores). The sets have hardly a sentence that asks, so the weight of `asks` is set by hand.
 _WEIGHTS = Features(
-    words=4.4, similar=3.5, pieces=2.3, phrase=1.4, before=2.2, quoted_before=4.3, quoted_pieces=2.6, after=0.1,
-    heading=3.7, passage=5.6, rank=0.3, nearness=2.3, short=0.2, long=-0.5, asks=-2.0, number=2.9, time=1.8,
-    person=1.6, place=1.9, reason=1.6,
+    words=3.8, similar=4.6, pieces=1.9, phrase=2.0, before=1.6, quoted_before=3.3, quoted_pieces=2.2, after=-0.5,
+    heading=3.2, around=1.8, passage=4.1, rank=0.7, nearness=2.1, short=-0.2, long=-0.5, asks=-2.0, number=3.4,
+    time=1.8, person=1.9, place=1.9, reason=1.9,
 )  # fmt: skip
 _WEIGHTS_WITH_COSINE = Features(
-    words=4.3, similar=3.4, pieces=2.2, phrase=1.8, before=2.4, quoted_before=4.1, quoted_pieces=2.3, after=0.2,
-    heading=3.8, passage=4.6, rank=0.5, nearness=0.9, short=-0.6, long=-0.4, asks=-2.0, number=2.5, time=1.7,
-    person=1.7, place=2.0, reason=1.9, cosine=4.3,
+    words=3.2, similar=4.1, pieces=2.4, phrase=1.6, before=1.6, quoted_before=2.7, quoted_pieces=2.5, after=-0.4,
+    heading=3.0, around=1.8, passage=3.9, rank=0.6, nearness=1.0, short=-0.3, long=-0.4, asks=-2.0, number=3.3,
+    time=1.8, person=1.8, place=1.8, reason=1.9, cosine=4.2,
 )  # fmt: skip
 _TYPED = 24  # sentences in which candidates are searched: the best by words
 _EMBEDDED = 5  # sentences that are embedded for one question
 _OF_PASSAGE = 1  # sentences of each passage among them
-_CLOSE = 0.1  # of the first quote's probability; a sentence with a lower one is not quoted
+_CLOSE = 0.07  # of the first quote's probability; a sentence with a lower one is not quoted
 _ALIKE = 0.3  # of the probability of a sentence; a neighbor with at least this share is quoted with it
 _SAY = 0.3  # weight of the vectors' vote, 0..1; lower ones are of languages that the embedder hardly knows
 _CACHED_VALUES = 2_000_000  # float32 values of cached vectors: 8 MB

@@ -143,6 +143,7 @@ class _Reader:
             f"name {name}"
             for name in names
             if not (stated.words.has_part(name) or _letters(name) in letters or self._is_written_out(name))
+            and not any(stated.words.has_part(owner) for owner in _owners(name, text))
         ]
 
     def _is_written_out(self, name: str) -> bool:
@@ -218,6 +219,11 @@ def _spelled_numbers(texts: Iterable[str]) -> str:
 def _ends_with(decade: str, numbers: Iterable[str]) -> bool:
     """Return whether one of the numbers is a year that ends with these digits."""
     return any(len(number) == 4 and number.endswith(decade) for number in numbers)
+
+
+def _owners(name: str, text: str) -> list[str]:
+    """Return the names to which a name of the text belongs: "Anarchy" for "Mark" in "The Mark of Anarchy"."""
+    return re.findall(rf"\b{re.escape(name)}(?: of(?: the)?| de| von| av) ([A-ZÄÖÅ]\w+)", text)
 
 
 def _initials(text: str) -> str:
