@@ -15,7 +15,7 @@ PEERS = .venv-peers
 PEERS_STAMP = $(PEERS)/.installed
 PEERS_PINS = bench/speed/peers/requirements.txt
 
-.PHONY: setup screenshots demo demo-postgres serve test test-fast faults check bench bench-full audit lock clean test-integrations
+.PHONY: setup screenshots demo demo-postgres serve test test-fast faults check bench bench-full audit lock clean test-integrations test-mcp-clients
 
 setup: $(STAMP)  ## install everything that the other targets need into .venv, unless it is installed already
 
@@ -53,7 +53,7 @@ test-fast: setup  ## run the fast tests: without processes, models and faults
 # The agent frameworks have an environment of their own, in which the packages of `setup` are visible.
 FRAMES = .venv-frames
 FRAMES_STAMP = $(FRAMES)/.installed
-FRAMEWORKS = langchain langgraph anthropic openai-agents llama-index-core pydantic-ai-slim google-adk langchain-tests pytest-asyncio
+FRAMEWORKS = langchain langgraph anthropic openai-agents llama-index-core pydantic-ai-slim google-adk haystack-ai langchain-tests pytest-asyncio
 $(FRAMES_STAMP): setup
 	test -x $(FRAMES)/bin/python || $(PYTHON) -m venv $(FRAMES)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
@@ -63,6 +63,24 @@ $(FRAMES_STAMP): setup
 
 test-integrations: $(FRAMES_STAMP)  ## run the tests of the adapters with the newest versions of the agent frameworks
 	OMP_NUM_THREADS=1 PYTHONPATH=. $(FRAMES)/bin/python -m pytest -q tests/integrations
+
+# Clients of MCP, some of which need versions that exclude each other.
+MCP_CLIENTS = .venv-mcp-clients
+MCP_CLIENTS_STAMP = $(MCP_CLIENTS)/.installed
+$(MCP_CLIENTS_STAMP): setup
+	@for clients in "openai-agents langchain-mcp-adapters smolagents[mcp] pydantic-ai-slim[mcp]" "crewai crewai-tools[mcp]"; do \
+		folder=$(MCP_CLIENTS)/$${clients%% *}; echo "installing $$clients"; \
+		test -x $$folder/bin/python || $(PYTHON) -m venv $$folder; \
+		$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+			"$$($$folder/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/setup.pth"; \
+		$$folder/bin/python -m pip install --quiet --disable-pip-version-check --ignore-installed $$clients pytest || exit 1; \
+	done
+	@touch $(MCP_CLIENTS_STAMP)
+
+test-mcp-clients: $(MCP_CLIENTS_STAMP)  ## run the recipes of docs/MCP_RECIPES.md with the newest versions of the clients
+	@for python in $(MCP_CLIENTS)/*/bin/python; do \
+		OMP_NUM_THREADS=1 PYTHONPATH=. $$python -m pytest -q tests/integrations/test_mcp_recipes.py || exit 1; \
+	done
 
 # `make test` runs a short form of these tests. Each run prints its totals at the end. The kills of the first file share
 # nothing, so they are distributed over both workers one by one.
@@ -115,5 +133,5 @@ lock: setup  ## choose new exact versions (needs uv)
 	$(BIN)/python scripts/trim_lock.py requirements.lock
 
 clean:  ## remove the results of the other targets, except indexes/ and uploads/
-	rm -rf $(VENV) $(PEERS) $(AUDIT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(AUDIT) $(FRAMES) $(MCP_CLIENTS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

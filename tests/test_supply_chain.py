@@ -56,7 +56,7 @@ ADDRESSES = {
 }
 _ADDRESS = re.compile(r"\b(?:https?|ftp|wss?)://[\w.\[-][^\s\"'<>;,)]*")
 FRAMEWORKS = {"langchain-core", "langchain", "langgraph", "anthropic", "openai-agents"}
-FRAMEWORKS |= {"llama-index-core", "pydantic-ai-slim", "google-adk", "google-genai"}
+FRAMEWORKS |= {"llama-index-core", "pydantic-ai-slim", "google-adk", "google-genai", "haystack-ai"}
 SWITCHES = {
     "shell": True,
     "allow_pickle": True,
@@ -69,6 +69,7 @@ SWITCHES = {
 CALLED = {
     "agents": "openai-agents",
     "google": "google-adk",
+    "haystack": "haystack-ai",
     "llama_index": "llama-index-core",
     "pydantic_ai": "pydantic-ai-slim",
     "gitignore_parser": "gitignore-parser",

@@ -26,6 +26,7 @@ PRINTED = {
     "pydantic_ai_toolset": ("pydantic_ai", ["1"]),
     "adk_memory": ("google.adk", ["['I prefer green tea.']"]),
     "llamaindex_retriever": ("llama_index", ["The caretaker keeps the keys. rules.txt 1"]),
+    "haystack_store": ("haystack", ["['The caretaker keeps the keys.']"]),
     "openai_client": ("openai", ["vs_handbook rules.txt The caretaker keeps the keys."]),
     "openai_agents_session": (
         "agents",

@@ -1,0 +1,279 @@
+"""Haystack: a document store, a retriever for it, and a retriever over documents and memories."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from agentformer.errors import InvalidInput
+from agentformer.factory import AgentFormer, connect
+from agentformer.integrations.adapting import hit_metadata, missing
+from agentformer.integrations.haystack_filters import key_values, where_of
+from agentformer.memory.backends import all_entries
+from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope
+
+try:
+    from haystack import component, default_from_dict, default_to_dict
+    from haystack.dataclasses import Document
+    from haystack.document_stores.errors import DuplicateDocumentError
+    from haystack.document_stores.types import DuplicatePolicy
+except ImportError as error:
+    raise missing("haystack", error) from error
+
+T = TypeVar("T")
+
+_EVERYTHING = -1.0  # the noise floor of a search that returns every document
+_NO_TEXT = "(a document without text)"  # the content of its entry, because an entry needs a text
+_KEPT = "document"  # the metadata key with the fields of a document that no filter compares
+
+
+class AgentFormerDocumentStore:
+    """A document store over a memory. A document is an entry whose `source_id` is the id of the document: a document
+    that is written again keeps its entry and its history.
+
+    Without `af`, the memory is opened with `settings`, as by `connect`. Documents of other source types are not seen.
+    The embedder of the memory is used for searches; the embeddings of documents are kept and not searched. The methods
+    with the ending `_async` run in a thread.
+    """
+
+    def __init__(
+        self,
+        af: AgentFormer | None = None,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        source_type: str = "haystack",
+        **settings: Any,
+    ) -> None:
+        if af is not None and settings:
+            raise InvalidInput("settings", "cannot be given together with af, whose settings are known")
+        self.af = af or connect(**settings)
+        self._namespace = namespace
+        self._source_type = source_type
+        self._lock = threading.Lock()  # of writes that first read
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the folders, the embedder and the names of the store, without keys. `from_dict` opens it again."""
+        settings = self.af.settings
+        folders = {"index_dir": str(settings.index_dir), "upload_dir": str(settings.upload_dir)}
+        names = {"namespace": self._namespace, "source_type": self._source_type}
+        written: dict[str, Any] = default_to_dict(self, **folders, embedder=settings.embedder, **names)
+        return written
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> AgentFormerDocumentStore:
+        """Open the store that `to_dict` has described."""
+        store: AgentFormerDocumentStore = default_from_dict(cls, data)
+        return store
+
+    def count_documents(self) -> int:
+        """Return the number of documents."""
+        return self.af.memory.count(**self._within())
+
+    def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
+        """Return the documents that match the filters, in the order in which they were first written."""
+        return [_document(entry) for entry in self._entries(filters)]
+
+    def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
+        """Store documents, and return the number of those that were written. `NONE` and `FAIL` raise
+        `DuplicateDocumentError` for an id that is stored, and write nothing."""
+        if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
+            raise ValueError("documents must be a list of Documents")
+        with self._lock:
+            new = {document.id: document for document in documents}
+            if policy != DuplicatePolicy.OVERWRITE:
+                stored = self._stored([*new])
+                if policy != DuplicatePolicy.SKIP and (stored or len(new) < len(documents)):
+                    doubled = [id for id in new if id in stored] or [document.id for document in documents]
+                    raise DuplicateDocumentError(f"documents with these ids exist already: {', '.join(doubled[:5])}")
+                new = {id: document for id, document in new.items() if id not in stored}
+            place: Any = {"namespace": self._namespace, "source_type": self._source_type, "verbatim": True}
+            if new:
+                self.af.memory.upsert_many([_new(document) for document in new.values()], **place)
+        return len(new) if policy == DuplicatePolicy.SKIP else len(documents)
+
+    def delete_documents(self, document_ids: list[str]) -> None:
+        """Delete the documents with these ids. Missing ids are ignored."""
+        if document_ids:
+            place = {"namespace": self._namespace, "source_type": self._source_type}
+            self.af.memory.remove_many(source_ids=document_ids, **place)  # type: ignore[arg-type]
+
+    def delete_all_documents(self) -> None:
+        """Delete all documents."""
+        self.delete_by_filter({})
+
+    def delete_by_filter(self, filters: dict[str, Any]) -> int:
+        """Delete the documents that match the filters, and return their number."""
+        with self._lock:
+            ids = [entry.id for entry in self._entries(filters)]
+            return self.af.memory.remove_many(ids) if ids else 0
+
+    def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
+        """Set values in the `meta` of the documents that match the filters, and return their number."""
+        with self._lock:
+            found = [_document(entry) for entry in self._entries(filters)]
+            changed = [dataclasses.replace(document, meta={**document.meta, **meta}) for document in found]
+            place: Any = {"namespace": self._namespace, "source_type": self._source_type, "verbatim": True}
+            if changed:
+                self.af.memory.upsert_many([_new(document) for document in changed], **place)
+            return len(changed)
+
+    def count_documents_by_filter(self, filters: dict[str, Any]) -> int:
+        """Return the number of documents that match the filters."""
+        return self.af.memory.count(**self._within(filters))
+
+    async def count_documents_async(self) -> int:
+        """See `count_documents`."""
+        return await _threaded(self.count_documents)
+
+    async def filter_documents_async(self, filters: dict[str, Any] | None = None) -> list[Document]:
+        """See `filter_documents`."""
+        return await _threaded(self.filter_documents, filters)
+
+    async def write_documents_async(
+        self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
+    ) -> int:
+        """See `write_documents`."""
+        return await _threaded(self.write_documents, documents, policy)
+
+    async def delete_documents_async(self, document_ids: list[str]) -> None:
+        """See `delete_documents`."""
+        await _threaded(self.delete_documents, document_ids)
+
+    async def delete_all_documents_async(self) -> None:
+        """See `delete_all_documents`."""
+        await _threaded(self.delete_all_documents)
+
+    async def delete_by_filter_async(self, filters: dict[str, Any]) -> int:
+        """See `delete_by_filter`."""
+        return await _threaded(self.delete_by_filter, filters)
+
+    async def update_by_filter_async(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
+        """See `update_by_filter`."""
+        return await _threaded(self.update_by_filter, filters, meta)
+
+    async def count_documents_by_filter_async(self, filters: dict[str, Any]) -> int:
+        """See `count_documents_by_filter`."""
+        return await _threaded(self.count_documents_by_filter, filters)
+
+    def search(self, query: str, *, top_k: int, mode: str, filters: dict[str, Any] | None) -> list[Document]:
+        """Return the documents that match a query best, with scores in 0..1. `mode` is `hybrid`, `dense` or
+        `lexical`."""
+        if not query.strip():
+            return []
+        within = self._within(filters)
+        hits = self.af.memory.search(query, limit=top_k, mode=mode, noise_floor=_EVERYTHING, **within)
+        return [_document(hit.entry, hit.score) for hit in hits]
+
+    def _within(self, filters: dict[str, Any] | None = None) -> dict[str, Any]:
+        return {"namespace": self._namespace, "source_type": self._source_type, "where": where_of(filters)}
+
+    def _entries(self, filters: dict[str, Any] | None) -> Iterator[MemoryEntry]:
+        return all_entries(self.af.backend, Scope(**self._within(filters)))
+
+    def _stored(self, ids: Sequence[str]) -> set[str]:
+        place = {"namespace": self._namespace, "source_type": self._source_type}
+        return {entry.source_id or "" for entry in self.af.memory.get_many(source_ids=ids, **place)} if ids else set()  # type: ignore[arg-type]
+
+
+@component
+class AgentFormerRetriever:
+    """A retriever of an `AgentFormerDocumentStore`: words and vectors together, with scores in 0..1. `mode` is
+    `hybrid`, `dense` or `lexical`."""
+
+    def __init__(
+        self,
+        document_store: AgentFormerDocumentStore,
+        *,
+        top_k: int = 10,
+        mode: str = "hybrid",
+        filters: dict[str, Any] | None = None,
+    ) -> None:
+        self.document_store = document_store
+        self.top_k = top_k
+        self.mode = mode
+        self.filters = filters
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parameters of the component."""
+        own = {"top_k": self.top_k, "mode": self.mode, "filters": self.filters}
+        written: dict[str, Any] = default_to_dict(self, document_store=self.document_store.to_dict(), **own)
+        return written
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> AgentFormerRetriever:
+        """Make the component that `to_dict` has described."""
+        given = data["init_parameters"]
+        store = given["document_store"]
+        if isinstance(store, dict):
+            given["document_store"] = AgentFormerDocumentStore.from_dict(store)
+        retriever: AgentFormerRetriever = default_from_dict(cls, data)
+        return retriever
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, top_k: int | None = None, filters: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the documents that match the query best."""
+        wanted = filters if filters is not None else self.filters
+        found = self.document_store.search(query, top_k=top_k or self.top_k, mode=self.mode, filters=wanted)
+        return {"documents": found}
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self, query: str, top_k: int | None = None, filters: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the documents that match the query best. The search runs in a thread."""
+        return await _threaded(self.run, query, top_k, filters)
+
+
+@component
+class AgentFormerMemoryRetriever:
+    """A retriever over documents and memories. The `meta` of a result contain its citation, as in the adapter for
+    LangChain. `scope` contains filters of `memory.search`, such as `user_id`, `kinds` and `where`."""
+
+    def __init__(self, af: AgentFormer, *, top_k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
+        self._af = af
+        self._top_k = top_k
+        self._mode = mode
+        self._scope = scope
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, top_k: int | None = None) -> dict[str, Any]:
+        """Return the passages and memories that match the query best."""
+        limit = top_k or self._top_k
+        hits = self._af.memory.search(query, limit=limit, mode=self._mode, **self._scope) if query.strip() else []
+        found = [
+            Document(id=hit.entry.id, content=hit.entry.content, meta=hit_metadata(hit), score=hit.score)
+            for hit in hits
+        ]
+        return {"documents": found}
+
+    @component.output_types(documents=list[Document])
+    async def run_async(self, query: str, top_k: int | None = None) -> dict[str, Any]:
+        """Return the passages and memories that match the query best. The search runs in a thread."""
+        return await _threaded(self.run, query, top_k)
+
+
+async def _threaded(call: Callable[..., T], *arguments: Any) -> T:
+    return await asyncio.to_thread(call, *arguments)
+
+
+def _new(document: Document) -> dict[str, Any]:
+    fields = document.to_dict(flatten=False)
+    text, meta = fields.pop("content") or "", fields.pop("meta")
+    kept = {name: value for name, value in fields.items() if value is not None and name not in ("id", "score")}
+    if not text.strip():
+        kept["content"] = document.content
+    return {
+        "content": text if text.strip() else _NO_TEXT,
+        "source_id": document.id,
+        "metadata": {_KEPT: {"meta": meta, **kept}, **key_values(meta)},
+        "searchable": bool(text.strip()),
+    }
+
+
+def _document(entry: MemoryEntry, score: float | None = None) -> Document:
+    fields: Mapping[str, Any] = entry.metadata[_KEPT]
+    found: Document = Document.from_dict({"content": entry.content, **fields, "id": entry.source_id, "score": score})
+    return found
