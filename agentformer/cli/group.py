@@ -60,7 +60,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "status": "Show what is stored, and the state of each part of the memory",
         "doctor": "Verify the stored data of every namespace",
         "clean": "Summarize the older messages of sessions, and archive these messages",
-        "restore": "Restore the original entries of a summary, or restore a superseded entry",
+        "restore": "Restore the original entries of a summary, or restore a superseded or archived entry",
         "audit": "Show duplicates, contradictions and entries that were never read",
         "reindex": "Embed the entries that wait for an embedder, in every namespace",
         "reembed": "Move the memory to another embedder while the memory stays in use",

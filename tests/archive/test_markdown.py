@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from unicodedata import normalize
 
 import pytest
@@ -406,6 +407,37 @@ def test_a_summary_whose_file_is_deleted_gives_its_messages_back(tmp_path: Path,
             (home / "summaries" / f"{summary.id}.md").unlink()
         assert len(af.markdown.sync(home, delete=True).archived) == len(summaries)
         assert af.memory.count(kinds=("message",)) == 12 and af.memory.count(kinds=("summary",)) == 0
+
+
+def test_a_file_and_an_entry_that_change_during_the_sync_lose_nothing(
+    af: agentformer.AgentFormer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, raced = af.memory.store("Saved 1."), af.memory.store("Raced 1.")
+    af.markdown.export(home)
+    edit(file_of(home, saved), "Saved 1.", "Saved 2.")
+    edit(file_of(home, raced), "Raced 1.", "Raced 2.")
+    update, calls = af.backend.update, []
+
+    def racing(entry_id: str, changed: Any, expected: int | None = None) -> MemoryEntry:
+        calls.append(entry_id)
+        if entry_id == raced.id and calls.count(raced.id) == 1:  # another caller is faster
+            update(entry_id, {"title": "By the agent"}, expected)
+        result = update(entry_id, changed, expected)
+        if entry_id == saved.id and calls.count(saved.id) == 1:  # a person saves once more
+            edit(home / "facts" / f"{saved.id}.md", "Saved 2.", "Saved 3, longer.")
+        return result
+
+    monkeypatch.setattr(af.backend, "update", racing)
+    report = af.markdown.sync(home)
+    assert (report.complete, len(report.changed), [p.name for p in report.pending]) == (
+        *(True, 2),
+        [f"facts/{saved.id}.md"],
+    )
+    assert (current(af, raced).title, current(af, raced).content) == ("By the agent", "Raced 2.")
+    assert changes(af.markdown.sync(home)) == {"changed": 1, "written": 1}
+    assert [e.content for e in (*af.memory.history(saved.id), current(af, saved))] == [
+        *("Saved 1.", "Saved 2.", "Saved 3, longer."),
+    ]
 
 
 def test_a_home_is_followed_and_its_files_are_no_documents(af: agentformer.AgentFormer, home: Path) -> None:

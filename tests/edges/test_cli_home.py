@@ -62,6 +62,26 @@ def test_a_home_is_adopted_by_another_memory_only_on_request(run: Invoke, copy: 
     assert run("export", "--markdown", str(home), "--text").exit_code == 2
 
 
+def test_a_home_is_watched_until_the_command_is_interrupted(
+    run: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            path = the_decision(home)
+            path.write_text(path.read_text().replace("We use SQLite.", "We use PostgreSQL."))
+        if len(looks) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("agentformer.cli.commands.home.time.sleep", sleep)
+    done = run("sync", str(home), "--watch")
+    assert done.exit_code == 130
+    assert done.stdout.count("changed    decisions/") == 1 and done.stdout.count("unchanged") == 2
+    assert "We use PostgreSQL." in run("memories", "--kind", "decision").stdout
+
+
 def test_conversations_are_imported_and_exports_still_are(run: Invoke, copy: Copy, tmp_path: Path) -> None:
     lines = [
         {"role": "user", "content": "The gate closes at eight.", "time": "2026-11-20"},

@@ -66,10 +66,11 @@ def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json:
 @click.argument("summary_id", metavar="ID")
 @common
 def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> None:
-    """Restore the original entries of a summary, or restore a superseded entry.
+    """Restore the original entries of a summary, or restore a superseded or archived entry.
 
     ID is an id, the beginning of an id (at least 4 characters), or a title. If ID is a summary, its original entries
-    are restored byte for byte, and the summary is archived.
+    are restored byte for byte, and the summary is archived. A memory is archived, for example, when its file in a
+    memory home is deleted.
     """
     with open_existing(**options) as af:
         entries = af.memory.restore(entry_of(af, summary_id, namespace).id)
