@@ -139,7 +139,7 @@ def clean(service: Service, grant: Grant, body: requests.CleaningRequest) -> Res
 
 @router.route("POST", f"{MEMORY}/restore", "restore", {200: models.Entries}, errors=(404, 409), uses_model=True)
 def restore(service: Service, grant: Grant, body: requests.RestoreRequest) -> Response:
-    """Restore the original messages of a summary, or an entry that was superseded (replaced by a newer one) or archived.
+    """Restore the original messages of a summary, or an entry that was superseded or archived.
 
     The restored entries have their former content, and searches no longer find the summary.
     """
