@@ -24,9 +24,10 @@ from datetime import datetime
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from agentformer.search.newest_facts import EARLIEST, MAX_LENGTH, PRONOUNS, SENTENCES, owner, statements
+from agentformer.search.newest_facts import EARLIEST, owner, statements
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import query_terms
+from agentformer.text.current_facts import MAX_LENGTH, PRONOUNS, SENTENCES
 from agentformer.text.dates.dates import find_dates
 from agentformer.text.facts import Facts, conflict, facts_of, find_numbers, is_year, masked, number_values, values_of
 from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, detect_language, stem

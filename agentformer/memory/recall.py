@@ -54,7 +54,7 @@ class Recall:
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
         wider = dataclasses.replace(query, limit=count, min_score=0.0)  # the salience changes the scores
         hits = self._backend.search(wider)
-        languages = EntryLanguages()
+        languages = EntryLanguages(hits.analyzed)
         ranked = weigh_by_salience(hits, query.scope.decay)
         if relevant_only:
             ranked = relevant_hits(query.text, ranked, languages)  # tolerates misspelt words

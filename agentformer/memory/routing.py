@@ -176,7 +176,8 @@ class RoutedBackend(_Routing):
         lists = [hits for hits in lists if hits]
         best = self._merged(lists, query) if len(lists) > 1 else lists[0] if lists else ()
         factors = lists[0].factors if len(lists) == 1 else ()  # each backend weighs the vectors in its own way
-        return Hits(best, warnings, one_sided=one_sided, factors=factors)
+        analyzed = {key: value for hits in reversed(lists) for key, value in hits.analyzed.items()}
+        return Hits(best, warnings, one_sided=one_sided, factors=factors, analyzed=analyzed)
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         """Change an entry in the backend that stores it. Raises `Conflict` if another backend stores the successor (the

@@ -174,6 +174,18 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE absent_documents (id TEXT PRIMARY KEY, sha256 TEXT NOT NULL, upload TEXT NOT NULL) WITHOUT ROWID;
     """,
+    # 10: what searches need of an entry beside its fields, see `index.derived`; a thread fills it for old entries.
+    """
+    CREATE TABLE derived (
+        entry INTEGER PRIMARY KEY REFERENCES entries (num) ON DELETE CASCADE,
+        version INTEGER NOT NULL,               -- of the analysis
+        source INTEGER,                         -- checksum of the entry that was analyzed
+        title TEXT NOT NULL, language TEXT NOT NULL,
+        days TEXT NOT NULL,                     -- ordinals of the first and last day of each period
+        facts TEXT NOT NULL, message TEXT NOT NULL,  -- JSON, or empty
+        checksum INTEGER NOT NULL
+    );
+    """,
 )
 _METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum
 

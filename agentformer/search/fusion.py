@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
@@ -131,13 +132,22 @@ def _best_first(scores: dict[Key, float], most: float) -> list[tuple[Key, float]
 
 
 def _list_scores(ranked: RankedList) -> list[float]:
-    by_rank = [(_K + 1) / (_K + rank) for rank in range(1, len(ranked.items) + 1)]
+    by_rank = _rank_values(len(ranked.items))
     if not ranked.scores:
         return by_rank
     first, last = ranked.scores[0], ranked.scores[:_COMPARED][-1]
     span = first - last
-    closeness = [max(0.0, (score - last) / span) if span > 0 else 1.0 for score in ranked.scores]
-    return [(1 - _CLOSENESS) * rank + _CLOSENESS * close for rank, close in zip(by_rank, closeness, strict=True)]
+    if span <= 0:
+        return [(1 - _CLOSENESS) * rank + _CLOSENESS for rank in by_rank]
+    return [
+        (1 - _CLOSENESS) * rank + _CLOSENESS * ((score - last) / span if score > last else 0.0)
+        for rank, score in zip(by_rank, ranked.scores, strict=True)
+    ]
+
+
+@lru_cache(maxsize=64)
+def _rank_values(count: int) -> list[float]:
+    return [(_K + 1) / (_K + rank) for rank in range(1, count + 1)]
 
 
 def _check(ranked_lists: Sequence[Sequence[Key]], weights: Sequence[float], k: int) -> None:

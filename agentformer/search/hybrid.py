@@ -17,6 +17,8 @@ from functools import cache, partial
 from typing import Any, Protocol
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
+from agentformer.index import derived
+from agentformer.index.derived import Derived
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
 from agentformer.index.words.query import WordHits
@@ -26,6 +28,7 @@ from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count, window_spans
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
+from agentformer.search.derivation import DerivedRenewal
 from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
 from agentformer.search.statements import favor_statements
 from agentformer.search.vector_search import (
@@ -42,6 +45,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
 MAX_LIMIT = 10_000  # hits of one search; `list` returns more
+_DERIVED = 200  # best entries of which derived rows are read; the boosts read no more
 _SAMPLES = 3  # number of passages that are compared with the language of the query
 _SAMPLED = 5  # number of entries of each list whose kind and length are read
 _SAMPLE_LENGTH = 600  # code points of each
@@ -124,6 +128,7 @@ class RankedSearch:
         self._fusion = fusion or FusionOptions()
         self._scopes = scopes
         self._helper = HelperThread()
+        self._renewal = DerivedRenewal()
 
     def search(self, query: Query) -> Hits:
         """Return the hits, best first. If the embedder is unavailable, only words are searched. If the word index
@@ -232,7 +237,7 @@ class RankedSearch:
             if candidates.vectors:
                 nearest = rescore(connection, candidates.vectors, alone=query.mode == "dense" or not words.entries)
             factors = self._weigh_vectors(connection, request, nearest, words)
-            ranking = self._rank(connection, request, nearest, words, factors)
+            ranking, known = self._rank(connection, request, nearest, words, factors)
             scores = _best(ranking.order, query)
             voting = nearest.entries if ranking.has(VECTORS) else ()
             near_at = {num: n for n, num in enumerate(voting) if num in scores}
@@ -241,7 +246,8 @@ class RankedSearch:
             cosines = exact_scores(connection, vector, nearest, near_at.values()) if vector is not None else {}
             parts = window_spans(connection, [nearest.windows[n] for n in near_at.values()])
             hits = []
-            for num, entry in _entries(connection, scores, query.scope).items():
+            entries = _entries(connection, scores, query.scope)
+            for num, entry in entries.items():
                 near, word = near_at.get(num), words_at.get(num)
                 hit = Hit(entry, scores[num], votes=ranking.votes(num))
                 if near is not None:
@@ -251,7 +257,8 @@ class RankedSearch:
                     hit = replace(hit, lexical_score=words.scores[word], lexical_rank=word + 1)
                 hits.append(hit)
         best = sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
-        return Hits(best, warnings, one_sided=candidates.one_sided, factors=factors)
+        analyzed = {entry.id: known[num].analyzed for num, entry in entries.items() if num in known}
+        return Hits(best, warnings, one_sided=candidates.one_sided, factors=factors, analyzed=analyzed)
 
     def _rank(
         self,
@@ -260,21 +267,31 @@ class RankedSearch:
         nearest: RankedEntries,
         words: WordHits,
         factors: Sequence[Factor],
-    ) -> Ranking:
+    ) -> tuple[Ranking, dict[int, Derived]]:
         """Combine the results of the two searches, and apply boosts. The weight of the vectors is the product of
         `factors`. A result list with the weight 0 is left out, because its ranks have no influence and must not be
-        shown as votes of a hit."""
+        shown as votes of a hit. Also return what is derived from the best entries."""
         options = self._fusion if request.query.mode == "hybrid" else _SINGLE_LIST
         weight = math.prod(factor.value for factor in factors)
         by_vectors = RankedList(VECTORS, nearest.entries, weight, nearest.scores)
         by_words = RankedList(WORDS, words.entries, 1.0, words.scores)
         lists = [ranked for ranked in (by_vectors, by_words) if ranked.items and ranked.weight]
+        known: dict[int, Derived] = {}
         if options.kind == "adaptive":
-            lists += all_boosts(connection, fuse(lists), request.dates)
+            fused = fuse(lists)
+            known = self._derived([num for num, _ in fused[:_DERIVED]], connection)
+            lists += all_boosts(connection, fused, request.dates, known)
         ranking = Ranking(lists, options)
         if options.kind == "adaptive" and (options.statements or options.dated):
-            ranking.reordered(*favor_statements(connection, ranking.order, request.terms, options))
-        return ranking
+            ranking.reordered(*favor_statements(connection, ranking.order, request.terms, options, known))
+        return ranking, known
+
+    def _derived(self, nums: Sequence[int], connection: sqlite3.Connection) -> dict[int, Derived]:
+        """Return what is derived from these entries. If something is missing, a background thread derives it."""
+        known = derived.read(connection, nums)
+        if len(known) < len(nums) and not self._database.read_only:
+            self._renewal.start(self._database, [num for num in nums if num not in known])
+        return known
 
     def _weigh_vectors(
         self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
@@ -306,7 +323,8 @@ class RankedSearch:
         return tuple(factors)
 
     def close(self) -> None:
-        """Stop the helper thread."""
+        """Stop the background threads."""
+        self._renewal.stop()
         self._helper.close()
 
 

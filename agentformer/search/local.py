@@ -55,7 +55,7 @@ class HybridSearch(RankedSearch):
     def close(self) -> None:
         """Stop the background threads, and write changes that the word index keeps in memory."""
         self.vectors.close()
-        self._helper.close()
+        super().close()
         self._words.close(self._database)
 
     def discard(self) -> None:

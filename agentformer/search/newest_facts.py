@@ -2,115 +2,25 @@
 
 For example, "Anna lives in Turku" from last year is ranked after "Anna lives in Oslo" from this year. Only the hits of
 one search are compared. Two facts contradict each other if they have the same subject and verb, or the same label, but
-a different name or number.
-
-The comparison uses words and does not understand their meaning. Therefore it uses only verbs and labels that have one
-value at a time, such as "lives in" and "costs", but not "likes". If the value is a number, the words after the number
-must also be equal.
+a different name or number (`text.current_facts`).
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise, takewhile
-from typing import NamedTuple
+from itertools import pairwise
 
+from agentformer.index.derived import stated_facts
 from agentformer.search.relevance import EntryLanguages
-from agentformer.text.dates.dates import months, weekdays
-from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS
-from agentformer.text.sentences import sentence_spans
-from agentformer.types import DOCUMENT_KINDS, Hit, MemoryEntry
+from agentformer.types import Hit, MemoryEntry
 
 COMPARED = 40  # number of best hits that are compared
 NEAR = 0.7  # a hit needs at least this share of a place's score to take the place
-MAX_LENGTH = 300  # code points of an entry; a longer entry contains more than one fact
-SENTENCES = 3  # of an entry
-_SUBJECT_WORDS = 6  # maximum number of words before the verb
-_VALUE_WORDS = 3  # number of words of a value that are compared
-_LABEL_WORDS = 4  # maximum number of words before a colon
-_WORDS_BETWEEN = 2  # maximum number of function words between the verb and the value
-_ALIKE = ("sv", "no", "da")  # a short sentence in one of these languages looks like another
-_WORD = re.compile(r"[^\W_]+(?:[-.,:/@'’+][^\W_]+)*")
-_LABELLED = re.compile(r"\s*([^\n:]{2,60}):\s+(\S[^\n]{0,80})")
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
-
-
-def _phrases(table: Mapping[str, str]) -> dict[str, frozenset[tuple[str, ...]]]:
-    return {language: frozenset(tuple(phrase.split()) for phrase in table[language].split(", ")) for language in table}
-
-
-# Verbs that have one value at a time, by language (ISO 639-1).
-_VERBS: Mapping[str, frozenset[tuple[str, ...]]] = _phrases(
-    {
-        "en": "lives in, live in, lives at, live at, resides in, reside in, works at, work at, works for, work for, "
-        "studies at, study at, is called, am called, is named, moved to, has moved to, costs, weighs",
-        "fi": "asuu, asun, asutaan, työskentelee, työskentelen, opiskelee, opiskelen, muutti, muutin, maksaa, painaa",
-        "sv": "bor i, bor på, arbetar på, arbetar hos, jobbar på, jobbar hos, studerar på, heter, flyttade till, "
-        "har flyttat till, kostar, väger",
-        "no": "bor i, bor på, arbeider på, arbeider hos, jobber på, jobber hos, studerer på, heter, flyttet til, "
-        "har flyttet til, koster, veier",
-        "da": "bor i, bor på, arbejder på, arbejder hos, studerer på, hedder, flyttede til, er flyttet til, koster, "
-        "vejer",
-        "de": "wohnt in, wohne in, lebt in, lebe in, arbeitet bei, arbeite bei, studiert in, studiere in, heißt, "
-        "heiße, zog nach, kostet, wiegt",
-    }
-)
-_COPULAS: Mapping[str, frozenset[tuple[str, ...]]] = _phrases(
-    {"en": "is, are, am", "fi": "on, olen, ovat", "sv": "är", "no": "er", "da": "er", "de": "ist, bin, sind"}
-)
-_ARTICLES = frozenset(
-    {"a", "an", "the", "my", "your", "his", "her", "our", "their", "en", "ett", "ei", "et", "den", "det", "de"}
-    | {"ein", "eine", "einen", "einem", "einer", "der", "die", "das", "dem"}
-)
-# Subjects that mean a different person or thing in each text.
-PRONOUNS = frozenset(
-    {"he", "she", "it", "they", "this", "that", "who", "hän", "se", "ne", "joka", "han", "hon", "hun", "ho", "det"}
-    | {"den", "de", "dette", "som", "er", "sie", "es", "dies", "das", "der", "die"}
-)
-_PREPOSITIONS = frozenset({"in", "at", "i"})  # between a copula and a place
-_CAPITAL_NOUNS = frozenset({"de"})  # languages that capitalize nouns
-# Labels before a colon that have one value at a time.
-_LABELS = frozenset().union(
-    *_phrases(
-        {
-            "en": "phone, phone number, telephone, mobile, mobile number, address, email, e-mail, email address, "
-            "e-mail address, postcode, zip code, salary, rent, employer",
-            "fi": "puhelin, puhelinnumero, osoite, kotiosoite, sähköposti, sähköpostiosoite, postinumero, palkka, "
-            "vuokra, työnantaja",
-            "sv": "telefon, telefonnummer, mobilnummer, adress, e-post, epost, e-postadress, postnummer, lön, hyra, "
-            "arbetsgivare",
-            "no": "telefon, telefonnummer, mobilnummer, adresse, e-post, epost, e-postadresse, postnummer, lønn, "
-            "husleie, arbeidsgiver",
-            "da": "telefon, telefonnummer, mobilnummer, adresse, e-mail, mailadresse, postnummer, løn, husleje, "
-            "arbejdsgiver",
-            "de": "telefon, telefonnummer, handynummer, adresse, e-mail, e-mail-adresse, postleitzahl, gehalt, miete, "
-            "arbeitgeber",
-        }
-    ).values()
-)
-# Words that mean "now" and add nothing else.
-_NOW: Mapping[str, Sequence[str]] = {
-    "en": ("now", "currently", "nowadays", "presently", "actually"),
-    "fi": ("nyt", "nykyään", "nykyisin", "parhaillaan"),
-    "sv": ("nu", "numera", "nuförtiden"),
-    "no": ("nå", "nåtildags"),
-    "da": ("nu", "nutildags"),
-    "de": ("jetzt", "nun", "derzeit", "inzwischen", "momentan"),
-}
-_ENDINGS = ("ssa", "ssä", "lla", "llä")  # Finnish case endings of places; Finnish uses them instead of prepositions
-
-
-class _Statement(NamedTuple):
-    """A fact in a text. `about` contains the words of its subject and verb, or of its label. `value` contains the words
-    of its name or number."""
-
-    about: tuple[str, ...]
-    value: tuple[str, ...]
 
 
 def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -> list[Hit]:
@@ -141,7 +51,7 @@ def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list
     in at most one group."""
     facts: defaultdict[tuple[object, ...], dict[int, tuple[str, ...]]] = defaultdict(dict)
     for place, hit in enumerate(hits):
-        for about, value, _ in statements(hit.entry, languages):
+        for about, value in _facts(hit.entry, languages):
             facts[*owner(hit.entry), about].setdefault(place, value)
     groups: list[list[int]] = []
     grouped: set[int] = set()
@@ -165,71 +75,12 @@ def owner(entry: MemoryEntry) -> tuple[object, ...]:
     return (*owner, *speaker, entry.title, entry.source_type, entry.source_id, metadata)
 
 
+def _facts(entry: MemoryEntry, languages: EntryLanguages) -> Iterable[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return what the facts of an entry are about, and their values. They are kept beside most entries."""
+    known = languages.known.get(entry.id)
+    return known.facts if known else ((about, value) for about, value, _ in statements(entry, languages))
+
+
 def statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Yield the facts of an entry that have one value at a time. Each fact consists of the words that two contradicting
-    facts share (subject and verb, or label), the words of its value, and the sentence."""
-    content = entry.content
-    if entry.kind in DOCUMENT_KINDS or entry.kind == "summary" or len(content) > MAX_LENGTH:
-        return
-    language = languages.of(entry)
-    candidates = _ALIKE if language in _ALIKE else (language,) if language in _VERBS else tuple(_VERBS)
-    for start, end in sentence_spans(content)[:SENTENCES]:
-        sentence = content[start:end].strip()
-        if sentence.endswith(("?", "？")):
-            continue
-        labelled = _LABELLED.fullmatch(sentence) if entry.kind != "message" else None
-        words = _WORD.findall(sentence)
-        read = (_labelled(labelled),) if labelled else (_stated(words, language) for language in candidates)
-        if statement := next(filter(None, read), None):
-            yield statement.about, statement.value, sentence
-
-
-def _labelled(match: re.Match[str]) -> _Statement | None:
-    """Return the fact in a line that consists of a label and a value, such as "Phone: 040 123". Return None if the
-    label is not known to have one value at a time."""
-    label, value = (tuple(_WORD.findall(part.casefold())) for part in match.groups())
-    known = label[-1:] in _LABELS or label[-2:] in _LABELS
-    if len(label) <= _LABEL_WORDS and 0 < len(value) <= _VALUE_WORDS and known:
-        return _Statement((*label, ":", "#" * value[0][0].isdecimal()), value)
-    return None
-
-
-def _stated(written: Sequence[str], language: str) -> _Statement | None:
-    written = [word for word in written if word.casefold() not in _NOW[language]]
-    words = [word.casefold() for word in written]
-    if any(word in NEGATIONS[language] or word.endswith(("n't", "n’t")) for word in words):
-        return None
-    for at in range(min(_SUBJECT_WORDS + 1, len(words))):
-        for size in (3, 2, 1):
-            verb = tuple(words[at : at + size])
-            if verb in _VERBS[language] or verb in _COPULAS[language]:
-                return _with_value(words[:at], verb, written[at + size :], language)
-    return None
-
-
-def _with_value(subject: Sequence[str], verb: tuple[str, ...], rest: Sequence[str], language: str) -> _Statement | None:
-    """Return the fact that consists of the subject, the verb, and the name or number in `rest`, the words after the
-    verb. Return None if there is no such name or number."""
-    function_words = FUNCTION_WORDS[language]
-    first = next((n for n, word in enumerate(rest) if word.casefold() not in function_words), len(rest))
-    if first > _WORDS_BETWEEN or first == len(rest):
-        return None
-    between, value = [word.casefold() for word in rest[:first]], [word.casefold() for word in rest[first:]]
-    copula = verb in _COPULAS[language]
-    if PRONOUNS.intersection(subject[-1:]) or (copula and all(word in function_words for word in subject)):
-        return None  # "she lives in Turku", "here is 5 euros"
-    if value[0][0].isdecimal():
-        return _Statement((*subject, *verb, *between, "#", *value[1:]), (value[0],))
-    if not _ARTICLES.isdisjoint(between):
-        return None  # "in a big house" may be in Turku, too
-    ending = next((ending[:2] for ending in _ENDINGS if value[0].endswith(ending)), "") if language == "fi" else ""
-    if copula and not ending and (language in _CAPITAL_NOUNS or not _PREPOSITIONS.intersection(between)):
-        return None  # "Anna is tall" and "Anna is a nurse" both hold
-    named = tuple(word.casefold() for word in takewhile(_is_name, rest[first : first + _VALUE_WORDS]))
-    return _Statement((*subject, *verb, *between, ending), named) if named else None
-
-
-def _is_name(word: str) -> bool:
-    """Return whether a word begins with a capital letter and is not a month or a weekday. Months are excluded because
-    "in Turku" and "in May" would otherwise be two contradicting places."""
-    return word[0].isupper() and not months(word) and not weekdays(word)
+    """Yield the facts of an entry that have one value at a time; see `text.current_facts`."""
+    yield from stated_facts(entry, lambda: languages.of(entry))

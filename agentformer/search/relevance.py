@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from types import MappingProxyType
 
+from agentformer.index.derived import entry_language
 from agentformer.text.analysis import COMPOUNDING, QueryTerms, analyze_query, text_terms
-from agentformer.text.languages import detect_language, language_code
-from agentformer.types import Hit, Hits, MemoryEntry
+from agentformer.types import Analyzed, Hit, Hits, MemoryEntry
 
 # Chosen on nine development sets in six languages, where they keep 96% or more of the right passages among the first
 # ten hits; nearby values give about the same (docs/BENCHMARKS.md).
@@ -53,18 +54,17 @@ _LONG_STEM = 6  # number of letters that must be equal
 
 
 class EntryLanguages:
-    """A cache of the languages of entries, for one search request. The language of an entry is detected when it is
-    first needed."""
+    """A cache of the languages of entries, for one search request. `known` is what the store knows of entries, by id.
+    The language of another entry is detected when it is first needed."""
 
-    def __init__(self) -> None:
-        self._languages: dict[str, str] = {}
+    def __init__(self, known: Mapping[str, Analyzed] = MappingProxyType({})) -> None:
+        self.known = known
+        self._languages = {entry_id: analyzed.language for entry_id, analyzed in known.items()}
 
     def of(self, entry: MemoryEntry) -> str:
-        """Return the language code of an entry (ISO 639-1), or "" if the language is unknown. If the text does not show
-        the language clearly, `metadata["language"]` is used."""
+        """Return the language code of an entry; see `index.derived.entry_language`."""
         if entry.id not in self._languages:
-            prior = language_code(entry.metadata.get("language"))
-            self._languages[entry.id] = detect_language(entry.content, prior)
+            self._languages[entry.id] = entry_language(entry)
         return self._languages[entry.id]
 
 

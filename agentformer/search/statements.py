@@ -27,9 +27,11 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
+from agentformer.index.derived import MESSAGE_TEXT, NONE, Derived
 from agentformer.index.words.fields import day_of
 from agentformer.records.change_feed import adjacent
 from agentformer.records.codec import from_micros
@@ -37,11 +39,11 @@ from agentformer.search.fusion import FusionOptions, RankedList
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.languages import detect_language, stem
+from agentformer.text.sentences import is_question, stated
 from agentformer.types import Hit, MemoryEntry, Original
 
 NAME = "statements"  # of the list
 _HEAD = 50  # number of hits that are read
-_READ = 1_000  # code points of a message that are read
 _QUESTION_LOSS = 0.15  # of the score of a question
 _SHORT_LOSS = 0.45  # of the score of a message that states nothing
 _SHORT_COST = 0.1  # is subtracted from the score of a message that states nothing
@@ -49,8 +51,6 @@ _ANSWER_GAIN = 0.4  # of the score of the question before the message
 _REACTION_GAIN = 0.12  # of the score of the message after the message
 _SPEAKER_COST = 0.1  # is subtracted from the score if the query names another speaker
 _LEAST = 0.1  # share of its score that a message always keeps
-_FULL = 100  # code points of a message that states enough: about twenty words
-_FULL_UNSPACED = 40  # the same in a script without spaces
 _DATED_HEAD = 20  # number of messages that are searched for time expressions
 BEST = 2  # originals of a summary that are named
 _ORIGINAL_READ = 4_000  # code points of an original that are read
@@ -60,11 +60,6 @@ _LENGTH_GAIN = 0.2  # is added to the score of an original that states something
 
 Get = Callable[[Sequence[str]], Sequence[MemoryEntry]]
 
-_MARKS = "?？؟"
-_TAIL = 12  # code points at the end of a text in which a question mark is searched; emojis may follow it
-_SENTENCE = re.compile(r"[^.!?…。！？؟\n]+[.!?…。！？؟]*")
-_ENDS_WITH_QUESTION = re.compile(r"[?？؟][^\w?？؟]*\Z")
-_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 _WORD = re.compile(r"[^\W_]+")
 # Questions for a time, by language.
 _WHEN: Mapping[str, re.Pattern[str]] = {
@@ -77,36 +72,42 @@ _WHEN: Mapping[str, re.Pattern[str]] = {
     "ja": re.compile(r"いつ|何(時|日|曜日|月|年)"),
 }
 _MESSAGES = """
-    SELECT num, id, coalesce(occurred_at, created_at), occurred_at, speaker, substr(content, 1, ?2),
+    SELECT num, id, coalesce(occurred_at, created_at), occurred_at, speaker,
         namespace, session_id, user_id, agent_id, project
-    FROM entries WHERE num IN (SELECT value FROM json_each(?1)) AND kind = 'message' AND session_id IS NOT NULL
+    FROM entries WHERE num IN (SELECT value FROM json_each(?)) AND kind = 'message' AND session_id IS NOT NULL
 """
+_TEXTS = "SELECT num, substr(content, 1, ?) FROM entries WHERE num IN (SELECT value FROM json_each(?))"
 
 
 class Message(NamedTuple):
     """A message among the hits. `following` is the number of the next message of its session, or 0 if the next message
-    is not among the hits. `stated` is 0..1: how much the message states beside questions."""
+    is not among the hits. `stated` is 0..1: how much the message states beside questions. `names_time` returns whether
+    it names a time, for the language of the query."""
 
     speaker: str
-    content: str
-    occurred_at: int | None  # microseconds, UTC
     following: int
     question: bool
     stated: float
+    names_time: Callable[[str], bool]
 
 
 def favor_statements(
-    connection: sqlite3.Connection, hits: Sequence[tuple[int, float]], query: QueryTerms, options: FusionOptions
+    connection: sqlite3.Connection,
+    hits: Sequence[tuple[int, float]],
+    query: QueryTerms,
+    options: FusionOptions,
+    known: Mapping[int, Derived] = NONE,
 ) -> tuple[list[tuple[int, float]], RankedList]:
     """Return the hits with new scores, best first, and the list of the messages whose score has grown. `hits` contains
-    entry numbers with scores in 0..1, best first. Scores stay in 0..1, and hits with equal scores keep their order."""
-    messages = _messages(connection, [num for num, _ in hits[:_HEAD]]) if options.statements or options.dated else {}
+    entry numbers with scores in 0..1, best first. Scores stay in 0..1, and hits with equal scores keep their order.
+    `known` is what is derived from some of the entries."""
+    head = [num for num, _ in hits[:_HEAD]] if options.statements or options.dated else []
+    messages = _messages(connection, head, known) if head else {}
     scores = dict(hits)
     changed = _stated(scores, messages, query, options.statements) if options.statements else {}
     if options.dated and _asks_for_time(query):
-        head = sorted(messages, key=lambda num: -changed.get(num, scores[num]))[:_DATED_HEAD]
-        for num in head:
-            if _names_time(messages[num], query):
+        for num in sorted(messages, key=lambda num: -changed.get(num, scores[num]))[:_DATED_HEAD]:
+            if messages[num].names_time(query.language):
                 changed[num] = changed.get(num, scores[num]) * (1 + options.dated)
     gains = {num: score - scores[num] for num, score in changed.items()}
     scores |= changed
@@ -116,37 +117,33 @@ def favor_statements(
     return ranked, RankedList(NAME, gained, options.statements or options.dated)
 
 
-def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Message]:
-    rows = connection.execute(_MESSAGES, [json.dumps(nums), _READ]).fetchall()
+def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived]) -> dict[int, Message]:
+    rows = connection.execute(_MESSAGES, [json.dumps(nums)]).fetchall()
     following = _following(connection, rows)
-    return {
-        num: Message(speaker, content, at, following.get(num, 0), is_question(content), stated(content))
-        for num, _, _, at, speaker, content, *_ in rows
-    }
+    texts = _texts(connection, [row[0] for row in rows if row[0] not in known])
+    messages = {}
+    for num, _, _, at, speaker, *_ in rows:
+        if num in known:
+            own = known[num].message
+            said = own.question, own.stated, own.names_time
+        else:
+            said = is_question(texts[num]), stated(texts[num]), partial(_names_time, texts[num], at)
+        messages[num] = Message(speaker, following.get(num, 0), *said)
+    return messages
+
+
+def _texts(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, str]:
+    """Return the beginnings of the contents of these entries."""
+    return dict(connection.execute(_TEXTS, [MESSAGE_TEXT, json.dumps(nums)]).fetchall()) if nums else {}
 
 
 def _following(connection: sqlite3.Connection, rows: Iterable[sqlite3.Row]) -> dict[int, int]:
     """Return message -> next message of its session, for messages whose next message is also in `rows`."""
     sessions: defaultdict[tuple[object, ...], list[tuple[int, str, int]]] = defaultdict(list)
-    for num, entry_id, moment, _, _, _, *session in rows:
+    for num, entry_id, moment, _, _, *session in rows:
         sessions[*session].append((moment, entry_id, num))
     ordered = (pair for session in sessions.values() for pair in pairwise(sorted(session)))
     return dict(adjacent(connection, [(one[-1], other[-1]) for one, other in ordered]))
-
-
-def is_question(text: str) -> bool:
-    """Return whether a text ends with a question."""
-    tail = text[-_TAIL:]
-    return any(mark in tail for mark in _MARKS) and _ENDS_WITH_QUESTION.search(tail) is not None
-
-
-def stated(text: str) -> float:
-    """Return how much a text states, 0..1, by the length of its sentences that are no questions."""
-    length, asked = len(text), 0
-    if any(mark in text for mark in _MARKS):
-        asked = sum(len(sentence) for sentence in _SENTENCE.findall(text) if sentence[-1] in _MARKS)
-    unspaced = not text.isascii() and _UNSPACED.search(text) is not None
-    return min(1.0, (length - asked) / (_FULL_UNSPACED if unspaced else _FULL))
 
 
 def _stated(
@@ -186,10 +183,9 @@ def _asks_for_time(query: QueryTerms) -> bool:
     return any(pattern.search(query.text) for pattern in patterns)
 
 
-def _names_time(message: Message, query: QueryTerms) -> bool:
-    """Return whether a message names a day or a period, such as "last week"."""
-    day = day_of(from_micros(message.occurred_at))
-    return bool(find_date_ranges(message.content, day, detect_language(message.content, query.language)))
+def _names_time(text: str, occurred_at: int | None, prior: str) -> bool:
+    """Return whether a text names a day or a period, such as "last week". `prior` is the language of the query."""
+    return bool(find_date_ranges(text, day_of(from_micros(occurred_at)), detect_language(text, prior)))
 
 
 def name_originals(hits: Sequence[Hit], query: str, get: Get) -> list[Hit]:

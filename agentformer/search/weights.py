@@ -126,8 +126,9 @@ class LanguageCoverage:
         if not by_words:
             return alone if query.language else 1.0
         together = self.of([query.text, *by_words])
-        same_language = detect_language("\n".join(by_words)) in ("", query.language) if query.language else True
-        if together >= alone or same_language:
+        if together >= alone or not query.language:
+            return together
+        if detect_language("\n".join(by_words)) in ("", query.language):
             return together
         nearest = [self.of([text]) for text in by_vectors()]
         return max(together, alone * sum(nearest) / len(nearest)) if nearest else together

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import Stemmer
 
@@ -200,23 +201,53 @@ def detect_language(text: str, prior: str = "") -> str:
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def _detected(text: str, prior: str) -> str:
-    sample = normalized("NFKC", text)
+    return language_votes(text).language(prior)
+
+
+class LanguageVotes(NamedTuple):
+    """The evidence for the language of a text: the name of its script, the languages that have votes, and whether the
+    spelling can be Finnish but not Estonian. `language` decides without the text."""
+
+    script: str
+    votes: Mapping[str, float]
+    finnish: bool
+
+    def language(self, prior: str = "") -> str:
+        """Return the language of the text, as `detect_language` does."""
+        if not self.script:
+            return prior
+        candidates = _SCRIPT_LANGUAGES[self.script] or _LATIN
+        if len(candidates) == 1:
+            return candidates[0]
+        votes = {**dict.fromkeys(candidates, 0.0), **self.votes}
+        if prior in votes:
+            votes[prior] += _PRIOR_BONUS
+        ranked = sorted(votes.items(), key=lambda item: -item[1])
+        (best, most), (other, second) = ranked[0], ranked[1]
+        if (best, other) == ("et", "fi") and self.finnish:
+            return other
+        if any(most >= votes_needed and most >= second * lead for votes_needed, lead in _ENOUGH):
+            return best
+        return prior if prior in votes or self.script == "latin" else candidates[0]
+
+    def to_json(self) -> list[Any]:
+        """Return the evidence as a value for JSON."""
+        return [self.script, dict(self.votes), self.finnish]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> LanguageVotes:
+        """Return the evidence that `to_json` has returned as `value`."""
+        return cls(str(value[0]), {str(name): float(votes) for name, votes in value[1].items()}, bool(value[2]))
+
+
+def language_votes(text: str) -> LanguageVotes:
+    """Return the evidence for the language of a text. Only the start of a long text is read."""
+    sample = normalized("NFKC", text[:_SAMPLE])
     script = _script(sample)
-    if not script:
-        return prior
-    candidates = _SCRIPT_LANGUAGES[script] or _LATIN
-    if len(candidates) == 1:
-        return candidates[0]
-    votes = _votes(sample, candidates)
-    if prior in votes:
-        votes[prior] += _PRIOR_BONUS
-    ranked = sorted(votes.items(), key=lambda item: -item[1])
-    (best, most), (other, second) = ranked[0], ranked[1]
-    if (best, other) == ("et", "fi") and _FINNISH.search(sample):
-        return other
-    if any(most >= votes_needed and most >= second * lead for votes_needed, lead in _ENOUGH):
-        return best
-    return prior if prior in votes or script == "latin" else candidates[0]
+    candidates = (_SCRIPT_LANGUAGES[script] or _LATIN) if script else ()
+    votes = _votes(sample, candidates) if len(candidates) > 1 else {}
+    finnish = "et" in votes and _FINNISH.search(sample) is not None
+    return LanguageVotes(script, {name: vote for name, vote in votes.items() if vote}, finnish)
 
 
 _WRITTEN_FORMS = {"nb": "no", "nn": "no"}

@@ -27,6 +27,13 @@ _WORD_BEFORE = re.compile(r"[^\s\"'“„‘«‹(\[（]*$")
 _LIST_ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s|#{1,6}\s|>|\|)", re.IGNORECASE)
 _HEADING = 60  # code points: longer first lines are running text
 
+_MARKS = "?？؟"
+_TAIL = 12  # code points at the end of a text in which a question mark is searched; emojis may follow it
+_SENTENCE = re.compile(r"[^.!?…。！？؟\n]+[.!?…。！？؟]*")
+_ENDS_WITH_QUESTION = re.compile(r"[?？؟][^\w?？؟]*\Z")
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+_FULL = 100  # code points of a message that states enough: about twenty words
+_FULL_UNSPACED = 40  # the same in a script without spaces
 
 # All languages share these lists, because quotations and names mix languages. Abbreviations hardly ever end a
 # sentence; closing ones ("etc.") do if a capital follows; nouns after ordinals matter where nouns have capitals.
@@ -139,3 +146,18 @@ def _line_ends(text: str, start: int, paragraph: int, match: re.Match[str]) -> b
     following = text[match.end() : match.end() + 4 * _HEADING].partition("\n")[0].strip()
     begins = bool(line) and bool(following) and not (line[0].islower() or following[0].islower())
     return begins and line[-1] not in ",;-–(" and len(line) * 5 < len(following) * 3
+
+
+def is_question(text: str) -> bool:
+    """Return whether a text ends with a question."""
+    tail = text[-_TAIL:]
+    return any(mark in tail for mark in _MARKS) and _ENDS_WITH_QUESTION.search(tail) is not None
+
+
+def stated(text: str) -> float:
+    """Return how much a text states, 0..1, by the length of its sentences that are no questions."""
+    length, asked = len(text), 0
+    if any(mark in text for mark in _MARKS):
+        asked = sum(len(sentence) for sentence in _SENTENCE.findall(text) if sentence[-1] in _MARKS)
+    unspaced = not text.isascii() and _UNSPACED.search(text) is not None
+    return min(1.0, (length - asked) / (_FULL_UNSPACED if unspaced else _FULL))

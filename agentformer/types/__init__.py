@@ -39,6 +39,7 @@ from agentformer.types.memory import RESERVED_KINDS as RESERVED_KINDS
 from agentformer.types.memory import TIERS as TIERS
 from agentformer.types.memory import UNSEARCHED_KIND as UNSEARCHED_KIND
 from agentformer.types.memory import UNSEARCHED_KINDS as UNSEARCHED_KINDS
+from agentformer.types.memory import Analyzed as Analyzed
 from agentformer.types.memory import Decay as Decay
 from agentformer.types.memory import Factor as Factor
 from agentformer.types.memory import Hit as Hit

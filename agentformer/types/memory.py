@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from agentformer.types.filters import Where
@@ -238,10 +239,19 @@ class Factor(NamedTuple):
     value: float  # at least 0; above 1 raises the weight
 
 
+class Analyzed(NamedTuple):
+    """What a store knows of the text of an entry: its language (ISO 639-1, or ""), and its facts that have one value at
+    a time. A fact consists of the words that say what it is about, and the words of its value."""
+
+    language: str
+    facts: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+
+
 class Hits(list[Hit]):
     """The results of a search, best first. `warnings` contains sentences for users, for example that the embedder was
     unavailable. `one_sided` is True if a hybrid search could use only the words or only the vectors. `factors` explains
-    the weight of the vectors; it is empty if the search was not hybrid."""
+    the weight of the vectors; it is empty if the search was not hybrid. `analyzed` contains what the store knows of
+    the texts of hits, by the id of the entry."""
 
     def __init__(
         self,
@@ -250,15 +260,23 @@ class Hits(list[Hit]):
         *,
         one_sided: bool = False,
         factors: tuple[Factor, ...] = (),
+        analyzed: Mapping[str, Analyzed] = MappingProxyType({}),
     ) -> None:
         super().__init__(hits)
         self.warnings = warnings
         self.one_sided = one_sided
         self.factors = factors
+        self.analyzed = analyzed
 
     def with_hits(self, hits: Iterable[Hit], *warnings: str) -> Hits:
         """Return other hits of the same search, with these additional warnings. All else is the same."""
-        return Hits(hits, (*self.warnings, *warnings), one_sided=self.one_sided, factors=self.factors)
+        return Hits(
+            hits,
+            (*self.warnings, *warnings),
+            one_sided=self.one_sided,
+            factors=self.factors,
+            analyzed=self.analyzed,
+        )
 
 
 @dataclass(frozen=True, slots=True)

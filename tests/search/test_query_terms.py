@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import agentformer
+from agentformer.index import derived
 from agentformer.search import newest_facts, relevance
 from agentformer.text import analysis
 from agentformer.text.analysis import QueryTerms, Terms, analyze_query
@@ -33,21 +34,26 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, calls: 
 
 
 @pytest.mark.parametrize("relevant_only", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
 def test_a_search_analyzes_its_query_once_and_each_hit_at_most_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relevant_only: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relevant_only: bool, kept: bool
 ) -> None:
+    if not kept:
+        monkeypatch.setattr(derived, "read", lambda connection, nums: {})
     with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         af.memory.store_many(FACTS)
         af.memory.search("warm up the indexes")
         tokenized, detected = Counter[str](), Counter[str]()
         count_calls(monkeypatch, analysis, "lexemes", tokenized)
-        count_calls(monkeypatch, relevance, "detect_language", detected)
+        own = relevance.entry_language
+        monkeypatch.setattr(relevance, "entry_language", lambda hit: detected.update([hit.content]) or own(hit))
         analyze_query.cache_clear()
         hits = af.memory.search(QUERY, relevant_only=relevant_only)
     assert hits
     assert tokenized[QUERY] == 1
     assert [text for text, count in tokenized.items() if count > 1 and " " in text] == []
-    assert detected and set(detected.values()) == {1}
+    # the language of an entry is kept beside it
+    assert detected == ({} if kept else {fact["content"]: 1 for fact in FACTS})
     read = [text for text in tokenized if any(fact["content"] in text for fact in FACTS)]
     assert len(read) == (len(FACTS) if relevant_only else 0)
 
@@ -73,7 +79,7 @@ def test_the_language_of_an_entry_is_detected_once_and_metadata_decides_in_doubt
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = Counter[str]()
-    count_calls(monkeypatch, relevance, "detect_language", calls)
+    count_calls(monkeypatch, derived, "detect_language", calls)
     languages = newest_facts.EntryLanguages()
     entry = agentformer.MemoryEntry(id="1", content="4711", metadata={"language": "sv-SE"})
     finnish = agentformer.MemoryEntry(

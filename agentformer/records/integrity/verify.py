@@ -31,7 +31,7 @@ _CLOCK_TOLERANCE = 1_000_000  # microseconds between two readings of the clock
 _PAGE = 500  # rows read at a time
 _MAX_NUM = 2**62  # above every number of a row
 # Tables that refer to rows of other tables. Windows are not here, because they have a separate check.
-REFERRING_TABLES = ("history", "pending", "moving", "vectors")
+REFERRING_TABLES = ("derived", "history", "pending", "moving", "vectors")
 
 
 SUPERSEDED = "each superseded entry leads to a newer entry that searches find, or to the summary of this entry"

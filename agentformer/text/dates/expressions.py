@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
 from agentformer.text.dates import phrases as time_words
@@ -53,15 +53,24 @@ class _Token(NamedTuple):
 
 
 class _Line:
-    """A text and its tokens. `plain` is the text without case and accents. `borders` are words such as "before", and
-    `articles` are words such as "the", in the possible languages of the text."""
+    """A text and its tokens. `plain` is the text without case and accents, and `words` are its words. `borders` are
+    words such as "before", and `articles` are words such as "the", in the possible languages of the text."""
 
-    def __init__(self, text: str, plain: str, tokens: Sequence[_Token], languages: Sequence[Words]) -> None:
+    def __init__(self, text: str, plain: str, words: set[str], languages: Sequence[Words]) -> None:
         self.text = text
         self.plain = plain
-        self.tokens = tokens
+        self.words = words
         self.borders = frozenset[str]().union(*(words.borders for words in languages))
         self.articles = frozenset[str]().union(*(words.articles for words in languages))
+
+    @cached_property
+    def tokens(self) -> list[_Token]:
+        return [_Token(match.start(), match.end(), match["word"] or "") for match in _TOKEN.finditer(self.plain)]
+
+    @cached_property
+    def fills(self) -> dict[str, bool]:
+        """Whether a word of the text can fill a slot, for the slots of all languages."""
+        return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:
         """Return whether the number at token `at` is followed by a noun, so that it is no year: True for "in 2000
@@ -159,8 +168,7 @@ def _with_phrases(
         ]
         if not any(phrases for _, phrases in candidates) and not (dates and years):
             continue
-        tokens = [_Token(match.start(), match.end(), match["word"] or "") for match in _TOKEN.finditer(plain)]
-        line = _Line(text, plain, tokens, [time_words.phrase_tables()[name] for name in names])
+        line = _Line(text, plain, text_words, [time_words.phrase_tables()[name] for name in names])
         ranges = [*dates]
         for name, phrases in candidates:
             matches = [*_matches(line, time_words.phrase_tables()[name], phrases)]
@@ -169,6 +177,13 @@ def _with_phrases(
         if ranges != dates:
             return ranges
     return dates
+
+
+@cache
+def time_languages() -> tuple[str, ...]:
+    """Return the languages whose time expressions `find_date_ranges` finds word by word. The result for every other
+    language is that for ""."""
+    return tuple(name for name in time_words.phrase_tables() if name != time_words.UNSPACED)
 
 
 def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
@@ -186,7 +201,7 @@ def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
 def _candidate_languages(language: str, text_words: set[str]) -> Iterator[list[str]]:
     """Yield lists of languages in which time expressions are searched, the most probable list first. If the text has a
     function word of `language`, only this language and very similar languages are searched."""
-    languages = [name for name in time_words.phrase_tables() if name != time_words.UNSPACED]
+    languages = [*time_languages()]
     own = [name for name in languages if name == language or (language in _ALIKE and name in _ALIKE)]
     if own:
         yield own
@@ -256,15 +271,25 @@ def _resolved(line: _Line, matches: Sequence[_PhraseMatch], on: date | None, pas
 
 def _matches(line: _Line, words: Words, phrases: Mapping[str, list[Phrase]]) -> Iterator[_PhraseMatch]:
     """Yield for each token the longest phrase that begins at this token, if such a phrase exists."""
+    phrases = {first: able for first, some in phrases.items() if (able := [p for p in some if _fills(line, words, p)])}
+    slots = [(slot, _SLOT[slot]) for slot in SLOTS if slot in phrases]
     for at, token in enumerate(line.tokens if phrases else ()):
-        starting = [*phrases.get(token.word, ())]
-        for slot in SLOTS:
-            if slot in phrases and _SLOT[slot](token.word, words):
-                starting += phrases[slot]
-        for phrase in sorted(starting, key=lambda phrase: -len(phrase.words)):
-            if slots := _filled(line, at, phrase, words):
-                yield _PhraseMatch(at, phrase, slots, at + len(phrase.words))
+        starting = phrases.get(token.word, [])
+        for slot, value in slots:
+            if value(token.word, words):
+                starting = [*starting, *phrases[slot]]
+        for phrase in sorted(starting, key=lambda phrase: -len(phrase.words)) if len(starting) > 1 else starting:
+            if filled := _filled(line, at, phrase, words):
+                yield _PhraseMatch(at, phrase, filled, at + len(phrase.words))
                 break
+
+
+def _fills(line: _Line, words: Words, phrase: Phrase) -> bool:
+    """Return False if no word of the text can fill one of the slots of the phrase."""
+    return all(
+        line.fills.get(slot, True) or (slot == "{n}" and not words.numbers.keys().isdisjoint(line.words))
+        for slot in phrase.slots
+    )
 
 
 def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:

@@ -15,13 +15,21 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 ESCAPE = "\uf8f0"  # of the private use area; a text that contains it is escaped, too
-_KEYS = {"meta": "key", "leases": "name", "absent_documents": "id", "moving": "entry", "points": "seq"}
+_KEYS = {
+    "meta": "key",
+    "leases": "name",
+    "absent_documents": "id",
+    "moving": "entry",
+    "points": "seq",
+    "derived": "entry",
+}
 _COLUMNS = {
     "meta": ("value", "checksum"),
     "leases": ("holder", "ends_at", "micros"),
     "absent_documents": ("sha256", "upload"),
     "moving": ("attempts", "last_error"),
     "points": ("token",),
+    "derived": ("version", "source", "title", "language", "days", "facts", "message", "checksum"),
 }
 # Each rule: a pattern of SQLite, and its replacement. `@` marks a parameter that is a JSON list.
 _RULES = tuple(

@@ -89,6 +89,15 @@ CREATE TABLE commits (connection text COLLATE "C" PRIMARY KEY, token text NOT NU
     WITH (fillfactor = 50);
 """
 
+# What searches need of an entry beside its fields, see `index.derived`.
+_DERIVED = """
+CREATE TABLE derived (
+    entry bigint PRIMARY KEY REFERENCES entries ON DELETE CASCADE, version bigint NOT NULL, source bigint,
+    title text NOT NULL, language text NOT NULL, days text NOT NULL, facts text NOT NULL, message text NOT NULL,
+    checksum bigint NOT NULL
+);
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     # 1: the records, as `records.schema` has them; texts that are compared or sorted are compared by their bytes.
     _FUNCTIONS
@@ -195,6 +204,8 @@ CREATE TABLE word_totals (
     _FILES,
     # 4: transactions in doubt
     _COMMITS,
+    # 5: derived rows
+    _DERIVED,
 )
 
 

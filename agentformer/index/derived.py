@@ -1,0 +1,250 @@
+"""What a search needs to know about an entry beside its fields: its title, its language, the days that it names, the
+facts that it states, and whether it is a question. It is kept in the table `derived`. It is written with the entry, or,
+if many entries are stored at once, soon after them by a background thread, so that storing does not take longer.
+
+A row of this table is a cache. It is used only if the present analysis made it (`VERSION`), from the present state of
+the entry (the checksum of the entry), and if its own checksum is correct. In every other case, the search derives what
+it needs from the entry, and `outdated` returns the entry, so that a background thread can write the row anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date
+from functools import cached_property
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from agentformer.errors import StoreDamaged
+from agentformer.records.codec import from_row
+from agentformer.records.scopes import SEARCHED
+from agentformer.text.current_facts import MAX_LENGTH, current_facts
+from agentformer.text.dates.expressions import find_date_ranges, time_languages
+from agentformer.text.dates.phrases import DaySpan
+from agentformer.text.languages import LanguageVotes, detect_language, language_code, language_votes
+from agentformer.text.sentences import is_question, stated
+from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry
+
+# The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
+# `text.current_facts` or of `text.sentences` returns something else for a text: `tests/index/test_derived.py` notices.
+VERSION = 1
+INLINE = 32  # entries of one transaction whose rows are written in it; the analysis takes up to a millisecond each
+DATE_TEXT = 2_000  # code points in which days are searched
+MESSAGE_TEXT = 1_000  # code points of a message that are read
+TITLE_TEXT = 102  # code points of the content in which a title is searched
+_TITLE_WORDS = 8  # maximum in a first line that is used as a title
+_TITLE_END = re.compile(r"[^\s.,;:!?]$")
+_QUALIFIER = re.compile(r"\s*\([^()]*\)$")  # "Mercury (planet)" has the title "Mercury"
+_Prepared = tuple[Any, ...]  # a row of the table
+_COLUMNS = ("entry", "version", "source", "title", "language", "days", "facts", "message")
+_SEPARATOR = "\x1f"
+_CHECKED = len(_COLUMNS)  # that the checksum covers
+_WRITE = (
+    f"INSERT OR REPLACE INTO derived ({', '.join(_COLUMNS)}, checksum) VALUES ({', '.join('?' * len(_COLUMNS))}, ?)"
+)
+_READ = (
+    f"SELECT {', '.join(f'd.{column}' for column in _COLUMNS)}, d.checksum, e.document_id FROM derived AS d "
+    "JOIN entries AS e ON e.num = d.entry "
+    "WHERE d.entry IN (SELECT value FROM json_each(?)) AND d.version = ? AND d.source IS e.checksum"
+)
+_CHECKSUMS = "SELECT num, checksum FROM entries WHERE num IN (SELECT value FROM json_each(?))"
+_OUTDATED = (
+    "SELECT e.* FROM entries AS e LEFT JOIN derived AS d ON d.entry = e.num "
+    f"WHERE e.num > ? AND {SEARCHED} AND (d.entry IS NULL OR d.version <> ? OR NOT (d.source IS e.checksum)) "
+    "ORDER BY e.num LIMIT ?"
+)
+
+
+class Message(NamedTuple):
+    """What is derived from a message. `stated` is 0..1: how much it states beside questions. `times` is True or False
+    if the message names a time or not in whichever language it is read, otherwise the languages (ISO 639-1, and "" for
+    all others) in which it names one; then `votes` decides its language."""
+
+    question: bool
+    stated: float
+    times: bool | tuple[str, ...]
+    votes: LanguageVotes | None
+
+    def names_time(self, prior: str) -> bool:
+        """Return whether the message names a day or a period. `prior` is the language of the query."""
+        if isinstance(self.times, bool) or self.votes is None:
+            return bool(self.times)
+        language = self.votes.language(prior)
+        return (language if language in time_languages() else "") in self.times
+
+
+class Derived:
+    """The row of one entry. Its fields are decoded when they are used."""
+
+    __slots__ = ("__dict__", "_row")
+
+    def __init__(self, row: Sequence[Any]) -> None:
+        self._row = row
+
+    @property
+    def title(self) -> str:
+        """The title by which other entries may mention this one, or ""."""
+        return str(self._row[3])
+
+    @property
+    def document(self) -> str | None:
+        """The document that the entry is a part of, or None."""
+        return self._row[_CHECKED + 1]  # type: ignore[no-any-return]
+
+    @property
+    def language(self) -> str:
+        """The language of the content (ISO 639-1), or ""."""
+        return str(self._row[4])
+
+    @cached_property
+    def days(self) -> tuple[DaySpan, ...]:
+        """The first and last day of each period that the content names."""
+        numbers = [int(number) for number in self._row[5].split()]
+        return tuple(
+            (date.fromordinal(first), date.fromordinal(last))
+            for first, last in zip(numbers[::2], numbers[1::2], strict=True)
+        )
+
+    @property
+    def analyzed(self) -> Analyzed:
+        """The language, and what is compared with other entries."""
+        told = json.loads(self._row[6]) if self._row[6] else ()
+        return Analyzed(self.language, tuple((tuple(about), tuple(value)) for about, value in told))
+
+    @cached_property
+    def message(self) -> Message:
+        """What is derived from the entry if it is a message."""
+        question, share, times, votes = json.loads(self._row[7])
+        named = times if isinstance(times, bool) else tuple(times)
+        return Message(question, share, named, LanguageVotes.from_json(votes) if votes else None)
+
+
+NONE: Mapping[int, Derived] = {}
+
+
+def read(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Derived]:
+    """Return the rows of the entries with these row numbers that are up to date and undamaged."""
+    rows = connection.execute(_READ, [json.dumps([*nums]), VERSION]).fetchall() if nums else []
+    return {row[0]: Derived(row) for row in map(tuple, rows) if _checksum(*row[:_CHECKED]) == row[_CHECKED]}
+
+
+def write(connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence[MemoryEntry]) -> None:
+    """Write the rows of a few entries that were just stored. `nums` contains the row number of each entry. The rows of
+    more than `INLINE` entries are left to the background thread. Entries that no search finds have no row."""
+    if len(nums) > INLINE:
+        return
+    rows = connection.execute(_CHECKSUMS, [json.dumps([*nums])]).fetchall()
+    of = {row[0]: row[1] for row in rows}
+    searched = [item for item in zip(nums, entries, strict=True) if item[1].kind not in UNSEARCHED_KINDS]
+    connection.executemany(_WRITE, [_row(num, of[num], entry) for num, entry in searched if num in of])
+
+
+def outdated(connection: sqlite3.Connection, after: int, limit: int) -> list[sqlite3.Row]:
+    """Return at most `limit` rows of the table `entries` whose derived row is missing or not up to date, in order of
+    their numbers, which are greater than `after`."""
+    return connection.execute(_OUTDATED, [after, VERSION, limit]).fetchall()
+
+
+def prepare(stored: Iterable[sqlite3.Row]) -> list[_Prepared]:
+    """Return the derived rows of these rows of the table `entries`. Damaged entries are left out."""
+    prepared = []
+    for row in stored:
+        with suppress(StoreDamaged):
+            prepared.append(_row(row["num"], row["checksum"], from_row(row)))
+    return prepared
+
+
+def write_prepared(connection: sqlite3.Connection, rows: Iterable[_Prepared]) -> None:
+    """Write derived rows, except those of entries that have changed since they were read."""
+    for row in rows:
+        now = connection.execute(_CHECKSUMS, [json.dumps([row[0]])]).fetchone()
+        if now is not None and now[1] == row[2]:
+            connection.execute(_WRITE, row)
+
+
+def _row(num: int, checksum: int | None, entry: MemoryEntry) -> _Prepared:
+    on = entry.occurred_at.astimezone(UTC).date() if entry.occurred_at else None
+    message = None
+    if entry.kind == "message" and entry.session_id is not None:
+        message = _message(entry.content[:MESSAGE_TEXT], on)
+    prior = language_code(entry.metadata.get("language"))
+    language, start = detect_language(entry.content, prior), entry.content[:DATE_TEXT]
+    if message and message[2] is False and len(entry.content) <= MESSAGE_TEXT:
+        spans: tuple[DaySpan, ...] = ()  # in no language
+    else:
+        same = not prior and len(start) == len(entry.content)
+        spans = _days(start, on, language if same else detect_language(start))
+    days = " ".join(f"{first.toordinal()} {last.toordinal()}" for first, last in spans)
+    facts = [(about, value) for about, value, _ in stated_facts(entry, lambda: language)]
+    told = json.dumps(facts) if facts else "", json.dumps(message) if message else ""
+    values = (num, VERSION, checksum, _entry_title(entry), language, days, *told)
+    return (*values, _checksum(*values))
+
+
+def _checksum(num: int, version: int, source: int | None, *texts: str) -> int:
+    # the function of `records.integrity.checksums`, which takes any values, is three times slower
+    return crc32(f"{num} {version} {source}\x1f{_SEPARATOR.join(texts)}".encode())
+
+
+def entry_language(entry: MemoryEntry) -> str:
+    """Return the language code of an entry (ISO 639-1), or "" if the language is unknown. If the text does not show the
+    language clearly, `metadata["language"]` is used."""
+    return detect_language(entry.content, language_code(entry.metadata.get("language")))
+
+
+def stated_facts(
+    entry: MemoryEntry, language: Callable[[], str]
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
+    """Yield the facts of an entry that have one value at a time; see `text.current_facts`. Parts of documents and
+    summaries have none. `language` returns the language of the entry."""
+    if entry.kind not in DOCUMENT_KINDS and entry.kind != "summary" and len(entry.content) <= MAX_LENGTH:
+        yield from current_facts(entry.content, language(), labels=entry.kind != "message")
+
+
+def named_days(content: str, on: date | None) -> tuple[DaySpan, ...]:
+    """Return the first and last day of each period that a content names, without repetition. `on` is the day to which
+    words such as "yesterday" refer."""
+    text = content[:DATE_TEXT]
+    return _days(text, on, detect_language(text))
+
+
+def _days(text: str, on: date | None, language: str) -> tuple[DaySpan, ...]:
+    return tuple(dict.fromkeys((days.first, days.last) for days in find_date_ranges(text, on, language)))
+
+
+def _message(text: str, on: date | None) -> list[Any]:
+    """Return the fields of `Message` as a value for JSON."""
+    times: bool | list[str] = bool(find_date_ranges(text, on))  # in any language
+    if times:
+        named = [name for name in time_languages() if find_date_ranges(text, on, name)]
+        times = len(named) == len(time_languages()) or ["", *named]
+    votes = language_votes(text).to_json() if isinstance(times, list) else None
+    return [is_question(text), stated(text), times, votes]
+
+
+def _entry_title(entry: MemoryEntry) -> str:
+    source = entry.source
+    if source is None:
+        return own_title(entry.title, entry.content[:TITLE_TEXT])
+    first = source.start == 0 and (1 if source.page is None else source.page) == 1
+    return own_title("", entry.content[:TITLE_TEXT]) if first else ""
+
+
+def own_title(title: str, content: str) -> str:
+    """Return the title, or the first line of the content if there is no title, without a qualifier in parentheses."""
+    title = (title or _first_line(content)).strip()
+    return _QUALIFIER.sub("", title) if title.endswith(")") else title
+
+
+def _first_line(content: str) -> str:
+    """Return the first line of a text if the line looks like a title, otherwise ""."""
+    if "\n" not in content:
+        return ""
+    line, line_end, rest = content.partition("\n")
+    line = line.strip().lstrip("# ")
+    titled = line and not line[0].islower() and len(line.split()) <= _TITLE_WORDS and _TITLE_END.search(line)
+    return line if titled and line_end and rest.strip() else ""

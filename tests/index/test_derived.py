@@ -1,0 +1,185 @@
+"""What is derived from entries and kept beside them: it equals what the entries show, and it is never stale."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import agentformer
+from agentformer.index import derived
+from agentformer.search import boosts
+from agentformer.text.dates.expressions import find_date_ranges, time_languages
+from agentformer.text.languages import detect_language, language_votes
+from agentformer.types import MemoryEntry, Query, Source, new_id
+
+NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
+TEXTS = (
+    "",
+    "We met last week on the beach.",
+    "Nähdään ensi viikolla, ellei sada; viime vuonna satoi.",
+    "Vi sågs i förrgår, on 3 May 2023 and in 2021.",
+    "Ich war vorgestern dort. Wann kommst du?",
+    "昨日は海で泳ぎました。",
+    "Mercury (planet)\n\nMercury was seen on 7.5.2023, two weeks before 1 June 2023.",
+    "yesterday",
+    "Da er jeg hjemme i morgen, og i overmorgen",
+    "on the 5th of May or on Monday; May 20 people come?",
+    "What did she say?",
+    "ok",
+    "Anna lives in Oslo. Phone: 040 123",
+    "# Minutes\n" + "The board met on Tuesday. " * 120 + "It meets again tomorrow.",
+)
+
+
+def entries(**given: object) -> list[MemoryEntry]:
+    common = {"created_at": NOON, "updated_at": NOON, "occurred_at": NOON}
+    return [MemoryEntry(id=new_id(), content=text, **{**common, **given}) for text in TEXTS]
+
+
+@pytest.fixture
+def af(tmp_path: Path) -> Iterator[agentformer.AgentFormer]:
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        yield af
+
+
+def rows(af: agentformer.AgentFormer) -> dict[str, derived.Derived]:
+    with af.backend._database.reading() as connection:
+        ids = dict(connection.execute("SELECT num, id FROM entries").fetchall())
+        return {ids[num]: row for num, row in derived.read(connection, [*ids]).items()}
+
+
+def execute(af: agentformer.AgentFormer, statement: str) -> None:
+    with af.backend._database.writing() as connection:
+        connection.execute(statement)
+
+
+def filled(af: agentformer.AgentFormer) -> dict[str, derived.Derived]:
+    """Search once, wait for the background thread, and return the rows."""
+    af.memory.search("Tuesday")
+    af.backend._indexes.search._renewal.wait()
+    return rows(af)
+
+
+@pytest.mark.parametrize("occurred_at", [NOON, None])
+def test_what_is_kept_equals_what_the_entry_shows(af: agentformer.AgentFormer, occurred_at: datetime | None) -> None:
+    said = entries(kind="message", tier="episodic", session_id="s", occurred_at=occurred_at)
+    facts = entries(metadata={"language": "fi"}, occurred_at=occurred_at)
+    af.backend.store([*said, *facts])
+    kept, on = rows(af), date(2023, 5, 8) if occurred_at else None
+    for entry in (*said, *facts):
+        row, start = kept[entry.id], entry.content[:2000]
+        assert row.language == detect_language(entry.content, str(entry.metadata.get("language", "")))
+        assert row.days == derived.named_days(entry.content, on)
+        found = find_date_ranges(start, on, detect_language(start))
+        assert {*row.days} == {(days.first, days.last) for days in found}
+        stated = derived.stated_facts(entry, lambda language=row.language: language)
+        assert row.analyzed == (row.language, tuple((about, value) for about, value, _ in stated))
+        assert row.title == derived.own_title("", entry.content[:102])
+    for entry in said:
+        message, text = kept[entry.id].message, entry.content[:1000]
+        for prior in ("", "en", "fi", "sv", "no", "da", "de", "ja", "es", "ru", "xx"):
+            assert message.names_time(prior) == bool(find_date_ranges(text, on, detect_language(text, prior)))
+        assert message.question == text.endswith("?") or text == TEXTS[6]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_language_without_a_time_has_none_in_a_single_language(text: str) -> None:
+    named = [name for name in time_languages() if find_date_ranges(text, NOON.date(), name)]
+    assert not named or find_date_ranges(text, NOON.date())
+    votes = language_votes(text)
+    assert votes.from_json(votes.to_json()) == votes
+    assert [votes.language(prior) for prior in ("", "et", "fi")] == [
+        detect_language(text, prior) for prior in ("", "et", "fi")
+    ]
+
+
+def test_the_ranking_with_kept_rows_is_the_ranking_without(
+    af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = entries(kind="message", tier="episodic", session_id="s")
+    said = [
+        MemoryEntry(**{**vars_of(entry), "speaker": ("Anna", "Ben")[n % 2], "occurred_at": NOON + timedelta(hours=n)})
+        for n, entry in enumerate(said)
+    ]
+    pages = [
+        MemoryEntry(**{**vars_of(entry), "source": Source("d", "d.pdf", 1, "", n, n + 9), "kind": "chunk"})
+        for n, entry in enumerate(entries())
+    ]
+    titled = entries(title="The board (of Ben)")
+    af.backend.store([*said, *titled, *pages])
+    questions = ("When did the board meet?", "Milloin satoi?", "What did Anna say last week?", "Mercury in May 2023")
+    asked = [Query(text, limit=30, at=NOON) for text in questions]
+    assert len(filled(af)) == 3 * len(TEXTS)
+    with_rows = [found(af, query) for query in asked]
+    with monkeypatch.context() as patched:
+        patched.setattr(derived, "read", lambda connection, nums: {})
+        assert [found(af, query) for query in asked] == with_rows
+    assert all(with_rows)
+
+
+def vars_of(entry: MemoryEntry) -> dict[str, object]:
+    return {name: getattr(entry, name) for name in entry.__slots__}
+
+
+def found(af: agentformer.AgentFormer, query: Query) -> list[tuple[str, float, tuple[object, ...]]]:
+    return [(hit.entry.id, hit.score, hit.votes) for hit in af.backend.search(query)]
+
+
+def test_a_search_with_kept_rows_reads_no_dates(af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
+    af.backend.store(entries(kind="message", tier="episodic", session_id="s"))
+    boosts._named_days.cache_clear()
+    monkeypatch.setattr(derived, "find_date_ranges", lambda *_: pytest.fail("a text was searched for dates"))
+    assert af.memory.search("When did we meet on 7 May 2023?")
+    assert boosts._named_days.cache_info().currsize == 0
+
+
+def test_a_changed_entry_has_a_new_row_and_a_removed_one_has_none(af: agentformer.AgentFormer) -> None:
+    entry = af.memory.store("We met yesterday.", occurred_at=NOON)
+    assert rows(af)[entry.id].days == ((date(2023, 5, 7), date(2023, 5, 7)),)
+    af.memory.update(entry.id, content="Tapasimme siellä eilen illalla ja tänään.")
+    assert rows(af)[entry.id].language == "fi"
+    af.memory.remove(entry.id)
+    with af.backend._database.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM derived").fetchone()[0] == 0
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE derived SET days = '738000 738001'",  # damaged
+        "UPDATE derived SET version = version + 1",  # of another analysis
+        "UPDATE entries SET checksum = checksum + 1",  # of another state of the entry
+        "DELETE FROM derived",
+    ],
+)
+def test_a_row_that_does_not_fit_is_not_used(af: agentformer.AgentFormer, statement: str) -> None:
+    af.memory.store("We met yesterday.", occurred_at=NOON)
+    execute(af, statement)
+    assert rows(af) == {}
+
+
+def test_rows_of_many_entries_and_of_an_older_analysis_are_written_in_the_background(
+    af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = [entry for _ in range(3) for entry in entries()]
+    af.backend.store([*stored, MemoryEntry(id=new_id(), content="page", kind="page", created_at=NOON, updated_at=NOON)])
+    assert len(stored) > derived.INLINE and rows(af) == {}
+    assert filled(af).keys() == {entry.id for entry in stored}  # no search finds a page
+    monkeypatch.setattr(derived, "VERSION", derived.VERSION + 1)
+    af.backend._indexes.search._renewal._again_at = 0.0
+    assert rows(af) == {} and filled(af).keys() == {entry.id for entry in stored}
+
+
+def test_the_version_is_that_of_the_analysis() -> None:
+    """If this fails because the analysis has changed on purpose, raise `derived.VERSION` and write the new digest."""
+    told = []
+    for text, kind in itertools.product(TEXTS, ("fact", "message")):
+        entry = MemoryEntry(id="1", content=text, kind=kind, session_id="s", occurred_at=NOON)
+        told.append(derived._row(1, 2, entry)[3:8])
+    digest = hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    assert (derived.VERSION, digest) == (1, "2b26b67665b047bc")
