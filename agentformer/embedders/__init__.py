@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from agentformer.embedders.batching import Batcher
 from agentformer.errors import AgentFormerError, EmbedderUnavailable
 from agentformer.http.guarded import Breaker, Guarded
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 
 _UNIT = 1e-3  # largest allowed distance of a row's length from 1
+_MOST_QUERIES = 16  # queries of several threads in one call
 _LOCAL_TEXTS = 64  # texts per call of an embedder that runs in this process
 # A subword vocabulary of another language needs about one token per three letters.
 _TOKEN = re.compile(r"\w{1,3}|[^\w\s]")
@@ -34,6 +36,16 @@ class Served(Protocol):
         ...
 
 
+@runtime_checkable
+class BatchedQueries(Protocol):
+    """An embedder that embeds several queries faster in one call than one after another."""
+
+    def embed_queries(self, texts: Sequence[str]) -> Matrix:
+        """Return the vectors of the queries: an array with one row for each text. Each row is the vector that
+        `embed_query` returns for the text."""
+        ...
+
+
 class GuardedEmbedder(Guarded[Embedder]):
     """An embedder that the function `load` creates at the first use, so that listing and deleting entries never wait
     for a model. Thread-safe.
@@ -43,12 +55,15 @@ class GuardedEmbedder(Guarded[Embedder]):
     loaded. All calls raise `EmbedderUnavailable` if the name of the embedder now belongs to another model than at the
     first load, because the vectors of two models cannot be compared. A call also raises `EmbedderUnavailable` if a
     vector has a wrong shape, a number that is not finite, or a length other than 1.
+
+    Queries of several threads that wait for a model of the type `BatchedQueries` are embedded in one call.
     """
 
     unavailable = EmbedderUnavailable
 
     def __init__(self, load: Callable[[], Embedder], *, seconds: float = 30.0) -> None:
         super().__init__(load, Breaker(seconds))
+        self._queries = Batcher[str, Vector](self._embed_queries, most=_MOST_QUERIES)
         self._tokens = 0  # of the loaded embedder that `usage` has counted
         self.known_space: EmbeddingSpace | None = None  # set by the first load; stays while the model is unavailable
 
@@ -74,11 +89,20 @@ class GuardedEmbedder(Guarded[Embedder]):
 
     def embed_query(self, text: str) -> Vector:
         """Return the vector of a query, as `Embedder.embed_query` describes."""
+        if isinstance(self.provider(), BatchedQueries):
+            return self._queries(text)
+        return self._embed_queries([text])[0]
+
+    def _embed_queries(self, texts: Sequence[str]) -> Sequence[Vector]:
         with self.call() as embedder:
-            row = embedder.embed_query(text)
-            _check_rows(row, (embedder.space.dimension,), embedder.space)
+            if len(texts) > 1 and isinstance(embedder, BatchedQueries):
+                rows: Sequence[Vector] = list(embedder.embed_queries(texts))
+            else:
+                rows = [embedder.embed_query(text) for text in texts]
+            for row in rows:
+                _check_rows(row, (embedder.space.dimension,), embedder.space)
         self._count_tokens(embedder)
-        return row
+        return rows
 
     def token_spans(self, text: str) -> list[Span]:
         """Return the positions of the tokens in the text, as `Embedder.token_spans` describes. This method also works

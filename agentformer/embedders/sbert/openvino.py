@@ -127,14 +127,17 @@ class OpenVinoRuntime(FastTokenizer):
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
         """Return the vectors of the texts in the batch, as `TorchRuntime.rows` describes."""
-        longest = max(item.length for item in batch)
-        width = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
-        inputs = self.arrays(batch, min(width, self.facts.max_tokens))
+        inputs = self.arrays(batch, self.padded(max(item.length for item in batch)))
         request = self._requests.get()
         try:
             return np.array(request.infer(inputs, share_inputs=True)[0], dtype=np.float32)
         finally:
             self._requests.put(request)
+
+    def padded(self, length: int) -> int:
+        """Return the number of tokens to which a text of `length` tokens is padded. Texts of one padded length have the
+        same vectors in one batch as alone."""
+        return min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, self.facts.max_tokens)
 
     def _compile(self, core: Any, folder: Path, precision: str) -> None:
         probes = self.fitting(PROBES, self.facts.max_tokens)[:QUICK_PROBES]

@@ -90,6 +90,10 @@ class TorchRuntime:
         are not scaled to the length 1."""
         return self._encode([item.content for item in batch])
 
+    def padded(self, length: int) -> int:
+        """Return 0: a text in a batch can have another vector than alone, whatever its length."""
+        return 0
+
     def _encode(self, texts: list[str]) -> Matrix:
         with self._lock:
             rows = self.model.encode(
