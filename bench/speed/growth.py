@@ -22,8 +22,20 @@ from numpy.typing import NDArray
 import agentformer
 from bench.speed import prepared
 from bench.speed.children import python
-from bench.speed.entries import BLOCK, Source, nearest, source, user
-from bench.speed.timing import LIMIT, WARMING, Values, crowd, disk_mb, memory, percentiles, report, since_start, timed
+from bench.speed.entries import BLOCK, QUESTIONS, Source, nearest, source, user
+from bench.speed.timing import (
+    LIMIT,
+    THREADS,
+    WARMING,
+    Values,
+    crowd,
+    disk_mb,
+    memory,
+    percentiles,
+    report,
+    since_start,
+    timed,
+)
 
 ASKED = 200
 CHANGES = 20
@@ -31,7 +43,16 @@ _BATCH = 2_500  # entries of one call
 _SCOPE = 7  # the user of the scope of 1%
 _QUIET = 1.5  # seconds without work after which an index has settled
 _PATIENCE = 900.0
+_EACH = 10  # questions of each thread of a crowd
 _STARTS = range(1, 1 + 3 * (WARMING + ASKED), WARMING + ASKED)  # of questions, each asked once
+_NAMED = (
+    "in May 2023",
+    "on 7 March 2023",
+    "last week",
+    "in 2021",
+    "two weeks ago",
+)  # times that questions name
+_TIMED = range(_STARTS[-1] + WARMING + ASKED, QUESTIONS - 2 * THREADS * _EACH)  # questions that name one
 _PAUSE = 0.5  # seconds between two searches of the following process
 
 
@@ -79,6 +100,8 @@ def measure(folder: Path, count: int) -> Values:
     known = source()
     prepared.SHELF.update(zip(known.questions, known.asked, strict=True))
     prepared.SHELF["what is loaded beside"] = known.asked[0]
+    timed_questions = [f"{known.questions[n].rstrip('?')} {_NAMED[n % len(_NAMED)]}?" for n in _TIMED]
+    prepared.SHELF.update(zip(timed_questions, known.asked[_TIMED[0] :], strict=False))
     ready, own = since_start(), memory()["rss_mb"]
     with _opened(folder) as af, np.load(folder / "truth.npz") as truth:
         af.memory.search(known.questions[0], limit=LIMIT)
@@ -93,15 +116,26 @@ def measure(folder: Path, count: int) -> Values:
             "start_s": start,
             "early": early,
             "hybrid": _asked(af, general),
+            "timed": _asked(af, timed_questions),
             "recall": _recall(af, known, truth["all"], {}),
             "scope": _asked(af, scoped, user_id=user(_SCOPE)),
             "scope_recall": _recall(af, known, truth["scope"], {"user_id": user(_SCOPE)}),
             "resident": memory(),
             "index": _index(af),
             **_changes(af, known, count),
-            "crowd": crowd(lambda text: af.memory.search(text, limit=LIMIT), known.questions[-ASKED:]),
+            **_crowds(af, known.questions[-2 * THREADS * _EACH :]),
         }
     return {**told, **memory(), "before_mb": own, "disk_mb": disk_mb(folder / "indexes")}
+
+
+def _crowds(af: agentformer.AgentFormer, questions: Sequence[str]) -> Values:
+    """Return the figures of one thread and of several, which ask different questions."""
+
+    def ask(text: str) -> object:
+        return af.memory.search(text, limit=LIMIT)
+
+    half = len(questions) // 2
+    return {"alone": crowd(ask, questions[:half], 1), "crowd": crowd(ask, questions[half:], THREADS)}
 
 
 def _opened(folder: Path) -> agentformer.AgentFormer:

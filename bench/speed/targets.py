@@ -92,12 +92,21 @@ def _query(results: Values) -> Iterator[Target]:
         yield Target(f"{size:,} entries: what a search adds, p50, ms", bound, grown(results, size, "hybrid", "p50"))
         recall = grown(results, size, "recall")
         yield Target(f"{size:,} entries: recall@10 of the dense side", 0.99, recall, at_least=True)
+    yield from _tail(results, 10_000)
     name = lossless(results)
     own = compared(results, name, "query", "p50")
     fastest = best_of_peers(results, "query", "p50")
     yield Target(f"warm query p50, {name}, times the fastest peer's", 0.5, over(own, fastest))
     hybrid = compared(results, "txtai hybrid", "query", "p50")
     yield Target(f"warm query p50, {name}, times txtai's hybrid", 0.3, over(own, hybrid))
+
+
+def _tail(results: Values, size: int) -> Iterator[Target]:
+    half, most, last = (grown(results, size, "hybrid", name) for name in ("p50", "p95", "p99"))
+    yield Target(f"{size:,} entries: p95 of a search, times its p50", 2.0, over(most, half))
+    yield Target(f"{size:,} entries: p99 of a search, times its p50", 4.0, over(last, half))
+    timed = grown(results, size, "timed", "p50")
+    yield Target(f"{size:,} entries: a question that names a time, times one that does not", 1.2, over(timed, half))
 
 
 def _growth(results: Values) -> Iterator[Target]:

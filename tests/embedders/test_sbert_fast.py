@@ -214,6 +214,15 @@ def test_many_threads_get_the_rows_that_one_gets(own: Path, cache: Path) -> None
     assert np.allclose(alone, together, atol=1e-6)
 
 
+def test_queries_of_one_call_have_the_rows_that_they_have_alone(own: Path, cache: Path) -> None:
+    embedder = fast(own, cache)
+    texts = ["keys", "the keys", "where are the keys", "", "word " * 2_000, "x" * 300, "the keys"]
+    together = embedder.embed_queries(texts)
+    assert np.allclose(together, [embedder.embed_query(text) for text in texts], atol=1e-6)
+    assert np.array_equal(together[1], together[6])
+    assert np.allclose(on_torch(own).embed_queries(texts[:3]), together[:3], atol=1e-3)
+
+
 def test_weights_that_are_not_numbers_are_refused(own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = fast(own, cache)
     monkeypatch.setattr(embedder._runtime, "rows", lambda batch: np.full((len(batch), 768), np.nan, dtype=np.float32))
