@@ -41,13 +41,24 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sync", action="store_true", help="measure a sync instead of asking questions")
     parser.add_argument("--embedder", default="minilm")
+    parser.add_argument("--sample", type=int, metavar="N", help="with --sync: only N random Python files")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "repository"
         shutil.copytree(chosen.folder / "django", root / "django")
         (root / ".agentformerignore").write_text(IGNORED)
+        if chosen.sample:
+            _reduce(root, chosen.sample)
         told = measured_sync(root, chosen.embedder) if chosen.sync else hits(root, chosen.embedder)
     print(json.dumps(told, indent=2))
+
+
+def _reduce(root: Path, number: int) -> None:
+    """Remove all files but `number` Python files that are chosen at random, always the same."""
+    kept = set(random.Random(22).sample(sorted(root.rglob("*.py")), number))
+    for path in root.rglob("*"):
+        if path.is_file() and path not in kept:
+            path.unlink()
 
 
 def connect(folder: Path, embedder: str) -> agentformer.AgentFormer:

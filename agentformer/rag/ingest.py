@@ -138,8 +138,8 @@ def document_entries(
 ) -> list[MemoryEntry]:
     """Return the entries to store for a document: one entry for the document, one for each page, and one for each
     chunk. A chunk has at most `chunk_tokens` tokens. `count` returns the tokens of a text."""
-    code = all(page.code for page in text.pages)  # nothing is guessed from code: its words are those of its language
-    language = CODE_LANGUAGE if code else detect_language(_beginning(text))
+    prose = _beginning(text)  # no language is guessed from code
+    language = detect_language(prose) if prose else CODE_LANGUAGE
     chunks = list(cut(text, document.name, count, chunk_tokens, chunk_overlap))
     root = document_entry(document, text, "ready", text.reason, chunks=len(chunks), language=language)
     page_entries = [
@@ -162,7 +162,11 @@ def document_entries(
             namespace=document.namespace,
             title=PurePath(document.name).stem,
             context=chunk.context,
-            metadata={"language": language, **document.metadata, **_of_code(chunk)},
+            metadata={
+                "language": CODE_LANGUAGE if chunk.page.code else language,
+                **document.metadata,
+                **_of_code(chunk),
+            },
             source=Source(root.id, document.name, chunk.page.number, chunk.label, *chunk.span),
             parent_id=root.id,
         )
@@ -215,11 +219,12 @@ def _renamed(entry: MemoryEntry, document: Document) -> MemoryEntry:
 
 
 def _beginning(text: DocumentText) -> str:
-    """Return the first `_LANGUAGE_SAMPLE` characters of the document, from which the language is detected."""
+    """Return the first `_LANGUAGE_SAMPLE` characters of the document without source code, from which the language is
+    detected."""
     parts: list[str] = []
     left = _LANGUAGE_SAMPLE
     for page in text.pages:
-        if page.status == "text" and left > 0:
+        if page.status == "text" and not page.code and left > 0:
             parts.append(page.text[:left])
             left -= len(parts[-1]) + 1
     return " ".join(parts)

@@ -66,12 +66,15 @@ def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str
     return language if sure >= _SURE and language in STEMMERS else ""
 
 
-def stored_terms(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> tuple[str, Terms]:
+def stored_terms(
+    text: str, prior: str = "", analyzers: Analyzers = PLAIN, *, of_code: bool = False
+) -> tuple[str, Terms]:
     """Return the language of a stored text, and its terms. Source code is analyzed as code, and its language is that of
-    its identifiers and comments. `prior` and `analyzers` are those of `language_of`."""
+    its identifiers and comments. `of_code` says that the text is a part of source code, even if it does not look so:
+    its language is not guessed. `prior` and `analyzers` are those of `language_of`."""
     if is_code(text):
         return CODE_LANGUAGE, code_terms(text)
-    language = language_of(text, prior, analyzers)
+    language = CODE_LANGUAGE if of_code else language_of(text, prior, analyzers)
     return language, text_terms(text, language, analyzers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,21 @@ def test_every_door_shows_the_path_and_the_lines(tmp_path: Path, root: Path) -> 
     arguments = ["ask", QUESTION, *(f"--{name.replace('_', '-')}={value}" for name, value in places.items())]
     output = CliRunner().invoke(main, arguments).output
     assert f"house/cellar.py ({citation.label})" in output
+
+
+@pytest.mark.process
+def test_the_language_of_the_text_in_a_notebook_is_that_of_its_text(tmp_path: Path) -> None:
+    text = "Kellarin portti avataan aina avaimella, joka on talonmiehen hallussa eikä kenenkään muun."
+    cells = [("markdown", text), ("code", "def avaa(portti):\n    return portti\n")]
+    notebook = {"cells": [{"cell_type": kind, "source": source} for kind, source in cells], "metadata": {}}
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        document = af.rag.upload(json.dumps(notebook).encode(), name="a.ipynb")
+        prose, code = af.rag.chunks(document.id)
+        assert (prose.metadata["language"], code.metadata["language"]) == ("fi", "en")
+        assert (prose.source and prose.source.label, code.source and code.source.label) == (
+            "cell 1",
+            "cell 2, lines 1-2",
+        )
 
 
 def test_the_language_of_code_is_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,9 @@ class AnalyzedEntry:
         """Return the terms of an entry for each field of the word index. `around` contains the texts of neighboring
         messages, whose terms get a lower weight. `num` is the row number of the entry in the store."""
         prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
-        language, terms = stored_terms(entry.content, prior, analyzers)
+        language, terms = stored_terms(
+            entry.content, prior, analyzers, of_code=entry.kind == "chunk" and "code" in entry.metadata
+        )
         context = text_terms(f"{entry.title} {entry.context}", language).stems if entry.title or entry.context else ()
         stems = (*terms.stems, *dict.fromkeys((*context, *entry_date_terms(entry, language))))
         nearby = [term for text in around for term in text_terms(text[:_MAX_NEIGHBOUR], language, analyzers).stems]

@@ -42,7 +42,7 @@ def analyze(entry: MemoryEntry) -> EntryTerms:
     """Return the search terms that the embedded backend would index for this entry. A term in title and context counts
     once, no matter how often it occurs there."""
     content, title, context, known_language = indexed_text(entry)
-    language, terms = stored_terms(content, known_language)
+    language, terms = stored_terms(content, known_language, of_code=entry.kind == "chunk" and "code" in entry.metadata)
     around = text_terms(f"{title} {context}", language)
     counts = {
         "stems": Counter((*terms.stems, *dict.fromkeys(around.stems))),
