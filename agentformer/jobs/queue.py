@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -43,6 +44,22 @@ _INTERNAL_ERROR = "an internal error occurred; the log of the server has the det
 
 
 Progress = Callable[[int, int], None]  # receives the number of windows that are done, and of all windows of the file
+
+
+class FileProgress:
+    """The progress of a file. `report` is called with the number of windows that are done, and of all windows of the
+    file. `text` is the number of pages and of chunks, after the file was read."""
+
+    def __init__(self, report: Progress) -> None:
+        self._report = report
+        self.text = (0, 0)
+
+    def __call__(self, done: int, windows: int) -> None:
+        self._report(done, windows)
+
+    def read(self, pages: int, chunks: int) -> None:
+        """Note the size of the text of the file."""
+        self.text = pages, chunks
 
 
 class Ingestor(Protocol):
@@ -120,7 +137,7 @@ class Jobs:
 
     def get(self, job_id: str) -> Job:
         """Return the job with this id. Raises `NotFound` if there is no such job."""
-        return self._store.get(job_id)
+        return self._worker.with_progress(self._store.get(job_id))
 
     def page(
         self, namespaces: Sequence[str], *, after: str = "", limit: int = 100, key_id: str | None = None
@@ -128,7 +145,7 @@ class Jobs:
         """Return at most `limit` jobs that are older than the job with the id `after`, newest first. If `after` is
         empty, start with the newest job. If `namespaces` is empty, include the jobs of all namespaces. If `key_id` is
         given, include only the jobs of this key."""
-        return self._store.page(namespaces, after, limit, key_id)
+        return [self._worker.with_progress(job) for job in self._store.page(namespaces, after, limit, key_id)]
 
     def cancel(self, job_id: str) -> Job:
         """Cancel a job. If a process is working on the job, the job ends after the current file or batch of texts;
@@ -178,6 +195,7 @@ class _Worker:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pause = 1.0
+        self._present: tuple[str, int, FileProgress] | None = None  # job, number of the file, its progress
         self.stopping = threading.Event()
 
     def wake(self) -> None:
@@ -200,6 +218,13 @@ class _Worker:
             thread = self._thread
         if thread is not None:
             thread.join(seconds)
+
+    def with_progress(self, job: Job) -> Job:
+        """Return the job with the size of the text of the file that this worker reads."""
+        present = self._present
+        if present is None or present[:2] != (job.id, len(job.documents)):
+            return job
+        return replace(job, reading=present[2].text)
 
     def _run(self) -> None:
         while not self.stopping.is_set():
@@ -276,8 +301,10 @@ class _Worker:
             if self._store.count_attempt(job.id) > _MAX_ATTEMPTS:
                 document = self._ingestor.failed(job, name, _CRASHED)
             else:
+                present = FileProgress(progress)
+                self._present = job.id, number, present
                 with self._files.open(job.id, number) as file:
-                    document = self._ingestor.ingest(job, name, file, password, progress)
+                    document = self._ingestor.ingest(job, name, file, password, present)
         except (StoreError, _Stopped, _Cancelled):
             raise
         except FileNotFoundError:

@@ -76,6 +76,7 @@ class Job:
     windows: int = 0
     cancelling: bool = False  # cancellation was requested, and the job has not ended yet
     reason: str = ""  # the reason why the job failed or waits
+    reading: tuple[int, int] = (0, 0)  # pages and chunks of the present file, if this process works on the job
 
     @property
     def ended(self) -> bool:
@@ -96,11 +97,14 @@ class Job:
         }
 
     def progress(self) -> dict[str, int]:
-        """Return a dict with the number of finished files, the number of all files, the number of embedded text
-        passages (windows), and the number of text passages that are known until now."""
+        """Return a dict with the number of finished files, the number of all files, the pages and chunks that are read,
+        the number of embedded text passages (windows), and the number of text passages that are known until now."""
+        pages, chunks = (sum(document.get(name, 0) for document in self.documents) for name in ("pages", "chunks"))
         return {
             "files_done": len(self.documents),
             "files": len(self.task.names),
+            "pages": pages + self.reading[0],
+            "chunks": chunks + self.reading[1],
             "windows_done": self.windows_done,
             "windows": self.windows,
         }

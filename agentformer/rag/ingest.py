@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from agentformer.embedders import estimated_spans
 from agentformer.errors import DocumentError, EmbedderError, EmbedderUnavailable, EncryptedDocument
@@ -31,6 +31,16 @@ from agentformer.types import (
 )
 
 Progress = Callable[[int, int], None]  # number of embedded windows, number of all windows
+
+
+@runtime_checkable
+class TextProgress(Protocol):
+    """A progress that also receives the size of the text after the file was read."""
+
+    def __call__(self, done: int, windows: int, /) -> None: ...
+
+    def read(self, pages: int, chunks: int) -> None: ...
+
 
 _MAX_TITLE = 300  # code points; the title is repeated with every chunk
 _LANGUAGE_SAMPLE = 20_000  # code points of a document from which its language is detected
@@ -62,7 +72,7 @@ class IngestPipeline:
         return looks_like_text(head)
 
     def store(
-        self, data: bytes, text: DocumentText, placement: Placement, progress: Progress | None = None
+        self, data: bytes, text: DocumentText, placement: Placement, progress: Progress | TextProgress | None = None
     ) -> Document:
         """Store the text of a file as a document in one transaction, and return the stored document. The new document
         replaces the former versions of `placement`. If the file has no usable text, the returned document has a status
@@ -71,6 +81,8 @@ class IngestPipeline:
         if text.status != "ready":
             return self._store_unusable(data, text, placement)
         entries = document_entries(placement.document, text, self._token_spans, self.chunk_tokens, self.chunk_overlap)
+        if isinstance(progress, TextProgress):
+            progress.read(len(text.pages), entries[0].metadata["chunks"])
         with self.originals.storing(entries[:1], [data]):
             self.backend.store(entries, replacing=placement.replacing, check=placement.check, progress=progress)
         return dataclasses.replace(document_of(entries[0]), replaced=placement.replaced)

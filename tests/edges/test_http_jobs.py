@@ -110,6 +110,7 @@ def test_an_upload_that_is_acknowledged_becomes_documents(client: Any) -> None:
         ("empty.txt", "failed", 0),
     ]
     assert job["progress"]["files_done"] == 2
+    assert (job["progress"]["pages"], job["progress"]["chunks"]) == (2, job["documents"][0]["chunks"])
     assert job["progress"]["windows_done"] == job["progress"]["windows"] > 0
     asked = client.post("/api/rag/query", json={"question": "Who keeps the keys?", "namespace": "ours"}).json
     assert asked["citations"][0]["document_id"] == job["documents"][0]["id"]

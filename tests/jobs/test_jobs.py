@@ -32,9 +32,33 @@ def test_a_job_ingests_each_file_and_reports_its_outcome(
         ("a.txt", "ready"),
         ("empty.txt", "failed"),
     ]
-    assert done.progress() == {"files_done": 3, "files": 3, "windows_done": 6, "windows": 6}
+    counts = {"files_done": 3, "files": 3, "pages": 0, "chunks": 0}
+    assert done.progress() == {**counts, "windows_done": 6, "windows": 6}
     assert ingestor.ingested == [("a.txt", b"one", "secret"), ("a.txt", b"two", "secret"), ("empty.txt", b"", "secret")]
     assert remaining_folders(tmp_path) == []
+
+
+class SlowReader(RecordingIngestor):
+    """Reports the size of the text, and waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+
+    def ingest(self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Any) -> dict[str, Any]:
+        progress.read(12, 30)
+        self.go.wait(BOUND)
+        return {"name": name, "status": "ready", "pages": 12, "chunks": 30}
+
+
+def test_the_pages_of_the_present_file_are_counted_as_soon_as_they_are_read(tmp_path: Path) -> None:
+    ingestor = SlowReader()
+    with closing(open_jobs(tmp_path, ingestor)) as jobs:
+        job = jobs.submit(task("a.pdf", "b.pdf"), files(b"1", b"2"))
+        seen = until(jobs, job.id, lambda job: job.reading != (0, 0))
+        assert (seen.progress()["pages"], seen.progress()["chunks"], seen.progress()["files_done"]) == (12, 30, 0)
+        ingestor.go.set()
+        assert until(jobs, job.id).progress()["pages"] == 24
 
 
 def test_a_password_is_deleted_when_the_job_ends(jobs: Jobs, ingestor: RecordingIngestor, tmp_path: Path) -> None:

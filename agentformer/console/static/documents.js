@@ -169,10 +169,11 @@ function share(row) {
 
 function told(row) {
   if (row.state === "sending") return t("state.sending", { share: percent(row.sent || 0), size: size(row.bytes || 0) });
-  const { windows, windows_done: done } = row.progress || {};
+  const { windows, windows_done: done, pages, chunks } = row.progress || {};
   if (row.state === "reading" && windows) {
+    const read = pages ? `${t("pages", { n: pages })} · ${t("chunks", { n: chunks })} · ` : "";
     const left = done && done < windows ? ((performance.now() - row.started) / 1000 / done) * (windows - done) : 0;
-    return t("state.embedding", { done, windows }) + (left > 1 ? ` · ${t("state.left", { time: seconds(left) })}` : "");
+    return read + t("state.embedding", { done, windows }) + (left > 1 ? ` · ${t("state.left", { time: seconds(left) })}` : "");
   }
   if (row.state === "done") return [t(row.document.unchanged ? "state.unchanged" : row.document.replaced ? "state.replaced" : "state.done"), t("pages", { n: row.document.pages }), t("chunks", { n: row.document.chunks })].join(" · ");
   return t(`state.${row.state}`);

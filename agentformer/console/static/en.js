@@ -294,7 +294,7 @@ export default {
   "state.busy": "The server is busy. Waiting …",
   "state.cancelled": "Cancelled",
   "state.done": "Ready",
-  "state.embedding": "Read; learning {done} of {windows} pieces",
+  "state.embedding": "learning {done} of {windows} pieces",
   "state.failed": "Not added",
   "state.left": "about {time} left",
   "state.queued": "Sent; waiting for its turn",

@@ -294,7 +294,7 @@ export default {
   "state.busy": "Palvelin on varattu. Odotetaan …",
   "state.cancelled": "Keskeytetty",
   "state.done": "Valmis",
-  "state.embedding": "Luettu; opitaan osia {done}/{windows}",
+  "state.embedding": "opitaan osia {done}/{windows}",
   "state.failed": "Ei lisätty",
   "state.left": "noin {time} jäljellä",
   "state.queued": "Lähetetty; odottaa vuoroaan",
