@@ -22,6 +22,13 @@ ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 DOCUMENTS = sorted(path for path in (ROOT / "examples/demo/documents").iterdir() if path.is_file())
 QUESTION = "At what average wind does the gantry crane have to stop working?"
+VIEWS = {  # name of the picture -> address, and an element that the view has when it is complete
+    "session": ("memory/sessions/Spring%20work", ".timeline"),
+    "entry": ("memory/known", ".line"),
+    "map": ("map", ".legend li"),
+    "health": ("health", ".keys"),
+}
+MAP_GROUP = "harbour-handbook"
 NOTES = (
     "The pier is to be painted before the first guests arrive on 15 May.",
     "Matti buys the blue paint, 40 litres, from the shop in Hanko.",
@@ -93,7 +100,7 @@ def take(address: str) -> None:
             page.close()
         browser.close()
     for path in IMAGES.glob("*.png"):  # 256 colours halve the files
-        Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
+        Image.open(path).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE).save(path, optimize=True)
 
 
 def add_documents(page: Any, address: str) -> None:
@@ -111,10 +118,17 @@ def views(page: Any, address: str, suffix: str) -> None:
     page.locator(".sheet img, .source-text").first.wait_for()
     page.wait_for_timeout(500)
     page.screenshot(path=IMAGES / f"ask{suffix}.png")
-    for name, path in {"session": "memory/sessions/Spring%20work", "health": "health"}.items():
+    for name, (path, there) in VIEWS.items():
         page.goto(f"{address}/#/{path}")
-        page.locator(".timeline, .card").first.wait_for()
+        page.locator(there).first.wait_for()
         page.wait_for_timeout(300)
+        if name == "map":
+            page.get_by_label("Colour by").select_option("document")
+            page.locator(".legend button", has_text=MAP_GROUP).click()
+            page.locator(".view-map .line").first.wait_for()
+        elif name == "entry":
+            page.locator(".line button", has_text="pier").first.click()
+            page.locator(".plot").wait_for()
         page.screenshot(path=IMAGES / f"{name}{suffix}.png")
     page.goto(f"{address}/#/memory/search")
     page.get_by_role("searchbox").fill("Who paints the pier?")

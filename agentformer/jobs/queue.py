@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Protocol
 from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreError, StoreFull
+from agentformer.jobs.progress import FileProgress, Progress
 from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import Job, JobStore, Task, any_usable
 from agentformer.records.files import sync_folder, write_atomically
@@ -41,25 +42,6 @@ _CRASHED = (
     f"the server crashed {_MAX_ATTEMPTS} times while it read this file; check the file and the memory of the server"
 )
 _INTERNAL_ERROR = "an internal error occurred; the log of the server has the details"
-
-
-Progress = Callable[[int, int], None]  # receives the number of windows that are done, and of all windows of the file
-
-
-class FileProgress:
-    """The progress of a file. `report` is called with the number of windows that are done, and of all windows of the
-    file. `text` is the number of pages and of chunks, after the file was read."""
-
-    def __init__(self, report: Progress) -> None:
-        self._report = report
-        self.text = (0, 0)
-
-    def __call__(self, done: int, windows: int) -> None:
-        self._report(done, windows)
-
-    def read(self, pages: int, chunks: int) -> None:
-        """Note the size of the text of the file."""
-        self.text = pages, chunks
 
 
 class Ingestor(Protocol):

@@ -25,10 +25,11 @@ export async function show(main) {
     h("p", { class: "row center small" }, h("label", { for: "conflict" }, t("conflict")), conflict), pick, folder);
   view = {
     progress: h("ul", { class: "plain progress-list", "aria-label": t("documents.progress") }),
+    clear: h("p", { class: "row end small", hidden: true }, h("button", { type: "button", class: "link", onclick: clear }, t("documents.clear"))),
     filter: h("input", { type: "search", "data-main-field": true, placeholder: t("documents.filter"), "aria-label": t("documents.filter"), oninput: () => draw() }),
     rows: h("div", {}), count: h("span", { class: "muted" }), documents: [], drawn: ROWS,
   };
-  main.append(h("header", { class: "view-head" }, h("h1", {}, t("nav.documents")), view.count), drop, view.progress,
+  main.append(h("header", { class: "view-head" }, h("h1", {}, t("nav.documents")), view.count), drop, view.clear, view.progress,
     h("div", { class: "row filter" }, view.filter), view.rows);
   for (const name of ["dragenter", "dragover"]) drop.addEventListener(name, (event) => { event.preventDefault(); drop.classList.add("over"); });
   drop.addEventListener("dragleave", (event) => { if (!drop.contains(event.relatedTarget)) drop.classList.remove("over"); });
@@ -182,7 +183,7 @@ function told(row) {
 function render(row) {
   if (!view) return;
   const part = share(row);
-  const busy = ["sending", "reading", "queued", "waiting", "busy"].includes(row.state);
+  const busy = !ended(row);
   const password = row.state === "failed" && /password/i.test(row.reason || "") && row.name;
   const element = h("li", { class: `file ${row.state}` },
     h("div", { class: "row" }, row.state === "done" ? icon("check") : row.state === "failed" ? icon("warning") : null,
@@ -194,6 +195,15 @@ function render(row) {
   if (row.element?.isConnected) row.element.replaceWith(element);
   else view.progress.append(element);
   row.element = element;
+  view.clear.hidden = files.filter((item) => item.state === "done").length < 2;
+}
+
+const ended = (row) => !["sending", "reading", "queued", "waiting", "busy"].includes(row.state);
+
+/** Remove the rows of files that have ended well. Those that failed stay until the person has seen them. */
+function clear() {
+  for (const row of files.filter((item) => item.state === "done")) { files.splice(files.indexOf(row), 1); row.element.remove(); }
+  view.clear.hidden = true;
 }
 
 function draw() {

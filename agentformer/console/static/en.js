@@ -62,6 +62,7 @@ export default {
   "doctor.wrong": "{n} of {all}",
   "documents.add": "Add documents",
   "documents.cancel": "Cancel {name}",
+  "documents.clear": "Clear what is ready",
   "documents.count": "{n} document|{n} documents",
   "documents.delete": "Delete {name}",
   "documents.dismiss": "Dismiss {name}",

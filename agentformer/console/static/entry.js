@@ -80,7 +80,7 @@ function actions(entry, done) {
   const restore = async () => {
     try { await post("/api/memory/restore", { summary_id: entry.id }); toast(t("memory.restored", { n: 1 })); done(); } catch (error) { toast(error.message, { error: true }); }
   };
-  const old = entry.superseded_by || (entry.kind === "summary" && !entry.archived_at);
+  const old = entry.superseded_by || (entry.kind === "summary" ? !entry.archived_at : entry.archived_at && !entry.archived_by);
   return h("p", { class: "row" }, h("button", { type: "button", onclick: edit }, t("entry.edit")),
     old ? h("button", { type: "button", onclick: restore }, t("memory.restore")) : null, iconButton("trash", t("delete"), drop));
 }

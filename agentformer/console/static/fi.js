@@ -62,6 +62,7 @@ export default {
   "doctor.wrong": "{n} / {all}",
   "documents.add": "Lisää asiakirjoja",
   "documents.cancel": "Keskeytä {name}",
+  "documents.clear": "Piilota valmiit",
   "documents.count": "{n} asiakirja|{n} asiakirjaa",
   "documents.delete": "Poista {name}",
   "documents.dismiss": "Piilota {name}",

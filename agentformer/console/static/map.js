@@ -120,7 +120,7 @@ function paint() {
       if (many) path.rect(x - radius, y - radius, 2 * radius, 2 * radius);
       else { path.moveTo(x + radius, y); path.arc(x, y, radius, 0, 2 * Math.PI); }
     }
-    pen.globalAlpha = bright ? 0.85 : 0.16;
+    pen.globalAlpha = bright ? 0.85 : 0.22;
     paths.forEach((path, place) => { pen.fillStyle = colours[place]; pen.fill(path); });
   }
   pen.globalAlpha = 1;

@@ -1,0 +1,23 @@
+"""The progress of a file of an upload job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[int, int], None]  # receives the number of windows that are done, and of all windows of the file
+
+
+class FileProgress:
+    """The progress of a file. `report` is called with the number of windows that are done, and of all windows of the
+    file. `text` is the number of pages and of chunks, after the file was read."""
+
+    def __init__(self, report: Progress) -> None:
+        self._report = report
+        self.text = (0, 0)
+
+    def __call__(self, done: int, windows: int) -> None:
+        self._report(done, windows)
+
+    def read(self, pages: int, chunks: int) -> None:
+        """Note the size of the text of the file."""
+        self.text = pages, chunks
