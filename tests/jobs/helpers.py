@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agentformer.jobs.queue import Jobs, Progress
+from agentformer.jobs.progress import Progress
+from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Job, Task
 
 BOUND = 30.0  # seconds that any test waits at most
