@@ -21,7 +21,7 @@ from agentformer.types import Scope
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "50" if LONG else "6"))
+KILLS = int(os.environ.get("AGENTFORMER_KILLS", "50" if LONG else "4"))
 SEED = int(os.environ.get("AGENTFORMER_KILLS_SEED", "22"))
 _OWN = re.compile(r"(?m)^(id|created_at|updated_at): .*$")
 

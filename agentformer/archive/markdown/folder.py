@@ -17,6 +17,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -36,6 +37,7 @@ _STATE, _LOCK, _TEMPORARY = "state.json", "lock", "tmp"
 _IGNORE_FILE = ".agentformerignore"
 _SUFFIX = ".md"
 _LOCK_SECONDS = 30.0
+_SYNCING = 8  # threads that put files on the disk: the file system then writes many of them at once
 _MAX_DEPTH = 8  # folders below a category
 _LONGEST_PRIVATE = 1 << 28  # bytes of the marker or the record
 
@@ -211,12 +213,9 @@ class HomeFolder:
         Writes nothing if the record has not changed. Raises `StoreFull`."""
         if (text := self._state()) == self._saved:
             return
-        folders = set()
         try:
-            for path in self._written:
-                folders.add(path if path.is_dir() else path.parent)
-                with suppress(FileNotFoundError, IsADirectoryError), path.open("rb") as file:
-                    os.fsync(file.fileno())
+            with ThreadPoolExecutor(_SYNCING) as pool:
+                folders = {*pool.map(_sync_file, self._written)}
             for folder in folders:
                 sync_folder(folder)
             write_atomically(self._private / _STATE, text.encode())
@@ -279,6 +278,15 @@ def check_loss(what: str, lost: Sequence[str], total: int, advice: str) -> None:
     """Raise `InvalidInput` if more than half of `total` are lost. `what` says what is lost and where."""
     if len(lost) > 1 and len(lost) * 2 > total:
         raise InvalidInput("folder", f"{len(lost)} of {total} {what}, so nothing was changed; {advice}")
+
+
+def _sync_file(path: Path) -> Path:
+    """Put a written file on the disk, and return its folder. A folder is returned as it is."""
+    if path.is_dir():
+        return path
+    with suppress(FileNotFoundError), path.open("rb") as file:  # a person may have deleted it since
+        os.fsync(file.fileno())
+    return path.parent
 
 
 def _key(state: os.stat_result) -> tuple[int, int, int]:
