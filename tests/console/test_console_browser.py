@@ -322,3 +322,60 @@ def test_the_health_view_shows_the_state_of_each_part(see: Any, filled: Any) -> 
     assert [text.split("\n")[0] for text in cards] == ["Store", "Search index", "Embedding model"]
     assert page.locator(".card.good").count() >= 2
     assert "hashing:256" in page.locator(".health").inner_text()
+
+
+def test_the_whole_job_on_a_dark_phone(see: Any, filled: Any, server: Any) -> None:
+    page = see("/", viewport={"width": 375, "height": 740}, color_scheme="dark", has_touch=True).page
+    turn = ask(page, "Kuinka suuri jäsenmaksu on?")
+    turn.locator(".cite").first.tap()
+    page.wait_for_selector(".sheet img")
+    expect(page.locator(".box")).to_be_in_viewport()
+    shown = page.locator(".box").bounding_box()
+    assert 0 <= shown["x"] < shown["x"] + shown["width"] <= 375
+    page.get_by_role("button", name="Close").tap()
+    page.get_by_role("link", name="Documents").tap()
+    page.get_by_role("button", name="Delete vuosikertomus.pdf").tap()
+    expect(page.locator(".line", has_text="vuosikertomus.pdf")).to_have_count(0)
+    page.get_by_role("button", name="Undo").tap()
+    expect(page.locator(".line", has_text="vuosikertomus.pdf")).to_have_count(1)
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+
+
+def test_the_keyboard_alone_adds_a_file_deletes_it_and_undoes(see: Any, server: Any, tmp_path: Path) -> None:
+    (tmp_path / "keyboard.txt").write_text("The keyboard is in the attic.")
+    page = see("/#/documents").page
+
+    def press(name: str) -> None:
+        button = page.get_by_role("button", name=name, exact=True).first
+        button.wait_for()
+        page.locator("#main").focus()
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if button.evaluate("(element) => element === document.activeElement"):
+                break
+        page.keyboard.press("Enter")
+
+    with page.expect_file_chooser() as chooser:
+        press("Choose files")
+    chooser.value.set_files(tmp_path / "keyboard.txt")
+    page.locator(".file.done", has_text="keyboard.txt").wait_for()
+    expect(page.locator(".line", has_text="keyboard.txt")).to_have_count(1)
+    press("Delete keyboard.txt")
+    expect(page.locator(".line", has_text="keyboard.txt")).to_have_count(0)
+    press("Undo")
+    expect(page.locator(".line", has_text="keyboard.txt")).to_have_count(1)
+    assert "keyboard.txt" in server.documents()
+
+
+def test_text_that_is_written_from_right_to_left_stays_in_its_place(see: Any, server: Any) -> None:
+    assert server.post("/api/memory", content="الميناء مفتوح (8-16).", kind="event")[0] == 201
+    page = see("/#/memory/known", viewport={"width": 375, "height": 740}).page
+    text = page.locator(".entry-text", has_text="الميناء")
+    assert text.evaluate("(element) => getComputedStyle(element).unicodeBidi") == "plaintext"
+    page.evaluate("document.documentElement.dir = 'rtl'")
+    for path in ("documents", "memory/known", "map", "health", "ask"):
+        page.goto(f"{page.url.split('#')[0]}#/{path}")
+        page.wait_for_selector("#main h1")
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("document.documentElement.scrollWidth") == 375, path
+    assert page.locator(".side .brand").bounding_box()["x"] > 150  # the frame is mirrored
