@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import agentformer
+from agentformer.embedders import GuardedEmbedder
 from agentformer.index.embedding.windows import WindowCutter
 from agentformer.memory.backends import all_entries
 from agentformer.rag.folder_files import FolderFiles
@@ -180,7 +181,7 @@ def measured_sync(root: Path, embedder: str) -> dict[str, Any]:
         told["sync seconds"] = round(report.seconds, 1)
         told["peak MB before and after"] = [before, _peak()]
         told |= _encoded(af, af.rag._ingest().embedder, report.seconds)
-        counted = _Counted(af.rag._ingest().embedder)
+        counted = _Counted()
         again = af.rag.sync(root)
         told["unchanged"] = {"seconds": round(again.seconds, 2), "files": again.unchanged, "texts": counted.texts}
         told["changed"] = _changed(af, root, report.added, counted)
@@ -188,17 +189,17 @@ def measured_sync(root: Path, embedder: str) -> dict[str, Any]:
 
 
 class _Counted:
-    """Counts the texts that an embedder embeds."""
+    """Counts the texts that are embedded from now on."""
 
-    def __init__(self, embedder: Any) -> None:
+    def __init__(self) -> None:
         self.texts = 0
-        original = embedder.embed_documents
+        original = GuardedEmbedder.embed_documents
 
-        def counting(texts: list[str]) -> Any:
+        def counting(embedder: GuardedEmbedder, texts: Any) -> Any:
             self.texts += len(texts)
-            return original(texts)
+            return original(embedder, texts)
 
-        embedder.embed_documents = counting
+        GuardedEmbedder.embed_documents = counting  # type: ignore[method-assign]
 
 
 def _encoded(af: agentformer.AgentFormer, embedder: Embedder, seconds: float) -> dict[str, Any]:

@@ -106,11 +106,7 @@ class FolderFiles:
         self._now = time.time()
         self.skipped: list[Problem] = []
         self.failed: list[Problem] = []
-
-    @property
-    def complete(self) -> bool:
-        """True if every folder was listed, so that a file that was not found does not exist."""
-        return not self.failed
+        self.complete = True
 
     def files(self) -> Iterator[FolderFile]:
         """Yield the files in the order of their names. Raises `InvalidInput` if the root is not a folder."""
@@ -125,7 +121,7 @@ class FolderFiles:
             with os.scandir(folder) as found:
                 items = sorted(found, key=lambda item: item.name)
         except OSError as error:
-            self.failed.append(Problem(prefix or ".", f"the folder cannot be listed: {error.strerror}"))
+            self._fail(Problem(prefix or ".", f"the folder cannot be listed: {error.strerror}"))
             return
         names = {item.name for item in items}
         in_project = in_project or not _PROJECT.isdisjoint(names)
@@ -145,6 +141,10 @@ class FolderFiles:
             elif file := self._file(item, name):
                 yield file
 
+    def _fail(self, problem: Problem) -> None:
+        self.failed.append(problem)
+        self.complete = False
+
     def _rules(self, folder: Path, prefix: str, names: set[str]) -> Iterator[_Rules]:
         for ignore_file in IGNORE_FILES:
             if ignore_file in names:
@@ -152,7 +152,7 @@ class FolderFiles:
                     with (folder / ignore_file).open("rb") as patterns:
                         text = patterns.read(_MAX_PATTERNS).decode("utf-8", "replace")
                 except OSError as error:
-                    self.failed.append(Problem(prefix + ignore_file, f"cannot be read: {error.strerror}"))
+                    self._fail(Problem(prefix + ignore_file, f"cannot be read: {error.strerror}"))
                     continue
                 parsed = (_parsed(line) for line in text.splitlines())
                 yield _Rules(prefix, tuple(rule for rule in parsed if rule))
@@ -171,7 +171,7 @@ class FolderFiles:
                 self.skipped.append(Problem(name, f"has more than {self._max_bytes} bytes (setting max_file_bytes)"))
                 return None
         except OSError as error:
-            self.failed.append(Problem(name, f"cannot be read: {error.strerror}"))
+            self._fail(Problem(name, f"cannot be read: {error.strerror}"))
             return None
         return FolderFile(self._root.as_posix(), name, state.st_size, stamp_of(state, self._now))
 

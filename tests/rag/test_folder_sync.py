@@ -143,6 +143,21 @@ def test_a_moved_file_keeps_its_vectors_and_its_citations_follow(
     assert af.rag.sync(root).unchanged == 2
 
 
+def test_a_file_without_text_keeps_no_other_document_alive(af: agentformer.AgentFormer, root: Path) -> None:
+    write(root, "blank.txt", " \n")
+    for name in ("a.txt", "b.txt", "c.txt"):
+        write(root, name, f"The file {name} is here.")
+    af.rag.sync(root)
+    (root / "a.txt").unlink()
+    (root / "b.txt").rename(root / "d.txt")
+    report = af.rag.sync(root)
+    assert (problems(report.failed), report.removed, report.renamed) == (
+        ["blank.txt"],
+        ("a.txt",),
+        (("b.txt", "d.txt"),),
+    )
+
+
 def test_of_two_equal_files_one_is_moved_and_one_stays(af: agentformer.AgentFormer, root: Path) -> None:
     write(root, "a.txt", "The gate closes at ten.")
     write(root, "b.txt", "The gate closes at ten.")
