@@ -36,7 +36,7 @@ EXIT_CODES = {
 # Section -> command -> help in one line. With these texts, all commands are listed without importing them.
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Documents": {
-        "ingest": "Ingest documents: files, and folders with all their files",
+        "ingest": "Ingest documents: files, folders with all their files, and URLs (http and https)",
         "sync": "Keep documents equal to the files of a folder",
         "ask": "Answer a question from the documents and the memories, with citations",
         "search": "Search documents and memories, and show the best hits first",
