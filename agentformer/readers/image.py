@@ -19,7 +19,7 @@ MAX_IMAGE_PIXELS = 120_000_000  # of an image in the file; each takes up to 4 by
 DRAFT_SECONDS = 20.0
 MIN_LETTERS = 3
 _FORMATS = ("PNG", "JPEG", "TIFF", "WEBP")
-_SMALL, _LARGEST_FACTOR = 2_000, 3  # pixels of the longer side of a screenshot, which is enlarged for tesseract
+_LONGER, _LARGEST_FACTOR = 3_500, 3  # pixels of the longer side of A4 at 300 dpi: smaller images are enlarged
 _USABLE = ("good", "doubtful")
 _DAMAGED = "the image is damaged or cut off; save it again"
 _TOO_LARGE = f"the image has more than {MAX_IMAGE_PIXELS:,} pixels; make it smaller"
@@ -79,7 +79,7 @@ def _prepared(image: Any) -> Any:
         image = image.point(lambda value: value / 256).convert("L")
     image = image.convert("L")
     pixels, longer = math.prod(image.size), max(image.size)
-    factor = min(_LARGEST_FACTOR, max(1, _SMALL // longer), math.sqrt(MAX_PIXELS / pixels))
+    factor = min(_LARGEST_FACTOR, max(1.0, _LONGER / longer), math.sqrt(MAX_PIXELS / pixels))
     if factor == 1:
         return image
     return image.resize(tuple(max(1, round(side * factor)) for side in image.size), Image.Resampling.LANCZOS)

@@ -25,8 +25,21 @@ from pathlib import Path
 from agentformer.errors import DocumentError
 from agentformer.readers import ReadLimits, read
 from tests.readers.conftest import COLLECTION, W, make_docx, make_pdf
+from tests.readers.office_files import (
+    make_epub,
+    make_mail,
+    make_odf,
+    make_pptx,
+    make_xlsx,
+    shape,
+    sheet,
+    slide,
+    table,
+    text_cells,
+)
 
 KINDS = ("pdf", "docx", "html")
+MORE_KINDS = ("pptx", "xlsx", "odt", "epub", "eml", "rtf", "csv")  # in the long form
 LIMITS = ReadLimits(wall_seconds=15.0, memory_bytes=1 << 30)
 PIER = "Ships lie at the pier, and the caretaker keeps the keys in the blue cupboard. "
 NUMBERS = (
@@ -84,11 +97,33 @@ def seeds(kind: str) -> tuple[bytes, ...]:
         notes = f'<w:footnotes xmlns:w="{W}"><w:footnote w:id="2">{paragraph}</w:footnote></w:footnotes>'
         parts = {"word/styles.xml": styles, "word/footnotes.xml": notes}
         return make_docx(paragraph * 5), make_docx((paragraph + table) * 30, extra=parts)
+    if kind in MORE_KINDS:
+        return _more_seeds()[kind]
     rows = "".join(f"<tr><th>{n}</th><td>{PIER}<br>&amp; &eacute;</td></tr>" for n in range(40))
     head = '<head><meta charset="utf-8"><title>Harbour</title><style>p {color: red}</style></head>'
     main = f"<main><h1>Ships</h1><p class='a'>{PIER * 9}</p><ul><li>one<li>two</ul><table>{rows}</table></main>"
     whole = f"<!doctype html><html>{head}<body><nav>Home</nav>{main}</body></html>"
     return whole.encode(), f"<html><body><pre>{PIER}</pre>".encode()
+
+
+@cache
+def _more_seeds() -> dict[str, tuple[bytes, ...]]:
+    cells = sheet(*(text_cells(f"Boat {n}", PIER, str(n)) + f"<c><f>A{n}</f><v>{n}.5</v></c>" for n in range(1, 40)))
+    slides = [slide(shape("Keys", "title"), shape(PIER), table(("a", "b"), ("1", PIER), ("2", "x"))) for _ in range(5)]
+    rows = "<table:table-row><table:table-cell><text:p>x</text:p></table:table-cell></table:table-row>" * 9
+    text = f'<text:h text:outline-level="1">Keys</text:h><text:p>{PIER}</text:p><table:table>{rows}</table:table>' * 9
+    mail = make_mail(PIER * 9, [("a.xlsx", make_xlsx({"a": cells})), ("b.eml", make_mail(PIER)), ("c.txt", b"x")])
+    box = b"".join(b"From a@b.example Tue Nov 24 10:00:00 2026\n" + make_mail(PIER) + b"\n\n" for _ in range(5))
+    rich = r"{\rtf1\ansi{\fonttbl{\f0 Arial;}}" + rf"\f0 {PIER}\par\page \'e4\u8364?\trowd a\cell b\cell\row" * 9 + "}"
+    return {
+        "pptx": (make_pptx(slides),),
+        "xlsx": (make_xlsx({"Boats": cells, "Sails": cells}),),
+        "odt": (make_odf("text", text), make_odf("spreadsheet", f"<table:table>{rows}</table:table>")),
+        "epub": (make_epub([f"<html><body><h1>Keys</h1><p>{PIER * 9}</p></body></html>"] * 3),),
+        "eml": (mail, box),
+        "rtf": (rich.encode("ascii"),),
+        "csv": (b"name;note\n" + f'Boat;"{PIER}"\n'.encode() * 200,),
+    }
 
 
 def mutant(kind: str, seed: int, number: int) -> bytes:
@@ -205,7 +240,9 @@ def _docx_part(data: bytes, choose: random.Random) -> bytes:
             parts = {name: file.read(name) for name in file.namelist()}
     except Exception:  # damaged before: the file as a whole once more
         return _flips(data, choose)
-    name = choose.choice([*parts, *["word/document.xml"] * 4])
+    largest = max(parts, key=lambda each: len(parts[each]), default="")
+    main = largest if "word/document.xml" not in parts and largest else "word/document.xml"
+    name = choose.choice([*parts, *[main] * 4])
     damage = choose.choice((*BYTES, _tags, _tags, _tags))
     parts[name] = damage(parts.get(name, b""), choose)
     out = io.BytesIO()
@@ -244,6 +281,8 @@ SURGERY: dict[str, tuple[Damage, ...]] = {
     "pdf": (_pdf_values, _pdf_values, _pdf_filters, _pdf_references, _pdf_objects, _pdf_objects, _pdf_streams),
     "docx": (*[_docx_part] * 20, *[_zip_headers] * 5),  # damage of the packed bytes is mostly seen by the checksum
     "html": (_tags, _tags, _tags, _tags),
+    **dict.fromkeys(("pptx", "xlsx", "odt", "epub"), (*[_docx_part] * 20, *[_zip_headers] * 5)),
+    **dict.fromkeys(("eml", "rtf", "csv"), ()),
 }
 
 
@@ -284,7 +323,7 @@ def _kind_of(message: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("kind", choices=KINDS + MORE_KINDS)
     parser.add_argument("count", type=int)
     parser.add_argument("seed", type=int)
     parser.add_argument("--write", nargs=2, metavar=("FOLDER", "NUMBER"))

@@ -140,7 +140,7 @@ def test_an_image_without_ocr_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.process
 @pytest.mark.skipif(bool(ocr.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
-@pytest.mark.parametrize(("kind", "pages"), [("PNG", 1), ("JPEG", 1), ("WEBP", 1), ("TIFF", 2)])
+@pytest.mark.parametrize(("kind", "pages"), [("WEBP", 1), ("TIFF", 2)])
 def test_the_text_of_an_image_is_recognised(kind: str, pages: int) -> None:
     document = read(make_image(["The caretaker keeps the keys"], kind, pages), "a.bin")
     assert [(page.text, page.method) for page in document.pages] == [
@@ -148,11 +148,20 @@ def test_the_text_of_an_image_is_recognised(kind: str, pages: int) -> None:
     ] * pages
 
 
+def test_each_format_of_images_is_unpacked() -> None:
+    for kind, pages in (("PNG", 1), ("JPEG", 1), ("WEBP", 1), ("TIFF", 3)):
+        data = make_image(["Keys"], kind, pages)
+        assert [each.size for each in image._images(data, 9)] == [(900, 230)] * pages
+        assert sniff(data) == f"image/{kind.lower()}"
+    with pytest.raises(DocumentTooLarge, match="3 pages; the limit is 2 pages"):
+        list(image._images(data, 2))
+
+
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "I;16", "CMYK", "1"])
 def test_every_mode_of_an_image_becomes_gray_on_white(mode: str) -> None:
     prepared = image._prepared(Image.new(mode, (700, 30)))
-    assert (prepared.mode, prepared.size) == ("L", (1400, 60))
-    transparent = image._prepared(Image.new("RGBA", (3000, 2), (0, 0, 0, 0)))
+    assert (prepared.mode, prepared.size) == ("L", (2100, 90))
+    transparent = image._prepared(Image.new("RGBA", (3600, 2), (0, 0, 0, 0)))
     assert transparent.getpixel((0, 0)) == 255
 
 
