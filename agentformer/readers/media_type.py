@@ -50,6 +50,7 @@ _ZIP_PARTS = {
     b"ppt/presentation.xml": PPTX,
     b"META-INF/container.xml": EPUB,
 }
+_ODF_PARTS = (b"content.xml", b"META-INF/manifest.xml")
 _ZIP_FOLDERS = {b"word/": DOCX, b"xl/": XLSX, b"ppt/": PPTX}
 # OpenDocument and EPUB: the first file of the archive is not compressed, and its content is the media type.
 _ZIP_MIMETYPE = re.compile(rb"PK\x03\x04.{22}\x08\x00.{2}mimetype.{0,60}?(application/[\w.+-]{4,80})", re.DOTALL)
@@ -180,7 +181,10 @@ def _zip_type(data: bytes) -> str:
     (size,) = struct.unpack_from("<I", data, end + _ZIP_SIZE_AT)
     start = max(0, end - size)
     entries = (media_type for part, media_type in _ZIP_PARTS.items() if _has_entry(data, part, start, end))
-    return next(entries, "application/zip")
+    found_type = next(entries, "")
+    if not found_type and all(_has_entry(data, part, start, end) for part in _ODF_PARTS):
+        return ODT  # packed again without its media type; the reader looks at the content
+    return found_type or "application/zip"
 
 
 def _has_entry(data: bytes, part: bytes, start: int, end: int) -> bool:
