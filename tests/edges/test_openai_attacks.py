@@ -199,6 +199,22 @@ def test_a_key_of_one_namespace_learns_and_changes_nothing_of_others(host: Mount
     assert host.af.rag.original(host.af.rag.documents(namespace="south")[0].id) == b"The south pier is closed."
 
 
+def test_a_document_that_is_going_to_be_deleted_is_in_no_store(host: Mounted) -> None:
+    made = host.af.rag.upload(b"The barn is empty.", name="barn.txt", namespace="barns")
+    query = {"query": "Is the barn empty?"}
+    assert len(host.post("/v1/vector_stores/vs_barns/search", query).json["data"]) == 1
+    client = {"headers": {"X-AgentFormer-Namespace": "barns"}}
+    assert host.ask("DELETE", f"/api/rag/documents/{made.id}?undo_seconds=60").status_code == 202
+    assert host.ask("GET", "/v1/files", **client).json["data"] == []
+    refused(host.post("/v1/vector_stores/vs_barns/search", query), 404)
+    host.af.rag.upload(b"The mill is empty.", name="mill.txt", namespace="barns")
+    found = host.post("/v1/vector_stores/vs_barns/search", query).json["data"]
+    assert [hit["filename"] for hit in found] == ["mill.txt"]
+    assert host.ask("DELETE", f"/api/rag/removals/{made.id}").status_code == 204
+    found = host.post("/v1/vector_stores/vs_barns/search", query).json["data"]
+    assert found[0]["filename"] == "barn.txt"
+
+
 def test_wrong_headers_of_a_chat_are_named(host: Mounted, tmp_path: Path) -> None:
     body = {"messages": [{"role": "user", "content": "Hello?"}]}
     assert refused(host.post("/v1/chat/completions", body), 404)["message"].startswith("no language model")

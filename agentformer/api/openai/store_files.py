@@ -118,7 +118,8 @@ def search(service: Service, grant: Grant, body: models.StoreSearch, vector_stor
     for query in queries:
         check_length("query", query, service.af.settings)
     least = body.ranking_options.score_threshold if body.ranking_options else 0.0
-    scope: dict[str, Any] = {"namespace": namespace, "kinds": ("chunk",), "where": parse(body.filters, "filters")}
+    where = service.removals.hide(parse(body.filters, "filters"), namespace)
+    scope: dict[str, Any] = {"namespace": namespace, "kinds": ("chunk",), "where": where}
     best: dict[str, Hit] = {}
     for query in queries:
         for hit in service.af.memory.search(query, limit=body.max_num_results, min_score=least, **scope):
