@@ -242,5 +242,8 @@ def test_two_clients_that_create_the_same_store_get_two_stores(host: Mounted) ->
     for thread in threads:
         thread.join(30)
     assert len(made) == len({*made}) == 4
+    long = [host.post("/v1/vector_stores", {"name": "x" * 200}).json["id"] for _ in range(2)]
+    assert len({*long}) == 2
+    made += long
     for id in made:
         assert host.ask("DELETE", f"/v1/vector_stores/{id}").status_code == 200

@@ -15,6 +15,7 @@ from agentformer.api.openai.finding import (
     copies,
     documents,
     find_store,
+    home,
     page,
     page_json,
     reachable,
@@ -55,6 +56,7 @@ def add(service: Service, grant: Grant, body: models.AddedFile, vector_store_id:
     The response comes when the file was read. If it has no usable text, the status is `failed`, and `last_error` says
     why. If the file is in the vector store already, only its attributes are changed.
     """
+    home(grant)  # checks the header
     namespace = find_store(service, grant, vector_store_id)
     document = add_file(service, grant, namespace, body.file_id, body.attributes)
     return reply(_file_json(service.af.settings, document))

@@ -17,6 +17,7 @@ from agentformer.api.openai.finding import (
     birth_of,
     copies,
     find_store,
+    home,
     page,
     page_json,
     reachable,
@@ -34,7 +35,8 @@ from agentformer.types import UNSEARCHED_KIND, MemoryEntry, Scope, new_id
 
 _STORES = "/v1/vector_stores"
 _STORE = f"{_STORES}/{{vector_store_id}}"
-_STATUSES = {"ready": "completed", "pending": "completed"}
+_NUMBER = 12  # characters of a number after a name
+_USABLE = ("ready", "pending")
 
 router = Router("openai vector stores")
 
@@ -55,6 +57,7 @@ def create(service: Service, grant: Grant, body: models.NewStore) -> Response:
     number. Without a name, the namespace gets a new name. A key that is limited to namespaces can create the vector
     stores of these namespaces.
     """
+    home(grant)  # checks the header
     for id in body.file_ids or ():
         copies(service, grant, id)  # before anything is stored
     values = {"name": body.name or "", "metadata": body.metadata or {}, "description": body.description or ""}
@@ -116,7 +119,7 @@ def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
         raise Forbidden(f"this key may use only the namespaces {', '.join(grant.namespaces)}; give one of them as name")
     first = grant.namespace(fields.name("name", name)) if name else f"store-{secrets.token_hex(6)}"
     for number in itertools.count(1):
-        namespace = fields.name("name", first if number == 1 else f"{first} ({number})")
+        namespace = first if number == 1 else f"{first[: fields.MAX_NAME - _NUMBER]} ({number})"
         if not grant.reaches(namespace):
             raise Conflict(f"the vector store {store_id(first)} exists already, and this key can create no other one")
         try:
@@ -149,7 +152,7 @@ def _store_json(service: Service, namespace: str) -> dict[str, Any]:
     if birth is None:  # deleted by another client in the meantime
         raise no_store(store_id(namespace))
     found = store_documents(service, namespace)
-    completed = sum(document.metadata["status"] in _STATUSES for document in found)
+    completed = sum(document.metadata["status"] in _USABLE for document in found)
     return {
         "id": store_id(namespace),
         "object": "vector_store",
