@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,8 @@ _UNSPACED = frozenset({"ja", "zh", "th", "lo", "km", "my"})  # words are found i
 _ANYWHERE = _UNSPACED | frozenset({"ko", "hi", "ne", "ta", "tr", "hy", "fa"})  # interrogatives stand before the verb
 _LATE = 6  # words: in other languages, a later interrogative is usually a relative pronoun
 _NOUN_WITHIN = 4  # words behind the interrogative
+_DEGREES = frozenset({"hvor", "hur", "how"})
+_DEGREE_WITHIN = 2  # words behind these: "hur stor andel", but not "hur räknas barnets vikt ut"
 _COPULAS = frozenset(
     {"is", "are", "was", "were", "'s", "ist", "sind", "war", "waren", "er", "var", "är", "on", "oli", "ovat", "olivat"}
     | {"est", "sont", "était", "es", "son", "era", "fue", "è", "é", "são", "zijn"}
@@ -174,8 +177,9 @@ def _with_noun(folded: str, found: tuple[QuestionType, re.Match[str]], language:
     """Return the type of the noun behind "which" or "what", or else the type of the interrogative."""
     kind, match = found
     asking = set(_WORD.findall(match[0])) or {match[0]}
-    if kind in ("which", "what", "where") or match[0] in ("hvor", "hur", "how"):
-        for noun in _nouns(folded[match.end() :], language):
+    if kind in ("which", "what", "where") or match[0] in _DEGREES:
+        within = _NOUN_WITHIN if kind in ("which", "what", "where") and match[0] not in _DEGREES else _DEGREE_WITHIN
+        for noun in islice(_nouns(folded[match.end() :], language), within):
             for table, of_noun in _OF_NOUN.items():
                 pattern = pattern_of(table, language)
                 if pattern and pattern.fullmatch(noun):

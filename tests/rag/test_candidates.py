@@ -34,6 +34,9 @@ from agentformer.text.questions import Question, classify
         ("where", "静岡県にある。", "ja", 1.0, 1.0),
         ("why", "It fell because the ice was heavy.", "en", 1.0, 1.0),
         ("why", "It fell at night.", "en", 0.0, 0.0),
+        ("how", "It is moved by means of a chain.", "en", 1.0, 1.0),
+        ("how", "Den flyttas med hjälp av en kedja.", "sv", 1.0, 1.0),
+        ("how", "It is moved at night.", "en", 0.0, 0.0),
     ],
 )
 def test_a_sentence_contains_what_is_asked_for(kind: str, text: str, language: str, low: float, high: float) -> None:
@@ -48,7 +51,8 @@ def test_what_the_question_contains_is_no_answer() -> None:
 
 
 def test_other_types_and_scripts_without_capitals_give_no_evidence() -> None:
-    assert has_candidate(Question("how"), "It works by steam.", "en", []) is None
+    assert has_candidate(Question("what"), "It works by steam.", "en", []) is None
+    assert has_candidate(Question("how"), "It works by steam.", "xx", []) is None
     assert has_candidate(Question("who"), "山田が建てた。", "ja", []) is None
     assert has_candidate(Question("why"), "It fell.", "xx", []) is None
 

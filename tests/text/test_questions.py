@@ -96,3 +96,16 @@ def test_a_phrase_wins_against_its_beginning() -> None:
     pattern = pattern_of("many", "en")
     assert pattern and pattern.search("how many ships") and not pattern.search("how manyfold")
     assert pattern_of("many", "xx") is None
+
+
+def test_a_noun_far_behind_how_does_not_make_it_a_question_for_a_number() -> None:
+    assert classify("Hur räknas barnets vikt ut när den är okänd?", "sv").type == "how"
+    assert classify("Hur stor andel av medlemmarna röstade?", "sv").type == "much"
+
+
+def test_a_question_for_an_amount_has_a_measure_and_a_period() -> None:
+    yearly = classify("Paljonko autopaikka maksaa vuodessa?", "fi")
+    assert (yearly.type, yearly.measure, yearly.period) == ("much", "money", "year")
+    assert classify("How old was she when she won?").measure == "age"
+    assert classify("Wie viel kostet der Stellplatz pro Monat?", "de").period == "month"
+    assert (classify("Who won?").measure, classify("Who won?").period) == ("", "")

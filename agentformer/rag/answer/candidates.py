@@ -148,6 +148,11 @@ def _reason(text: str, language: str, known: Collection[str]) -> float | None:
     return None if pattern is None else float(bool(pattern.search(text.casefold())))
 
 
+def _means(text: str, language: str, known: Collection[str]) -> float | None:
+    pattern = pattern_of("means", language)
+    return None if pattern is None else float(bool(pattern.search(text.casefold())))
+
+
 _FINDERS: dict[str, Callable[[str, str, Collection[str]], float | None]] = {
     "many": _number,
     "much": _number,
@@ -155,4 +160,5 @@ _FINDERS: dict[str, Callable[[str, str, Collection[str]], float | None]] = {
     "who": _person,
     "where": _place,
     "why": _reason,
+    "how": _means,
 }

@@ -40,7 +40,9 @@ _NEEDED = 0.2  # share of the question's terms that the sentence before adds, so
 _AROUND = 2  # sentences on each side
 _SHORT, _LONG, _VERY_LONG = 6, 25, 75  # terms of a sentence
 _UNKNOWN = 0.5  # value of a candidate if its type gives no evidence
-_FIELD = {"who": "person", "where": "place", "when": "time", "many": "number", "much": "number", "why": "reason"}
+_FIELD = {"who": "person", "where": "place", "when": "time", "many": "number", "much": "number", "why": "reason"} | {
+    "how": "means"
+}
 
 
 class Features(NamedTuple):
@@ -52,7 +54,7 @@ class Features(NamedTuple):
     `around` is the share of the terms that the sentence and the two on each side of it contain.
     `passage` is the score of the passage relative to the best, `rank` its reciprocal rank, and `nearness` the
     difference of its cosine to the best cosine. `short`, `long` and `asks` describe the form. The fields from `number`
-    to `reason` tell how surely the sentence contains what is asked for; only the field of the question's type is set.
+    to `means` tell how surely the sentence contains what is asked for; only the field of the question's type is set.
     `cosine` is 0 until the sentence is embedded."""
 
     words: float = 0.0
@@ -76,6 +78,7 @@ class Features(NamedTuple):
     person: float = 0.0
     place: float = 0.0
     reason: float = 0.0
+    means: float = 0.0
     cosine: float = 0.0
 
 

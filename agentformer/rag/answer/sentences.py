@@ -28,12 +28,12 @@ from agentformer.types import Embedder, EmbeddingSpace, Hit, Matrix, Span, Vecto
 _WEIGHTS = Features(
     words=3.8, similar=4.6, pieces=1.9, phrase=2.0, before=1.6, quoted_before=3.3, quoted_pieces=2.2, after=-0.5,
     heading=3.2, around=1.8, passage=4.1, rank=0.7, nearness=2.1, short=-0.2, long=-0.5, asks=-2.0, number=3.4,
-    time=1.8, person=1.9, place=1.9, reason=1.9,
+    time=1.8, person=1.9, place=1.9, reason=1.9, means=0.6,
 )  # fmt: skip
 _WEIGHTS_WITH_COSINE = Features(
     words=3.2, similar=4.1, pieces=2.4, phrase=1.6, before=1.6, quoted_before=2.7, quoted_pieces=2.5, after=-0.4,
     heading=3.0, around=1.8, passage=3.9, rank=0.6, nearness=1.0, short=-0.3, long=-0.4, asks=-2.0, number=3.3,
-    time=1.8, person=1.8, place=1.8, reason=1.9, cosine=4.2,
+    time=1.8, person=1.8, place=1.8, reason=1.9, means=0.6, cosine=4.2,
 )  # fmt: skip
 _TYPED = 24  # sentences in which candidates are searched: the best by words
 _EMBEDDED = 5  # sentences that are embedded for one question

@@ -33,6 +33,7 @@ _SHOWN = 3  # sentences that a warning quotes
 _SHOWN_LENGTH = 80  # code points of each
 _END = re.compile(r"\s*[.!?。！？…:;]*\s*\Z")
 _PERCENTAGE = re.compile(r"\d[\d.,]*\s?%")  # in a question, it is a condition ("more than 20%")
+_QUARTER = re.compile(r"\b(Q[1-4])(?=(?:FY)?(?:19|20)?\d\d\b)")  # "Q22023" is the second quarter of 2023
 _DECADE = re.compile(r"(?<!\d)(\d0)(?=['’]?s\b|er\b)")  # "the 80s", "die 80er"
 _SHORTEST_NAME = 3  # letters; "FY" and "UN" are often written out
 _LINKING = 3  # letters of a word that an abbreviation may leave out: "of", "and"
@@ -128,7 +129,10 @@ class _Reader:
 
     def unknown(self) -> list[str]:
         """Return the claims of the text, a question, that no passage contains."""
-        text, everything = _PERCENTAGE.sub(" ", self._text), tuple(range(1, len(self._passages) + 1))
+        text, everything = (
+            _QUARTER.sub(r"\1 ", _PERCENTAGE.sub(" ", self._text)),
+            tuple(range(1, len(self._passages) + 1)),
+        )
         if len(_WORD.findall(text)) > _LONG_QUESTION:
             return []
         stated = self._stated(everything, self._language)
