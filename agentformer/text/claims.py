@@ -39,6 +39,18 @@ _UNINFLECTED = frozenset({"ca", "da", "de", "en", "es", "fr", "id", "it", "ja", 
 _SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # languages in which "Anna" and "Annu" share only "An"
 # Languages that write every noun with a capital.
 _CAPITAL_NOUNS = frozenset({"de"})
+# In these languages, one word is a name if one of these words stands directly before it, without an article ("von
+# Edison", "in Harvard"), and if it has no ending of ordinary nouns.
+_BEFORE_NAMES = re.compile(
+    r"\b(?:ab|als|an|auf|aus|bei|bis|durch|für|gegen|genannt|hatte|heißt|hieß|in|ist|laut|mit|nach|namens|oder|seit|sind"
+    r"|über|um|und|unter|von|vor|war|waren|wie|wurden?|zwischen) $"
+)
+_NOUN_ENDING = re.compile(
+    r"(?:[aeikn]nz|ei(?:en)?|e(?:l?n|rn?|s)?|[hk]eit(?:en)?|ik|is(?:mus)?|lein|chen|ling|ment|nis(?:se)?|schaft(?:en)?"
+    r"|[st]ion(?:en)?|tum|tät(?:en)?|ung(?:en)?)$"
+)
+_WITHOUT_ARTICLE = frozenset({"ankunft", "ansicht", "bezug", "form", "hilfe", "teil", "zeit"})  # "in Bezug auf"
+_ALIKE = 5  # letters at the beginning that a word has in common with a word of the sources, and is no new name then
 _SIMILAR = 0.8  # share of letters that a name and its other spelling have in common
 _COMMON = 4  # least number of letters that two forms of a name have in common
 _ENDING = 7  # largest number of letters of an ending
@@ -180,6 +192,13 @@ class Vocabulary:
         graded = _graded(folded)  # in an uninflected language, `_beginnings` is empty
         return any(_may_be_same(graded, other) for other in self._beginnings.get(graded[:2], ()))
 
+    def has_alike(self, word: str) -> bool:
+        """Return whether the texts contain a word that begins like this word, or that is a part of it or contains
+        it."""
+        folded = _folded(word)
+        others = (other for other in self._words if len(other) >= _COMMON)
+        return any(other in folded or folded in other or folded[:_ALIKE] == other[:_ALIKE] for other in others)
+
     def has_part(self, name: str) -> bool:
         """Return whether the texts contain a word of this name, or a similar word: "German" for "Germany", or another
         spelling."""
@@ -189,10 +208,21 @@ class Vocabulary:
 
 def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Name]:
     """Yield the names in `text`, in order, whose words are not in `known`. In a language that writes every noun with a
-    capital letter, only two capitalized words in a row count as a name, or a word before a colon."""
+    capital letter, only two capitalized words in a row count as a name, a word before a colon, and a word behind a
+    preposition without an article."""
     for name in _joined(_candidates(text, known, language), text):
-        if language not in _CAPITAL_NOUNS or " " in name.text or text[name.end : name.end + 1] == ":":
+        marked = " " in name.text or text[name.end : name.end + 1] == ":" or _is_bare(name, text, known)
+        if language not in _CAPITAL_NOUNS or marked:
             yield name
+
+
+def _is_bare(name: _Name, text: str, known: Vocabulary) -> bool:
+    """Return whether a word stands where a name stands, because a noun has an article there, and whether the sources
+    have no similar word."""
+    folded = name.text.casefold()
+    if len(folded) < _COMMON or folded in _WITHOUT_ARTICLE or _NOUN_ENDING.search(folded):
+        return False
+    return bool(_BEFORE_NAMES.search(text, 0, name.start)) and not known.has_alike(name.text)
 
 
 def inner_names(text: str, language: str) -> Iterator[str]:

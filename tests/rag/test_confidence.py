@@ -328,7 +328,7 @@ def test_a_quote_of_hopeless_hits_is_not_more_probable_than_they_are() -> None:
         ("Who wrote the Mark of Anarchy?", "The Mask of Anarchy was written by Shelley.", []),  # misspelt
         ("Who leads the Port of Turku?", "The Port of Vaasa is led by Anna Berg.", ["name Turku"]),
         ("How many boats had the club in Q22023?", "July 2, 2023: the club has 40 boats.", []),
-        ("How many boats had the club in Q22023?", "The club has 40 boats.", ["number 2023"]),
+        ("How many boats had the club in Q22023?", "The club has 2 piers and 40 boats.", ["number 2023"]),
         ("WHO KEEPS THE KEYS?", "The caretaker has them in the office.", []),
         ("Who is Matti Virtanen in this club?", "Матти Виртанен был избран председателем клуба.", []),  # another script
     ],

@@ -58,6 +58,22 @@ def test_names_are_not_compared_between_languages() -> None:
     assert "1952" in wrong[0].claims[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("Die Brücke wurde von Edison entworfen [1].", ["name Edison"]),
+        ("Der Ingenieur studierte in Harvard [1].", ["name Harvard"]),
+        ("Die Brücke wurde von Siemens entworfen [1].", []),  # the passage names it
+        ("Die Brücke wurde mit Beton verstärkt [1].", []),  # "Betons" in the passage
+        ("Der Entwurf der Querung stammt von Siemens [1].", []),  # nouns with an article are not compared
+        ("In Bezug auf Kosten ist nichts gesagt [1].", []),
+    ],
+)
+def test_a_german_word_behind_a_bare_preposition_is_a_name(text: str, missing: list[str]) -> None:
+    passages = read_passages([hit("Die Brücke wurde 1921 von Siemens gebaut, und das Gewicht des Betons war groß.", 1)])
+    assert [claim for each in unsupported_sentences(text, passages, "") for claim in each.claims] == missing
+
+
 def test_a_japanese_number_and_quotation_are_compared() -> None:
     passages = read_passages([hit("会議は5人で行われ、青い部屋の鍵が必要です。", 1)])
     assert unsupported_sentences("会議は5人です[1]。", passages, "何人ですか。") == ()
