@@ -43,7 +43,9 @@ _TITLE_COLUMNS = (
 )
 
 
-def document_boost(connection: sqlite3.Connection, hits: Sequence[tuple[int, float]]) -> RankedList:
+def document_boost(
+    connection: sqlite3.Connection, hits: Sequence[tuple[int, float]], known: Mapping[int, Derived] = NONE
+) -> RankedList:
     """Return a list that raises passages of documents with several hits. The score of a document is the mean score of
     its best three passages. `hits` contains entry numbers with scores in 0..1, best first.
 
@@ -52,10 +54,10 @@ def document_boost(connection: sqlite3.Connection, hits: Sequence[tuple[int, flo
     long documents.
     """
     hits = hits[:_CANDIDATES]
-    rows = connection.execute(
-        f"SELECT num, document_id {_IN_NUMS} AND document_id IS NOT NULL", [json.dumps([num for num, _ in hits])]
-    )
-    documents: dict[int, str] = dict(rows.fetchall())
+    documents = {num: part for num, _ in hits if num in known and (part := known[num].document) is not None}
+    if others := [num for num, _ in hits if num not in known]:
+        rows = connection.execute(f"SELECT num, document_id {_IN_NUMS}", [json.dumps(others)]).fetchall()
+        documents |= {num: document for num, document in rows if document is not None}
     scores: dict[str, list[float]] = {}
     for num, score in hits:
         if num in documents:
@@ -188,7 +190,7 @@ def all_boosts(
     some of the entries."""
     nums = [num for num, _ in hits]
     titles = title_boost(connection, nums, known)
-    lists = document_boost(connection, hits), titles, date_boost(connection, nums, dates, known)
+    lists = document_boost(connection, hits, known), titles, date_boost(connection, nums, dates, known)
     return [ranked for ranked in lists if ranked.items]
 
 
