@@ -297,7 +297,7 @@ def test_a_deleted_document_is_hidden_at_once_and_comes_back_by_undo(see: Any, f
     page = see("/#/documents").page
     page.get_by_role("button", name="Delete handbook.pdf").click()
     expect(page.locator(".line", has_text="handbook.pdf")).to_have_count(0)
-    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Undo: handbook.pdf").click()
     expect(page.locator(".line", has_text="handbook.pdf")).to_have_count(1)
     assert "handbook.pdf" in server.documents()
 
@@ -336,7 +336,7 @@ def test_the_whole_job_on_a_dark_phone(see: Any, filled: Any, server: Any) -> No
     page.get_by_role("link", name="Documents").tap()
     page.get_by_role("button", name="Delete vuosikertomus.pdf").tap()
     expect(page.locator(".line", has_text="vuosikertomus.pdf")).to_have_count(0)
-    page.get_by_role("button", name="Undo").tap()
+    page.get_by_role("button", name="Undo: vuosikertomus.pdf").tap()
     expect(page.locator(".line", has_text="vuosikertomus.pdf")).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") == 375
 
@@ -362,7 +362,7 @@ def test_the_keyboard_alone_adds_a_file_deletes_it_and_undoes(see: Any, server: 
     expect(page.locator(".line", has_text="keyboard.txt")).to_have_count(1)
     press("Delete keyboard.txt")
     expect(page.locator(".line", has_text="keyboard.txt")).to_have_count(0)
-    press("Undo")
+    press("Undo: keyboard.txt")
     expect(page.locator(".line", has_text="keyboard.txt")).to_have_count(1)
     assert "keyboard.txt" in server.documents()
 

@@ -216,6 +216,6 @@ def test_a_deletion_and_its_undo_survive_a_crash_of_the_tab(browser: Any, see: A
     assert not any(citation["document"] == "minutes.txt" for citation in answer["citations"])
     page = see("/#/documents").page
     page.get_by_text("Deleted: minutes.txt").wait_for()
-    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Undo: minutes.txt").click()
     expect(page.locator(".line", has_text="minutes.txt")).to_have_count(1)
     assert "minutes.txt" in server.documents()

@@ -24,7 +24,7 @@ function keep(turn) {
   recent();
 }
 
-function recent() {
+export function recent() {
   const items = history();
   const place = document.getElementById("recent");
   if (!items.length) { place.replaceChildren(); return; }

@@ -2,7 +2,7 @@
 
 import { Problem, all, events, get, headers, list, namespace, remove, root } from "./api.js";
 import { empty, h, icon, iconButton, toast } from "./dom.js";
-import { percent, seconds, size, t } from "./i18n.js";
+import { language, percent, seconds, size, t } from "./i18n.js";
 import { openSource } from "./source.js";
 
 const AT_ONCE = 2; // uploads and jobs that this page follows at the same time; the server limits both
@@ -158,6 +158,7 @@ async function resume() {
 const advice = [[/password/i, "advice.password"], [/OCR|tesseract|scanned|no text/i, "advice.scan"], [/type|cannot be read|not a /i, "advice.type"], [/damaged|crash/i, "advice.damaged"], [/large|limit|bytes/i, "advice.large"]];
 
 function explain(reason) {
+  if (language === "en" && /; \w/.test(reason || "")) return ""; // the server has said what to do
   const found = advice.find(([pattern]) => pattern.test(reason || ""));
   return found ? t(found[1]) : t("advice.other");
 }
@@ -225,7 +226,7 @@ function draw() {
 
 function line(item) {
   const good = item.status === "ready";
-  const facts = [item.pages ? t("pages", { n: item.pages }) : "", t("chunks", { n: item.chunks }), size(item.bytes)].filter(Boolean).join(" · ");
+  const facts = [item.pages ? t("pages", { n: item.pages }) : "", item.chunks ? t("chunks", { n: item.chunks }) : "", size(item.bytes)].filter(Boolean).join(" · ");
   return h("li", { class: "row line" },
     h("button", { type: "button", class: "line-main", onclick: (event) => openSource({ document_id: item.id, document: item.name, page: null, start: 0, end: 0 }, event.currentTarget) },
       h("bdi", { class: "line-name" }, item.name), h("span", { class: "muted small" }, facts),
@@ -254,7 +255,7 @@ function offer({ id, name, seconds_left: left }) {
     try { await remove(`/api/rag/removals/${id}`); toast(t("undone", { name })); } catch (error) { toast(error.message, { error: true }); }
     load();
   };
-  const shown = toast(t("deleted", { name }), { action: t("undo"), seconds: left, onaction: undo });
+  const shown = toast(t("deleted", { name }), { action: t("undo"), label: `${t("undo")}: ${name}`, seconds: left, onaction: undo });
   offered.set(id, shown);
   setTimeout(() => { if (offered.get(id) === shown) offered.delete(id); }, left * 1000);
 }

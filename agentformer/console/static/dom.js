@@ -63,11 +63,11 @@ export function empty(title, text, ...actions) {
   return h("div", { class: "empty" }, h("h2", {}, title), text ? h("p", {}, text) : null, actions.length ? h("p", { class: "row" }, actions) : null);
 }
 
-/** Show a short message, with an optional action. It goes after `seconds`; null keeps it until `close` is called. */
-export function toast(message, { action, onaction, seconds = 6, error = false } = {}) {
+/** Show a short message, with an optional action, whose name for screen readers is `label`. It goes after `seconds`; null keeps it until `close` is called. */
+export function toast(message, { action, label, onaction, seconds = 6, error = false } = {}) {
   const close = () => element.remove();
   const element = h("div", { class: error ? "toast error" : "toast" }, h("span", {}, message),
-    action ? h("button", { type: "button", class: "link", onclick: () => { close(); onaction(); } }, action) : null);
+    action ? h("button", { type: "button", class: "link", "aria-label": label, onclick: () => { close(); onaction(); } }, action) : null);
   document.getElementById("toasts").append(element);
   if (seconds) setTimeout(close, seconds * 1000);
   return { close, element };

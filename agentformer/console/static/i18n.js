@@ -45,7 +45,7 @@ export function date(text, options = { dateStyle: "medium", timeStyle: "short" }
 export function size(bytes) {
   const units = ["byte", "kilobyte", "megabyte", "gigabyte"];
   const step = Math.min(3, Math.floor(Math.log10(Math.max(1, bytes)) / 3));
-  return new Intl.NumberFormat(language, { style: "unit", unit: units[step], maximumFractionDigits: step ? 1 : 0 }).format(bytes / 1000 ** step);
+  return new Intl.NumberFormat(language, { style: "unit", unit: units[step], unitDisplay: step ? "short" : "long", maximumFractionDigits: step ? 1 : 0 }).format(bytes / 1000 ** step);
 }
 
 export function seconds(value) {

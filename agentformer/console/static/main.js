@@ -42,6 +42,7 @@ function frame() {
         iconButton("key", hasKey() ? t("key.forget") : t("key.title"), switchKey, { "aria-pressed": String(hasKey()) }))));
   mark();
   namespaces();
+  import("./ask.js").then((ask) => ask.recent());
 }
 
 async function namespaces() {
