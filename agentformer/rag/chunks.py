@@ -111,15 +111,28 @@ def _cut_headers(page: Page, span: Span) -> list[str]:
 def _first_line(pages: Sequence[Page]) -> str:
     """Return the first line of the document if the line looks like a title, else ""."""
     line = next((line.strip() for page in pages[:1] for line in page.text.splitlines() if line.strip()), "")
-    is_title = 3 <= len(line) <= _MAX_TITLE and line[0].isalnum() and line[-1] not in ".,;:" and "  " not in line
+    is_title = 3 <= len(line) <= _MAX_TITLE and line[0].isalnum() and line[-1] not in ".,;:|" and "  " not in line
+    is_title = is_title and " | " not in line  # the headers of a table
     return line if is_title else ""
 
 
 def _spans(page: Page, count: CountTokens, limit: int, overlap: int) -> list[Span]:
     body, text = _body(page)
     breaks = [heading.start - body.start for heading in page.headings if body.start < heading.start < body.end]
-    spans = split(text, count(text), limit, overlap, breaks)
+    rows = [start - body.start for start in _row_starts(page) if body.start < start < body.end]
+    spans = split(text, count(text), limit, overlap, breaks, rows)
     return [Span(body.start + start, body.start + end) for start, end in spans]
+
+
+def _row_starts(page: Page) -> Iterator[int]:
+    """Yield the offsets of the rows of cells on a page, so that a chunk ends between two rows. The lines of the tables
+    of a PDF are no rows of cells: a row may have several lines."""
+    for table in page.tables:
+        start = table.start
+        for line in page.text[table.start : table.end].split("\n"):
+            if "|" in line:
+                yield start
+            start += len(line) + 1
 
 
 def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:

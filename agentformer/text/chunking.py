@@ -41,18 +41,21 @@ _RECOUNT = 8
 Tokens = Sequence[Span]
 
 
-def split(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Sequence[int] = ()) -> list[Span]:
+def split(
+    text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Sequence[int] = (), rows: Sequence[int] = ()
+) -> list[Span]:
     """Return the spans of the pieces into which `text` is split, in order. A piece has at most `limit` of the given
     `tokens`. Every token is in a piece.
 
     Neighbouring pieces share at most `overlap` tokens. If possible, the shared text begins with a sentence. `breaks`
-    are offsets at which a paragraph begins, such as the offsets of headings. A piece begins and ends at the borders of
-    tokens. A word is split only if it has more than `limit` tokens. Raises `ValueError` if `limit` is below 1, or if
-    `overlap` is not below `limit`.
+    are offsets at which a paragraph begins, such as the offsets of headings. `rows` are the offsets of the rows of
+    tables: a piece that ends before a row shares only whole rows. A piece begins and ends at the borders of tokens. A
+    word is split only if it has more than `limit` tokens. Raises `ValueError` if `limit` is below 1, or if `overlap` is
+    not below `limit`.
     """
     if limit < 1 or not 0 <= overlap < limit:
         raise ValueError(f"limit must be at least 1, and overlap must be below limit, got {limit} and {overlap}")
-    return [piece.span for piece in _pieces(text, tokens, limit, overlap, breaks)]
+    return [piece.span for piece in _pieces(text, tokens, limit, overlap, breaks, rows)]
 
 
 class _Piece(NamedTuple):
@@ -64,11 +67,15 @@ class _Piece(NamedTuple):
     whole_words: bool
 
 
-def _pieces(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Sequence[int] = ()) -> list[_Piece]:
+def _pieces(
+    text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Sequence[int] = (), rows: Sequence[int] = ()
+) -> list[_Piece]:
     if not tokens:
         return []
     tokens = _with_marks(text, tokens)
-    strengths = _strengths(text, tokens, breaks)
+    strengths = _strengths(text, tokens, (*breaks, *rows))
+    starts = [token.start for token in tokens] if rows else []
+    of_rows = {bisect_left(starts, offset) for offset in rows}
     pieces: list[_Piece] = []
     first = 0
     while True:
@@ -78,7 +85,10 @@ def _pieces(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Seq
         pieces.append(_Piece(span, last - first, free))
         if last == len(tokens):
             return pieces
-        first = _resume(strengths, first, last, overlap)
+        if last in of_rows:
+            first = next((n for n in range(max(first + 1, last - overlap), last) if n in of_rows), last)
+        else:
+            first = _resume(strengths, first, last, overlap)
 
 
 def _at_space(text: str, position: int) -> bool:

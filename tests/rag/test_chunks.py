@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from agentformer.embedders import estimated_spans
 from agentformer.rag import chunks
 from agentformer.rag.answer import citations, confidence, output, sentences
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.sentences import rank_sentences
+from agentformer.readers.sections import tables_of
 from agentformer.text.analysis import QueryTerms
 from agentformer.types import DocumentText, Heading, Page, PageTable, Span
 from tests.rag.models import HITS, hit
@@ -185,3 +187,15 @@ def test_the_beginning_of_an_image_is_held_back() -> None:
     shown = [links.feed(piece) for piece in ("a!", "[x](y)", "![1", "] b", "<im", "g src=x>", "c!")]
     assert shown == ["a", "! [x](y)", "", "![1] b", "", "‹img src=x>", "c"]
     assert (links.rest(), links.rest()) == ("!", "")
+
+
+def test_a_chunk_of_a_table_of_cells_has_whole_rows_and_its_headers() -> None:
+    rows = [f"Boat {n} | lies at pier {n}. It is blue | {n}" for n in range(1, 60)]
+    text = "\n".join(["name | place | fee", *rows])
+    page = Page(1, text, tables=tables_of(text))
+    made = list(chunks.cut(DocumentText("text/csv", (page,)), "boats.csv", estimated_spans, 100, 20))
+
+    assert len(made) > 5
+    assert all(line in {"name | place | fee", *rows} for chunk in made for line in chunk.text.split("\n"))
+    assert [chunk.context for chunk in made[1:]] == ["boats › name | place | fee"] * (len(made) - 1)
+    assert made[1].text.split("\n")[0] == made[0].text.split("\n")[-1]  # a shared row

@@ -191,7 +191,8 @@ def test_a_question_without_any_hit_is_answered_in_its_own_language(af: agentfor
         ("text.pdf", b"../../docs/paper.pdf", "failed", "rename the file to .txt"),
         ("cut.pdf", make_pdf([[KEYS]])[:300], "failed", "damaged"),
         ("noise.bin", bytes(range(256)) * 40, "failed", ""),
-        ("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(200), "failed", "PDF"),
+        ("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(200), "failed", "damaged"),
+        ("picture.gif", b"GIF89a" + bytes(200), "failed", "PDF"),
     ],
 )
 def test_a_bad_file_gets_a_status_and_a_reason(
