@@ -159,7 +159,7 @@ class Settings:
     answer_check: str = "retry"
 
     # Least confidence, 0..1. Below it, the answer quotes nothing and reports that nothing was found. 0: always quote.
-    abstain: float = 0.2  # below it, few right quotes are lost (docs/BENCHMARKS.md); .1 loses as many
+    abstain: float = 0.15  # below it, few right quotes are lost (docs/BENCHMARKS.md)
 
     # These variables of the providers have no prefix. A model that is not from OpenAI is requested from the first of
     # these addresses that answers. A key is sent only to its own address.

@@ -153,7 +153,7 @@ class Answerer:
     _: dataclasses.KW_ONLY
     temperature: float = 0.3
     max_tokens: int = 512
-    abstain: float = 0.2
+    abstain: float = 0.15
     check: str = "retry"
     vectors: SentenceVectors = dataclasses.field(default_factory=SentenceVectors, compare=False, repr=False)
 

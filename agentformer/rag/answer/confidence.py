@@ -35,7 +35,7 @@ _LOGIT_BOTH = (-6.54, 5.73, 6.39)
 _LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
 # Coefficients of `QuoteFeatures.values`. Fitted by `python -m bench.answers --fit` to questions of even number; every
 # tenth of them is also asked of hits without the answer.
-_QUOTE = (-0.31, 0.37, 0.42, 1.08, 3.66, -0.57)
+_QUOTE = (-0.29, 0.36, 0.46, 1.08, 3.74, -0.48)
 _MOST_LOGIT = 2.0  # of the hits; more than this says nothing about the quote
 _HOPELESS = 0.1  # hits of a lower probability: the quote is not more probable
 _UNKNOWN = 0.1  # factor if the question names what no hit names
