@@ -35,7 +35,7 @@ _WEIGHTS_WITH_COSINE = Features(
     heading=3.0, around=1.8, passage=3.9, rank=0.6, nearness=1.0, short=-0.3, long=-0.4, asks=-2.0, number=3.3,
     time=1.8, person=1.8, place=1.8, reason=1.9, means=0.6, cosine=4.2,
 )  # fmt: skip
-_TYPED = 24  # sentences in which candidates are searched: the best by words
+_TYPED = 60  # sentences in which candidates are searched: the best by words; tables have many alike
 _EMBEDDED = 5  # sentences that are embedded for one question
 _OF_PASSAGE = 1  # sentences of each passage among them
 _CLOSE = 0.07  # of the first quote's probability; a sentence with a lower one is not quoted
