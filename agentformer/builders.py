@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentformer.access.keys import KeyStore
 from agentformer.embedders import GuardedEmbedder, token_counter, token_spans
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.http.fetch_rules import Download, Fetcher, FetchRules, parse_hosts
@@ -29,6 +28,7 @@ from agentformer.settings import Settings
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
 
 if TYPE_CHECKING:
+    from agentformer.access.keys import KeyStore
     from agentformer.llms.forwarding import ChatForwarder
     from agentformer.memory.audit import AuditReport
     from agentformer.memory.backends.faiss.indexes import Indexes
@@ -89,6 +89,8 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
 def open_keys(settings: Settings) -> Iterator[KeyStore]:
     """Yield the API keys of the memory of these settings, without opening the memory: the keys of this machine, or the
     keys in the database that its nodes share. Raises `StoreError` if the database cannot be used."""
+    from agentformer.access.keys import KeyStore
+
     if settings.backend not in SERVERS:
         yield KeyStore(settings.index_dir)
         return

@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from agentformer.access.keys import KeyStore
 from agentformer.builders import (
     any_without,
     build_backend,
@@ -41,6 +40,7 @@ from agentformer.settings import Settings, load_settings
 from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Reembedding, new_id
 
 if TYPE_CHECKING:
+    from agentformer.access.keys import KeyStore
     from agentformer.archive.backup import BackedUp
     from agentformer.archive.chats.importer import ChatsImported
     from agentformer.archive.copy import Copied
@@ -128,6 +128,8 @@ class AgentFormer:
     @_Part
     def keys(self) -> KeyStore:
         """The API keys of this machine, or of all nodes of a shared memory."""
+        from agentformer.access.keys import KeyStore
+
         shared = self.distributed
         return KeyStore(shared.key_place(self.settings.index_dir) if shared else self.settings.index_dir)
 
