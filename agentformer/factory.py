@@ -261,11 +261,8 @@ class AgentFormer:
 
     def backup(self, folder: str | os.PathLike[str]) -> BackedUp:
         """Copy the records and their original files into a new folder, while the memory is in use. The copy contains
-        the state of one moment.
-
-        The copy can be opened as a memory. Raises `InvalidInput` if the folder exists. Raises `StoreFull` if the disk
-        is full. Raises `StoreDamaged` if the records cannot be read.
-        """
+        the state of one moment, and can be opened as a memory. Raises `InvalidInput` if the folder exists, `StoreFull`
+        if the disk is full, and `StoreDamaged` if the records cannot be read."""
         from agentformer.archive.backup import Origin, back_up
 
         def open_copy(index_dir: Path) -> MemoryBackend:
@@ -277,8 +274,7 @@ class AgentFormer:
     def evaluate(
         self, questions: str | os.PathLike[str] | Iterable[Question | Mapping[str, Any]], **options: Any
     ) -> Evaluation:
-        """Measure how well searches find the entries that answer the questions: searches by words, by vectors, and by
-        words and vectors together.
+        """Measure how well searches by words, by vectors and by both find the entries that answer the questions.
 
         `questions` are `Question`s, or mappings with the fields `text` and `relevant`. `relevant` lists the correct
         results: ids of entries of this memory, ids of records of the host application, or names of documents. A page
@@ -286,9 +282,8 @@ class AgentFormer:
         `corpus.jsonl` and `queries.jsonl`. The corpus of this folder is then stored in a temporary memory with the same
         settings, and the open memory is not changed.
 
-        `options` are the options of `evaluation.run.evaluate`. For questions about this memory, there is also the
-        option `namespace`, which is "default" if it is not given. The searches do not count as uses of the entries.
-        Raises `InvalidInput` for invalid questions.
+        `options` are those of `evaluation.run.evaluate` and, for questions about this memory, `namespace`. The searches
+        do not count as uses of the entries. Raises `InvalidInput` for invalid questions.
         """
         from agentformer.evaluation.dataset import read_dataset
         from agentformer.evaluation.opened import evaluate_opened
@@ -301,12 +296,9 @@ class AgentFormer:
         return evaluate_opened(self.backend, questions, **options)
 
     def verify(self, *, repair: bool = False) -> list[Check]:
-        """Check whether records, vectors, indexes, documents and original files agree with each other, and return the
-        results.
-
-        Without `repair`, nothing is changed. Damage is part of the result and raises no error. With `repair`, derived
-        data is rebuilt, and data that cannot be read is moved into a separate file; see `MemoryBackend.verify`.
-        """
+        """Check whether records, vectors, indexes, documents and original files agree with each other. Return the
+        results; damage raises no error. With `repair`, derived data is rebuilt, and data that cannot be read is moved
+        into a separate file; see `MemoryBackend.verify`."""
         from agentformer.rag.verify import StoreParts, verify
 
         self._usage.flush()
