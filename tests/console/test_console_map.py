@@ -80,7 +80,7 @@ def test_the_map_follows_the_store(af: AgentFormer) -> None:
 
 
 def test_a_search_within_points_returns_no_other_entry(af: AgentFormer) -> None:
-    entries = [af.memory.store(f"the pier number {number} is blue") for number in range(600)]
+    entries = af.memory.store_many([f"the pier number {number} is blue" for number in range(600)])
     chosen = [entry.id for entry in entries[:550]]
     hits = af.memory.search("pier", limit=1000, where={"type": "in", "key": "$id", "value": chosen})
     assert {hit.entry.id for hit in hits} == {*chosen}
