@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.memory.backends.postgres.connection import PostgresDatabase, Ready
-from agentformer.memory.backends.postgres.scopes import FEW
 from agentformer.records.database import RecordsSnapshot
 from agentformer.types import RecordStore
 
@@ -29,7 +28,8 @@ _QUEUE: Ready = {
         "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= 1)"
     ),
 }
-_NO_SCAN = "SET LOCAL enable_seqscan = off"  # else the planner may prefer to sort all vectors to using their index
+# Else the planner may sort all vectors instead of using their index, or read all windows for a scope with few entries.
+_NO_SCAN = "SET LOCAL enable_seqscan = off"
 
 
 class SearchReads(RecordStore):
@@ -65,7 +65,7 @@ class SearchReads(RecordStore):
     @contextmanager
     def joined(self, mask: ScopeMask) -> Iterator[None]:
         """Let all `reading` of this thread use one transaction in the context, for a search in the scope `mask`."""
-        with self._database.reading(_QUEUE, _NO_SCAN if mask.count > FEW else "") as connection:
+        with self._database.reading(_QUEUE, _NO_SCAN) as connection:
             self._local.joined = connection
             try:
                 yield
