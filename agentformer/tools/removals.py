@@ -140,17 +140,18 @@ class Removals:
             self._known.pop(namespace, None)
 
     def _run(self) -> None:
-        wait = 0.0
+        wait, failed = 0.0, False
         while True:
             self._changed.wait(wait)
             self._changed.clear()  # before the look at `_closed`, so that `close` is never missed
             if self._closed:
                 return
             try:
-                wait = self.delete_due()
+                wait, failed = self.delete_due(), False
             except StoreError as error:
-                log.warning("documents that are to be deleted could not be read and are tried again: %s", error)
-                wait = _LOOK_SECONDS
+                if not failed:  # once for a store that cannot be used, or whose memory was closed
+                    log.warning("documents that are to be deleted could not be read and are tried again: %s", error)
+                wait, failed = _LOOK_SECONDS, True
 
 
 def _removal(entry: MemoryEntry) -> Removal:
