@@ -11,7 +11,7 @@ from typing import Any
 from flask import Blueprint, Flask
 
 from agentformer.access.permissions import Grant
-from agentformer.api import console, documents, entries, folders, jobs, memory, openapi, server, tools, uploads
+from agentformer.api import console, documents, entries, jobs, memory, openapi, server, tools, uploads
 from agentformer.api.admin import checks, keys
 from agentformer.api.auth import Guard
 from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
@@ -33,7 +33,6 @@ _MOUNTED = "agentformer.mounted"
 _ROUTERS: tuple[Router, ...] = (  # in the order of the OpenAPI document
     uploads.router,
     documents.router,
-    folders.router,
     jobs.router,
     entries.router,
     memory.router,

@@ -22,7 +22,7 @@ from agentformer.rag.documents import Document
 from agentformer.readers import ReadLimits, page_image
 from agentformer.tools.document_tools import allowed_sources
 from agentformer.tools.removals import Removal
-from agentformer.tools.result_json import answer_json, document_json, passages_json
+from agentformer.tools.result_json import answer_json, document_json, passages_json, sync_json
 from agentformer.types import MemoryEntry, Scope
 
 _DOCUMENT = "/api/rag/documents/{document_id}"
@@ -277,3 +277,14 @@ def _page_json(entry: MemoryEntry) -> dict[str, Any]:
     assert entry.source is not None  # `_parts` selects by the document of the source
     page = {"id": entry.id, "number": entry.source.page, "label": entry.source.label, "text": entry.content}
     return page | {name: entry.metadata[name] for name in ("status", "reason", "method")}
+
+
+@router.route("POST", "/api/rag/sync", "rag_sync", {200: models.SyncReport}, errors=(409, 429, 507), uses_model=True)
+def sync(service: Service, grant: Grant, body: models.SyncRequest) -> Response:
+    """Make the documents of a folder on the server equal to its files.
+
+    New and changed files are stored, files that were moved inside the folder keep their vectors, and the documents of
+    files that are gone are removed. Files that have not changed are not read. Only folders below those of the setting
+    `sync_roots` are allowed; for another folder, the response is 403.
+    """
+    return reply(sync_json(service.af.rag.sync_allowed(**arguments_of(body, grant))))

@@ -2,7 +2,7 @@
 
 For example, "Anna lives in Turku" from last year is ranked after "Anna lives in Oslo" from this year. Only the hits of
 one search are compared. Two facts contradict each other if they have the same subject and verb, or the same label, but
-a different name or number (`text.current_facts`).
+a different name or number (`text.facts.current`).
 """
 
 from __future__ import annotations
@@ -82,5 +82,5 @@ def _facts(entry: MemoryEntry, languages: EntryLanguages) -> Iterable[tuple[tupl
 
 
 def statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Yield the facts of an entry that have one value at a time; see `text.current_facts`."""
+    """Yield the facts of an entry that have one value at a time; see `text.facts.current`."""
     yield from stated_facts(entry, lambda: languages.of(entry))

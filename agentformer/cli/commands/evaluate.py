@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from agentformer.cli.commands import eval_file
+from agentformer.cli import eval_file
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.inputs import hint_namespaces, open_existing
 from agentformer.cli.output import bar, interval_text, plural, print_json, print_warnings, say, table

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from agentformer.archive.markdown.marker import is_home
-from agentformer.cli.commands.home import sync_home
 from agentformer.cli.group import common, examples, explicit_namespace, main
+from agentformer.cli.home import sync_home
 from agentformer.cli.inputs import object_of
 from agentformer.cli.output import clip, duration, on_terminal, plural, print_json, safe, say
 from agentformer.errors import InvalidInput, MissingExtra

@@ -10,8 +10,8 @@ from functools import cache
 
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.prompts import CITING_WORDS
-from agentformer.text import claims
 from agentformer.text.analysis import QueryTerms
+from agentformer.text.facts import claims
 from agentformer.text.languages import ANY_NUMBER_WORD, detect_language
 from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.text.sentences import sentence_spans
