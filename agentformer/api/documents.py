@@ -13,6 +13,7 @@ from flask import Response
 
 from agentformer.access.permissions import Grant
 from agentformer.api.models import documents as models
+from agentformer.api.models.sync import SyncReport, SyncRequest
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import arguments_of, check_length
 from agentformer.api.response import EVENT_STREAM, answer_stream, prefers_events, reply, reply_page
@@ -279,8 +280,8 @@ def _page_json(entry: MemoryEntry) -> dict[str, Any]:
     return page | {name: entry.metadata[name] for name in ("status", "reason", "method")}
 
 
-@router.route("POST", "/api/rag/sync", "rag_sync", {200: models.SyncReport}, errors=(409, 429, 507), uses_model=True)
-def sync(service: Service, grant: Grant, body: models.SyncRequest) -> Response:
+@router.route("POST", "/api/rag/sync", "rag_sync", {200: SyncReport}, errors=(409, 429, 507), uses_model=True)
+def sync(service: Service, grant: Grant, body: SyncRequest) -> Response:
     """Make the documents of a folder on the server equal to its files.
 
     New and changed files are stored, files that were moved inside the folder keep their vectors, and the documents of
