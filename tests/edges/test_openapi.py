@@ -63,6 +63,7 @@ PARTICULAR = (
     "POST /v1/embeddings",  # a number of dimensions, and texts that the model can read
     "POST /v1/chat/completions",  # headers are numbers and flags in text
     "POST /api/rag/upload",  # metadata is a JSON object in a field of text
+    "POST /api/rag/sync",  # only folders that the setting `sync_roots` allows
 )
 
 
@@ -74,7 +75,9 @@ class Served(NamedTuple):
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    app = create_app(load_settings({"index_dir": folder / "i", "upload_dir": folder / "u", "embedder": "hashing"}))
+    roots = {"sync_roots": str(folder / "notes")}  # so that every tool is offered
+    settings = {"index_dir": folder / "i", "upload_dir": folder / "u", "embedder": "hashing", **roots}
+    app = create_app(load_settings(settings))
     memory = app.extensions["agentformer"]
     memory.rag.upload(make_pdf([["Nothing."], ["The caretaker keeps the keys."]]), name="rules.pdf")
     memory.memory.store("Aino prefers tea.")

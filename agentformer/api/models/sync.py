@@ -33,7 +33,7 @@ class SyncRequest(RequestModel):
     )
 
 
-class Problem(ResponseModel):
+class SyncProblem(ResponseModel):
     """A file that is not read, and the reason."""
 
     name: str
@@ -48,8 +48,8 @@ class SyncReport(ResponseModel):
     changed: list[str]
     removed: list[str]
     renamed: list[list[str]] = Field(description="Pairs of the former and the new name.")
-    skipped: list[Problem] = Field(description="Files that are left out, such as binary files.")
-    failed: list[Problem] = Field(description="Files that cannot be read or have no usable text.")
+    skipped: list[SyncProblem] = Field(description="Files that are left out, such as binary files.")
+    failed: list[SyncProblem] = Field(description="Files that cannot be read or have no usable text.")
     unchanged: int
     left: int = Field(description="Number of files that remain for the next request.")
     counts: dict[str, int] = Field(description="The length of each list.")
