@@ -123,6 +123,7 @@ def test_html_is_never_sent_as_html(client: Any) -> None:
     assert answer.headers["Content-Type"] == "application/octet-stream"
 
 
+@pytest.mark.process
 def test_an_original_is_stored_under_its_hash_and_is_not_executable(client: Any, tmp_path: Path) -> None:
     program = b"#!/bin/sh\necho ships\n"
     bring(client, program, "../../bin/run\x1b[2J.sh")

@@ -72,6 +72,7 @@ def problems(items: Sequence[tuple[str, str]]) -> list[str]:
     return [name for name, _ in items]
 
 
+@pytest.mark.process  # source code is read in a process
 def test_documents_follow_the_files(af: agentformer.AgentFormer, root: Path) -> None:
     write(root, "keys.md", "The key of the cellar is with Anna.")
     write(root, "rules/dogs.txt", "Dogs are not allowed in the sauna.")
@@ -89,6 +90,7 @@ def test_documents_follow_the_files(af: agentformer.AgentFormer, root: Path) -> 
     assert "Berta" in af.rag.query("Who has the key of the cellar?").text
 
 
+@pytest.mark.process  # source code is read in a process
 def test_an_unchanged_folder_is_not_read(
     af: agentformer.AgentFormer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_file_that_was_just_written_is_read_again(af: agentformer.AgentFormer,
     assert af.rag.sync(root).changed == ("a.txt",)
 
 
+@pytest.mark.process  # source code is read in a process
 def test_a_moved_file_keeps_its_vectors_and_its_citations_follow(
     af: agentformer.AgentFormer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +213,7 @@ def test_two_namespaces_follow_one_folder(af: agentformer.AgentFormer, root: Pat
     assert af.rag.sync(root, namespace="one").added == af.rag.sync(root, namespace="two").added == ("a.txt",)
 
 
+@pytest.mark.process  # source code is read in a process
 def test_what_is_left_out(af: agentformer.AgentFormer, root: Path, tmp_path: Path) -> None:
     secret = write(tmp_path, "secret.txt", "Outside of the folder.")
     write(root, "kept.txt", "Read me.")
@@ -240,6 +244,7 @@ def test_what_is_left_out(af: agentformer.AgentFormer, root: Path, tmp_path: Pat
     assert report.failed == ()
 
 
+@pytest.mark.process  # source code is read in a process
 def test_one_bad_file_does_not_stop_the_others(
     af: agentformer.AgentFormer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -493,6 +498,7 @@ def state(af: agentformer.AgentFormer) -> list[tuple[object, ...]]:
     )
 
 
+@pytest.mark.process  # source code is read in a process
 def test_the_command_reports_and_its_exit_code_tells_of_failures(tmp_path: Path, root: Path) -> None:
     write(root, "keys.md", "The key of the cellar is with Anna.")
     places = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
@@ -535,6 +541,7 @@ def test_watch_follows_changes_until_it_is_interrupted(tmp_path: Path, root: Pat
         child.wait()
 
 
+@pytest.mark.process  # source code is read in a process
 def test_a_report_counts_every_file_once(af: agentformer.AgentFormer, root: Path) -> None:
     for number in range(6):
         write(root, f"{number}.txt", f"The number of this file is {number}.")

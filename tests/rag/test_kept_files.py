@@ -57,6 +57,7 @@ def test_the_text_of_a_document_is_forgotten_and_its_file_stays(af: AgentFormer)
         KeptFiles(af.backend, af.originals).forget_text(entry)
 
 
+@pytest.mark.process
 def test_a_kept_file_that_cannot_be_read_stays(af: AgentFormer) -> None:
     broken = b"%PDF-1.4 broken"
     keep(af, broken, "broken.pdf")
