@@ -1,4 +1,4 @@
-"""What a search needs to know about an entry beside its fields: its title, its language, the days that it names, the
+"""Properties of an entry that a search needs beside its fields: its title, its language, the days that it names, the
 facts that it states, and whether it is a question. It is kept in the table `derived`. It is written with the entry, or,
 if many entries are stored at once, soon after them by a background thread, so that storing does not take longer.
 
@@ -60,7 +60,7 @@ _OUTDATED = (
 
 
 class Message(NamedTuple):
-    """What is derived from a message. `stated` is 0..1: how much it states beside questions. `times` is True or False
+    """The properties of a message. `stated` is 0..1: how much it states beside questions. `times` is True or False
     if the message names a time or not in whichever language it is read, otherwise the languages (ISO 639-1, and "" for
     all others) in which it names one; then `votes` decides its language."""
 
@@ -117,7 +117,7 @@ class Derived:
 
     @cached_property
     def message(self) -> Message:
-        """What is derived from the entry if it is a message."""
+        """The properties of the entry as a message."""
         question, share, times, votes = json.loads(self._row[7])
         named = times if isinstance(times, bool) else tuple(times)
         return Message(question, share, named, LanguageVotes.from_json(votes) if votes else None)

@@ -69,6 +69,7 @@ class _Known(NamedTuple):
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Known:
+        """Return the known state of the file of a document."""
         values = entry.metadata
         problem = values["reason"] or values["status"] if values["status"] in _UNUSABLE else ""
         return cls(entry.id, values.get("stamp", ""), bytes.fromhex(values["sha256"]), values["bytes"], problem)

@@ -240,7 +240,7 @@ class Factor(NamedTuple):
 
 
 class Analyzed(NamedTuple):
-    """What a store knows of the text of an entry: its language (ISO 639-1, or ""), and its facts that have one value at
+    """Stored results of the analysis of a text: its language (ISO 639-1, or ""), and its facts that have one value at
     a time. A fact consists of the words that say what it is about, and the words of its value."""
 
     language: str

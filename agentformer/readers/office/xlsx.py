@@ -37,8 +37,8 @@ _NO_VALUE = "{} formulas have no stored value; open the file in a spreadsheet pr
 
 
 class _Book(NamedTuple):
-    """What the sheets of a workbook share: texts, a number format ("d", "h", "%", ...) for each style, and the first
-    day of dates."""
+    """The parts that all sheets of a workbook share: texts, a number format ("d", "h", "%", ...) for each style, and
+    the first day of dates."""
 
     texts: Sequence[str]
     formats: Sequence[str]

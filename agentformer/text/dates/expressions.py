@@ -69,7 +69,7 @@ class _Line:
 
     @cached_property
     def fills(self) -> dict[str, bool]:
-        """Whether a word of the text can fill a slot, for the slots of all languages."""
+        """For each slot of the expressions, whether a word of the text can fill it."""
         return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:
