@@ -143,9 +143,8 @@ def build_rag(
         from agentformer.rag.ingest import IngestPipeline
         from agentformer.readers import ReadLimits
 
-        size, overlap = settings.chunk_tokens, settings.chunk_overlap
-        limits = ReadLimits.from_settings(settings)
-        return IngestPipeline(backend, originals, embedder, chunk_tokens=size, chunk_overlap=overlap, limits=limits)
+        sizes = {"chunk_tokens": settings.chunk_tokens, "chunk_overlap": settings.chunk_overlap}
+        return IngestPipeline(backend, originals, embedder, **sizes, limits=ReadLimits.from_settings(settings))
 
     def answerer() -> Answerer:
         from agentformer.rag.answer.answerer import Answerer
@@ -159,18 +158,13 @@ def build_rag(
 
         return PassageBuilder(backend, token_spans(embedder))
 
-    limits = QuestionLimits(settings.top_k, settings.answer_context_tokens, settings.max_question_chars)
-    questions = Questions(backend, once(answerer), once(contexts), usage, limits)
-    return RAGTool(
-        backend,
-        once(ingest),
-        questions,
-        originals,
-        usage,
-        limits=SizeLimits(settings.max_file_bytes, settings.sync_text_bytes),
-        sync_roots=[Path(root) for root in settings.sync_roots.split(os.pathsep) if root],
-        fetcher=_build_fetcher(settings),
-    )
+    asked = QuestionLimits(settings.top_k, settings.answer_context_tokens, settings.max_question_chars)
+    questions = Questions(backend, once(answerer), once(contexts), usage, asked)
+    limits = SizeLimits(settings.max_file_bytes, settings.sync_text_bytes)
+    roots = [Path(root) for root in settings.sync_roots.split(os.pathsep) if root]
+    fetcher = _build_fetcher(settings)
+    parts = backend, once(ingest), questions, originals, usage
+    return RAGTool(*parts, limits=limits, sync_roots=roots, fetcher=fetcher)
 
 
 def _build_fetcher(settings: Settings) -> Fetcher:

@@ -50,9 +50,8 @@ class PartBuilders:
 
 
 class MemoryManager(BatchOperations):
-    """Stores and searches entries. Thread-safe if its backend is thread-safe. `decay_rates` contains, for each category
-    of entries, the share of the salience (importance) that remains after a day without use. If a scope with documents
-    is removed, `delete_originals` is called, which deletes the original files of removed documents."""
+    """Stores and searches entries. Thread-safe if its backend is. `decay_rates` is, for each category, the share of the
+    salience (importance) that remains after a day without use. `delete_originals` deletes the files of documents."""
 
     def __init__(
         self,
@@ -81,9 +80,8 @@ class MemoryManager(BatchOperations):
         return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
-        """Store messages in one transaction, and return their entries. Each message is a mapping with the arguments of
-        `add_message`. The messages must be in order of time. If one message is invalid, `InvalidInput` is raised and no
-        message is stored."""
+        """Store messages, mappings with the arguments of `add_message` in order of time, in one transaction, and return
+        their entries. If one message is invalid, raises `InvalidInput` and stores none."""
         entries = [validation.new_message(message) for message in validation.mappings("messages", messages)]
         stored = list(self._backend.store(entries, replacing=validation.replaced(entries))) if entries else []
         for entry in stored:
@@ -101,11 +99,9 @@ class MemoryManager(BatchOperations):
         the new entry. The id is not checked. If the parent has the same user and project, the new entry is removed
         together with the parent. `pair_id` is the id of an entry that forms a pair with the new entry.
 
-        `source_type` and `source_id` identify a record of the host application. The new entry replaces earlier entries
-        of the same record. `source_id` has at most 1,000 characters.
-
-        With `verbatim`, the text is stored as it is: by default, text that a prompt has quoted from memory is removed.
-        With `searchable` False, the entry is stored and listed, and no search returns it.
+        `source_type` and `source_id` (at most 1,000 characters) identify a record of the host application. The new
+        entry replaces earlier entries of the same record. With `verbatim`, the text is stored as it is: by default,
+        text that a prompt has quoted from memory is removed. With `searchable` False, no search returns the entry.
 
         If an equal fact is already stored, the stored fact is returned and its `repeat_count` is increased. Raises
         `InvalidInput` with the name of the wrong argument. Raises `Conflict` if a core block with the same name and a
@@ -157,8 +153,7 @@ class MemoryManager(BatchOperations):
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
-        """Search with the arguments of `search`, and return the records of the host application to which the hits
-        belong. The record of the best hit comes first, and each record is returned once."""
+        """Search like `search`, and return the records of the host application that the hits belong to, each once."""
         return _references(self.search(text, **options))
 
     def get(self, entry_id: str) -> MemoryEntry:
@@ -213,20 +208,19 @@ class MemoryManager(BatchOperations):
         return context
 
     def update(self, entry_id: str, *, expected_version: int | None = None, **changes: Any) -> MemoryEntry:
-        """Change fields of an entry, and add the former version of the entry to its history. Return the changed entry.
-        Raises `NotFound` if the entry does not exist. Raises `InvalidInput` if the entry or a field cannot be changed.
-        Raises `Conflict` if `expected_version` is given and the stored entry has another version."""
+        """Change fields of an entry, and add its former version to its history. Return the changed entry. Raises
+        `NotFound`, `InvalidInput` if the entry or a field cannot be changed, and `Conflict` if the stored entry has not
+        the `expected_version`."""
         former = changeable(self._backend, entry_id)
         checked = validation.changes(former, changes)
         self.hierarchical.check_update(former, checked)
         return self._backend.update(entry_id, checked, expected_version)
 
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
-        """Mark the entry `old_id` as superseded (replaced) by the entry `new_id`, so that searches no longer return the
-        old entry. Return the old entry. Raises `NotFound` if an entry does not exist. Raises `InvalidInput` if the new
-        entry cannot supersede the old entry. Raises `Conflict` if one of the two entries is already superseded, or if
-        the new entry is archived. If the new entry is removed, or archived without a summary, searches find the old
-        entry again."""
+        """Mark the entry `old_id` as superseded (replaced) by the entry `new_id`, so that searches no longer return it.
+        Return the old entry. If the new entry is removed, or archived without a summary, searches find the old entry
+        again. Raises `NotFound` if an entry does not exist, `InvalidInput` if the new entry cannot supersede the old
+        one, and `Conflict` if one of them is already superseded, or the new one is archived."""
         old, new = changeable(self._backend, old_id), changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
@@ -240,10 +234,9 @@ class MemoryManager(BatchOperations):
         entries that a deleted entry superseded. A part with another namespace, user or project than the deleted entry
         is not deleted.
 
-        Raises `NotFound` if the entry does not exist. Raises `Conflict` if `expected_version` is given and the stored
-        entry has another version. Raises `InvalidInput` if `what` is the id of an uploaded document, or of a part of a
-        document; use `rag.remove` to remove documents.
-        """
+        Raises `NotFound` if the entry does not exist, `Conflict` if `expected_version` is given and the stored entry
+        has another version, and `InvalidInput` if `what` is the id of an uploaded document or of a part of one; use
+        `rag.remove` for these."""
         if isinstance(what, Scope):
             return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
         changeable(self._backend, what)

@@ -135,14 +135,17 @@ class FolderSync:
                 self._remove(origin, known)
         if progress:
             progress(done, len(work))
+        return self._report(left=len(work) - done, seconds=time.monotonic() - started)
+
+    def _report(self, *, left: int, seconds: float) -> SyncReport:
         lists: dict[str, Any] = {name: tuple(items) for name, items in self._lists.items()}
         return SyncReport(
             self._origin,
             unchanged=self._unchanged,
             skipped=tuple(self._found.skipped),
             failed=tuple(self._found.failed),
-            left=len(work) - done,
-            seconds=time.monotonic() - started,
+            left=left,
+            seconds=seconds,
             **lists,
         )
 

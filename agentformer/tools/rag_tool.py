@@ -54,10 +54,8 @@ class UploadOptions(TypedDict, total=False):
 class RAGTool(StoredDocuments):
     """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe.
 
-    `ingest` returns the pipeline that stores documents, and builds it at the first call, because the listing of
-    documents does not need it. `questions` answers the questions. `limits` are those of files, and
-    `sync_roots` are the folders that other callers may sync.
-    """
+    `ingest` returns the pipeline that stores documents, and builds it at the first call. `limits` are those of files,
+    and `sync_roots` are the folders that other callers may sync."""
 
     def __init__(
         self,
@@ -96,8 +94,7 @@ class RAGTool(StoredDocuments):
     def rehearse(self, document: Document, password: str | None = None) -> Document:
         """Read and embed the original of a document again, and store nothing. Return the document with the status and
         the reason that a new upload would have. This method is for a caller that must not learn that its upload was
-        `unchanged`: it takes as long as the upload of a new document, and has the same result. Raises `NotFound` if the
-        original file is missing."""
+        `unchanged`: it takes as long as a new upload. Raises `NotFound` if the original file is missing."""
         result = self._ingest().rehearse(self._originals.get(document.sha256), document, password)
         return dataclasses.replace(result, reason=PENDING) if result.status == "pending" else result
 
