@@ -381,8 +381,8 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
 
 
 def present(settings: Settings) -> bool:
-    """Return whether the index folder contains data of a configured backend. The result is also true if the data of a
-    configured backend may be in another place, because the backend cannot report whether its data exists."""
+    """Return whether a configured backend has data. The result is also true if a backend keeps its data outside of the
+    index folder, because such a backend cannot report whether its data exists."""
     return any(of_backends("present", settings)) or any_without("present", settings)
 
 

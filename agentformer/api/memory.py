@@ -82,7 +82,7 @@ def remove(service: Service, grant: Grant, body: requests.EntrySelection) -> Res
     memories are not counted. Documents and their passages are not deleted.
     """
     if [bool(body.ids), bool(body.source_ids), bool(body.where)].count(True) != 1:
-        raise InvalidInput("ids", "give exactly one of ids, source_ids and where, and it must not be empty")
+        raise InvalidInput("ids", "give exactly one of `ids`, `source_ids` and `where`, which must not be empty")
     namespace, memory = grant.namespace(body.namespace), service.af.memory
     if body.where:
         memories = Condition("nin", "$kind", tuple(sorted(DOCUMENT_KINDS)))

@@ -92,7 +92,8 @@ def parse_url(url: str) -> Target:
         raise InvalidInput("url", "must be a URL such as https://example.org/report.pdf")
     if "@" in parts.netloc:
         raise InvalidInput(
-            "url", "contains a user name or a password, and none is ever sent; remove it, or download the file yourself"
+            "url",
+            "contains a user name or a password, which are never sent; remove them",
         )
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~")
     query = quote(parts.query, safe="/?%:@!$&'()*+,;=~[]")
@@ -151,7 +152,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """Fetches documents by `rules`. `load` returns the function that fetches, which is imported when it is needed."""
+    """Fetches documents as `rules` allow. `load` imports the function that fetches at its first use, and returns it."""
 
     rules: FetchRules
     load: Callable[[], Callable[[str, FetchRules], Download]]

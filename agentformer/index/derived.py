@@ -127,7 +127,7 @@ NONE: Mapping[int, Derived] = {}
 
 
 def read(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Derived]:
-    """Return the rows of the entries with these row numbers that are up to date and undamaged."""
+    """Return the rows of the entries with these row numbers. Outdated and damaged rows are left out."""
     rows = connection.execute(_READ, [json.dumps([*nums]), VERSION]).fetchall() if nums else []
     return {row[0]: Derived(row) for row in map(tuple, rows) if _checksum(*row[:_CHECKED]) == row[_CHECKED]}
 

@@ -64,7 +64,7 @@ class LazyMemory:
         """Return the opened memory. Raises an error if the memory cannot be opened, and `StoreError` after `close`."""
         with self._lock:
             if self._closed:
-                raise StoreError("the memory is closed, because the server is ending")
+                raise StoreError("the memory is closed, because the server is stopping")
             if self._memory is None:
                 self._memory = AgentFormer(self._settings).ready()
             return self._memory

@@ -255,7 +255,9 @@ def folder_in_roots(folder: str, roots: Sequence[Path]) -> Path:
     Raises `Forbidden` for another folder, also if only links lead to it, and `InvalidInput` for a hidden folder. The
     messages do not tell whether another folder exists."""
     if not roots:
-        raise Forbidden("folders are synced only after the setting sync_roots names them (AGENTFORMER_SYNC_ROOTS)")
+        raise Forbidden(
+            "no folder may be synced here; the setting sync_roots (AGENTFORMER_SYNC_ROOTS) names the allowed ones"
+        )
     try:
         real = Path(folder).resolve() if Path(folder).is_absolute() else None
     except (OSError, ValueError, RuntimeError):

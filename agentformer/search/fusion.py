@@ -155,6 +155,6 @@ def _check(ranked_lists: Sequence[Sequence[Key]], weights: Sequence[float], k: i
         raise InvalidInput("ranked_lists", "must be lists of items, but one of the lists is a text")
     if len(weights) != len(ranked_lists) or not all(0 <= weight < math.inf for weight in weights):
         wanted = "must be one weight of at least 0 for each list"
-        raise InvalidInput("weights", f"{wanted}, got {len(weights)} for {len(ranked_lists)}")
+        raise InvalidInput("weights", f"{wanted}, got {len(weights)} weights for {len(ranked_lists)} lists")
     if k < 0:
         raise InvalidInput("k", f"must be at least 0, got {k}")

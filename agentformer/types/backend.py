@@ -292,8 +292,8 @@ class MemoryBackend(_Readable, Protocol):
         documents in this part are not known."""
 
     def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
-        """Delete documents from the list of `absent_documents`. A document that was announced or removed again in the
-        meantime stays in the list."""
+        """Delete documents from the list of `absent_documents`. A document that another
+        call of `announce` or `remove` has added again since the caller read the list stays in the list."""
 
     def backup(self, folder: Path) -> None:
         """Write a complete copy of the store at this moment into `folder`, which must be empty. Writers do not wait.

@@ -16,8 +16,9 @@ import pytest
 from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors import IndexOptions, follower, training
+from agentformer.index.vectors import follower, training
 from agentformer.index.vectors import snapshot as snapshots
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.training import Interrupted
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
@@ -302,7 +303,7 @@ CHILD = """
 import os, signal, sys, time
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors import IndexOptions
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.types import Query

@@ -34,7 +34,7 @@ def embed(service: Service, grant: Grant, body: models.EmbeddingsRequest) -> Res
     if body.model not in (DEFAULT, _id(space), space.spec):
         raise _no_model(body.model)
     if body.dimensions not in (None, space.dimension):
-        raise InvalidInput("dimensions", f"must be {space.dimension}, the dimension of {_id(space)}, or absent")
+        raise InvalidInput("dimensions", f"must be {space.dimension} (the dimension of {_id(space)}), or be left out")
     texts = [body.input] if isinstance(body.input, str) else body.input
     try:
         rows = (

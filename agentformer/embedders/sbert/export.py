@@ -290,8 +290,8 @@ def _packages(precision: str) -> list[str]:
 
 @contextmanager
 def _blame_model() -> Iterator[None]:
-    """Convert an exception to `NotExportable`, because another attempt would fail too. Too little memory, a file error
-    or an import error may not occur again, so these are raised unchanged."""
+    """Convert a lasting error to `NotExportable`, because another attempt would fail too. Too little memory, a file
+    error or an import error can be temporary, so these are raised unchanged."""
     try:
         yield
     except (OpenVinoUnavailable, ImportError, OSError, MemoryError):

@@ -219,10 +219,10 @@ class Optimizer:
         return [self._metric(ranks) for ranks in self._measured(configuration, half).ranks]
 
     def _measured(self, configuration: Configuration, half: Half) -> Measured:
-        """Return the measurement of a configuration with the questions of a half. If the journal does not contain this
-        measurement, the configuration is measured, and the result is added to the journal. The result is not added if
+        """Return the measurement of a configuration with one half of the questions. If the journal does not contain it,
+        the configuration is measured, and the result is added to the journal. The result is not added if
         the configuration cannot run, or if the reranker failed. Raises `OutOfTime` if the time is over before the end
-        of the measurement. The vectors that were made are kept."""
+        of the measurement; the vectors that were made until then are kept."""
         measured = self._find(configuration, half)
         if measured is None:
             measured = self._measure(configuration, half)

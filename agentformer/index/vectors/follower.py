@@ -18,10 +18,10 @@ from filelock import Timeout
 
 from agentformer.index.files import read_index_status
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.index import Image, VectorHits, VectorIndex
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
 from agentformer.records.spaces import active_space

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.flat import Flat, IntArray, Rows, Selection, SelectionCache
 from agentformer.index.vectors.ivf import Ivf, OutlierCodes, Outliers, Tuning
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.training import (
     TUNING_QUERIES,
     Interrupted,

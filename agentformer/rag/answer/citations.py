@@ -236,5 +236,5 @@ def _nearest(side: str, letters: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """Return only the letters and digits of a text without markers, because a copy rarely changes these characters."""
+    """Return only the letters and digits of a text without markers. A model that copies a text rarely changes these."""
     return "".join(ch for ch in MARKER.sub("", text).casefold() if ch.isalnum())

@@ -104,7 +104,7 @@ def dangling_references(database: Database, findings: Findings, quarantine: Quar
 def metadata(database: Database, findings: Findings, quarantine: Quarantine) -> None:
     """Move damaged metadata values, and damaged descriptions of embedding spaces, to the quarantine file. If the
     description of a space is damaged, the vectors of this space are deleted. A damaged metadata value may have been a
-    request to erase deleted text from the index files, so such a request is recorded again."""
+    request to erase deleted text from the index files. To be safe, a new request is recorded."""
     for damaged in findings.keys:
         with database.writing() as connection, lenient_text(connection):
             column, key = ("key", damaged.key) if damaged.table == "meta" else ("id", damaged.num)

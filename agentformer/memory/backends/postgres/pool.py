@@ -100,7 +100,7 @@ class Connections:
         return raw
 
     def results(self, raw: psycopg.Connection[Any], ready: Ready) -> dict[ReadyKey, list[Any]]:
-        """Return the results of the statements `ready`, which were the last ones of `begin` in this connection."""
+        """Return the results of `ready`, the last statements that `begin` has sent on this connection."""
         return dict(zip(ready, self._results.pop(raw), strict=True)) if ready else {}
 
     def end_reading(self, raw: psycopg.Connection[Any]) -> None:

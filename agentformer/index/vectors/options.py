@@ -1,0 +1,19 @@
+"""Options of the vector index. In a small index, every vector is compared with the query. A large index is trained: its
+vectors are grouped into lists, and a search reads only the nearest lists.
+
+This module can be imported without loading FAISS or NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """Options of the vector index: when it is trained, and how exact its searches are. The numbers of rows were chosen
+    by measurement (docs/BENCHMARKS.md)."""
+
+    train_at: int = 30_000  # rows from which on inverted lists with re-ranking are faster than an exact scan
+    exact_rows: int = 50_000  # rows of a scope up to which a trained index scans all of them
+    target_recall: float = 0.99  # of the ten best, where a search is not exact
+    train_after: float = 5.0  # seconds after opening; a process that asks one question ends before that
