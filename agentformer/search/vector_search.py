@@ -69,8 +69,8 @@ class VectorSearch:
         """Return the windows nearest to the query, and warnings. `space` is the number and the description of the
         active embedding space, and `seq` is the number of the newest change that the search must see. Return None if
         the store has moved to another space in the meantime. After such a move, the vectors of the former space are
-        searched until the embedder of the new space is loaded, and a warning is returned. `embedded` is called after the
-        query is embedded and before the index is searched. Raises `EmbedderError` or `SpaceMismatch`."""
+        searched until the embedder of the new space is loaded, and a warning is returned. `embedded` is called between
+        the embedding of the query and the search of the index. Raises `EmbedderError` or `SpaceMismatch`."""
         number, active = space
         own = self._embedder
         embedder: Embedder | None = None
