@@ -40,12 +40,12 @@ screenshots: setup  ## make pictures of the console, docs/images/*.png; needs a 
 serve: setup  ## the HTTP API on 127.0.0.1:8808
 	$(BIN)/agentformer serve
 
-# One thread per model and worker: two models on the same cores slow each other down more than twofold. One worker more than
+# One thread per model and worker: two models on the same cores slow each other down more than twofold. Four workers for two
 # cores, since many tests wait for processes. Files run in order, so that the long fault tests do not come last.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: check  ## run all checks and tests
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/test_house.py
+	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/test_house.py
 
 test-fast: setup  ## run the fast tests: without processes, models and faults
 	$(PYTEST) -q -n 2 --dist loadfile -m unit

@@ -139,11 +139,12 @@ def test_the_official_client_sees_the_tools_as_the_toolbox_defines_them(tmp_path
     assert [(tool.name, tool.title, tool.description, tool.input_schema) for tool in tools] == [
         (each.name, each.title, each.description, each.parameters) for each in definitions
     ]
+    offered = {name: hints for name, hints in HINTS.items() if name != "rag_sync"}  # no folder may be synced here
     assert {tool.name: tool.annotations.destructive_hint for tool in tools} == {
-        name: hints.permission.right != "read" and not hints.additive for name, hints in HINTS.items()
+        name: hints.permission.right != "read" and not hints.additive for name, hints in offered.items()
     }
     assert {tool.name for tool in tools if tool.annotations.read_only_hint} == {
-        name for name, hints in HINTS.items() if hints.permission.right == "read"
+        name for name, hints in offered.items() if hints.permission.right == "read"
     }
     assert all(tool.annotations.open_world_hint is False for tool in tools)
     assert "memory_search" in instructions
