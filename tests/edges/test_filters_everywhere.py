@@ -14,6 +14,8 @@ from flask.testing import FlaskClient
 from agentformer import AgentFormer, Settings
 from agentformer.api.app import close_app, create_app
 from agentformer.cli import main
+from agentformer.errors import InvalidInput
+from agentformer.types import Scope
 
 RECENT = {"type": "gte", "key": "year", "value": 2025}
 NOT_RECENT = {"type": "not", "filters": [RECENT]}
@@ -65,6 +67,23 @@ def test_http_refuses_an_invalid_filter_and_an_unclear_removal(client: FlaskClie
     assert (text.status_code, text.get_json()["field"]) == (400, "where")
     for body in ({}, {"ids": []}, {"ids": ["a"], "where": RECENT}):
         assert client.post("/api/memory/remove", json=body).status_code == 400
+
+
+def test_no_door_removes_entries_by_a_misspelt_filter(af: AgentFormer, client: FlaskClient) -> None:
+    misspelt = {"type": "not", "filters": [{"type": "eq", "kye": "year", "value": 2025}]}
+    removed = client.post("/api/memory/remove", json={"where": misspelt})
+    assert (removed.status_code, removed.get_json()["field"]) == (400, "where.filters[0]")
+    with pytest.raises(InvalidInput, match="lacks the key 'key' and has the unknown key 'kye'"):
+        af.memory.remove(Scope(where=misspelt))
+    with pytest.raises(InvalidInput, match="lacks the key 'filters'"):
+        af.rag.query("budget", where={"type": "and"})
+    places = ["--index-dir", str(af.settings.index_dir), "--upload-dir", str(af.settings.upload_dir)]
+    for command in (["forget", "--yes"], ["memories"]):
+        result = CliRunner().invoke(main, [*command, "--where", json.dumps(misspelt), *places, "--embedder", "hashing"])
+        assert result.exit_code != 0 and "unknown key 'kye'" in result.output
+    with pytest.raises(InvalidInput, match="unknown key 'kye'"):
+        af.toolbox.call("memory_search", {"query": "budget", "where": misspelt})
+    assert af.memory.count() == 8
 
 
 def test_http_does_not_remove_documents_by_a_filter(af: AgentFormer, client: FlaskClient, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from agentformer.errors import InvalidInput
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.records.filters import both, matches, parse, to_json
+from agentformer.records.filters import COMPARISONS, GROUPS, both, matches, parse, to_json
 from agentformer.testing import make_entry
 from agentformer.testing.case import admitted_by
 from agentformer.testing.filtering import random_entries, random_filter
@@ -78,6 +78,38 @@ def test_the_short_form_is_equality_of_every_key() -> None:
     assert parse({"year": 2026, "type": "report"}) == Group("and", both_keys)
     assert parse({}) is None is parse(None)
     assert both({"year": 2026}, {"type": "eq", "key": "type", "value": "report"}) == Group("and", both_keys)
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"type": "eq", "kye": "y", "value": 1}, ["lacks the key 'key'", "has the unknown key 'kye'"]),
+        ({"type": "eq", "key": "y", "values": 1}, ["lacks the key 'value'", "has the unknown key 'values'"]),
+        ({"type": "eq", "key": "y", "value": 1, "more": 1}, ["has the unknown key 'more'"]),
+        ({"type": "and", "filter": [{"y": 1}]}, ["lacks the key 'filters'", "has the unknown key 'filter'"]),
+        ({"type": "and", "filters": [{"y": 1}], "key": "y"}, ["has the unknown key 'key'"]),
+        ({"type": "eq", "filters": [{"y": 1}]}, ["lacks the key 'key'", "has the unknown key 'filters'"]),
+        *(({"type": name}, ["lacks the key 'key' and lacks the key 'value'"]) for name in COMPARISONS),
+        *(({"type": name}, ["lacks the key 'filters'"]) for name in GROUPS),
+    ],
+)
+def test_an_object_of_the_type_of_an_operator_is_never_the_short_form(tree: dict[str, Any], said: list[str]) -> None:
+    for place, whole in (("where", tree), ("where.filters[0]", {"type": "not", "filters": [tree]})):
+        with pytest.raises(InvalidInput) as error:
+            parse(whole)
+        assert error.value.field == place
+        assert all(part in str(error.value) for part in said)
+        assert f'write {{"type": "eq", "key": "type", "value": "{tree["type"]}"}}' in str(error.value)
+
+
+def test_a_metadata_key_type_with_the_name_of_an_operator_is_compared_by_a_condition() -> None:
+    entry = make_entry("text", metadata={"type": "and"})
+    assert matches(Condition("eq", "type", "and"), entry)
+    assert parse({"type": "eq", "key": "type", "value": "and"}) == Condition("eq", "type", "and")
+    assert parse({"type": ["and"]}) == Condition("eq", "type", ["and"])
+    assert parse({"type": "AND", "year": 1}) == Group(
+        "and", (Condition("eq", "type", "AND"), Condition("eq", "year", 1))
+    )
 
 
 def test_an_absent_key_matches_only_ne_nin_and_not_exists() -> None:

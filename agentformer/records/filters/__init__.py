@@ -1,8 +1,9 @@
 """Filters of entries: the JSON form, its checks, and the exact meaning of each comparison.
 
 As JSON, a condition is `{"type": "gte", "key": "year", "value": 2026}`, and a group is `{"type": "and", "filters":
-[...]}`, as in the API of OpenAI. An object without `type` and `key` or `filters` is the short form: each key must have
-an equal value, as in `{"year": 2026}`.
+[...]}`, as in the API of OpenAI. Another object is the short form: each key must have an equal value, as in
+`{"year": 2026}`. An object whose `type` is the name of a comparison or group is never the short form, so that a
+misspelt key of a filter is an error, and does not select other entries.
 
 A value is never converted to another type: the number 1 is neither the text "1" nor true. If a key is absent, only
 `ne`, `nin` and `exists` with false match. `gt`, `gte`, `lt` and `lte` match only values of the same type: numbers, or
@@ -147,10 +148,14 @@ def _parse(value: Any, place: str, depth: int, left: list[int]) -> Filter:
         value = _as_json(value)
     if not isinstance(value, Mapping):
         raise InvalidInput(place, 'must be an object, such as {"type": "eq", "key": "site", "value": "north"}')
-    if "type" in value and "filters" in value:
+    kind = value.get("type")
+    if kind in GROUPS:
         return _group(value, place, depth, left)
-    if "type" in value and "key" in value:
+    if kind in COMPARISONS:
         return _condition(value, place, left)
+    if "type" in value and ("key" in value or "filters" in value):
+        known = GROUPS if "filters" in value else COMPARISONS
+        raise InvalidInput(f"{place}.type", f"must be one of {', '.join(known)}, got {kind!r:.80}")
     parts = tuple(_checked(Condition("eq", key, item), place, left) for key, item in value.items())
     if not parts:
         raise InvalidInput(place, "is an empty object; give a condition")
@@ -163,24 +168,33 @@ def _as_json(value: Filter) -> dict[str, Any]:
     return {"type": value.type, "key": value.key, "value": value.value}
 
 
+def _check_keys(value: Mapping[str, Any], keys: tuple[str, ...], place: str) -> None:
+    """Raise `InvalidInput` that names the missing and unknown keys, if the object has other keys than `keys`."""
+    missing = [f"lacks the key {key!r}" for key in keys if key not in value]
+    unknown = [f"has the unknown key {key!r:.80}" for key in value if key not in keys]
+    if not missing and not unknown:
+        return
+    kind = value["type"]
+    metadata = json.dumps({"type": "eq", "key": "type", "value": kind})
+    raise InvalidInput(
+        place,
+        f"{' and '.join([*missing, *unknown[:3]])}; an object of type {kind!r} has exactly the keys {', '.join(keys)}. "
+        f"To compare a metadata key named type, write {metadata}",
+    )
+
+
 def _group(value: Mapping[str, Any], place: str, depth: int, left: list[int]) -> Group:
+    _check_keys(value, ("type", "filters"), place)
     kind, parts = value["type"], value["filters"]
-    if kind not in GROUPS:
-        raise InvalidInput(f"{place}.type", f"must be one of {', '.join(GROUPS)}, got {kind!r:.80}")
-    if set(value) != {"type", "filters"} or not isinstance(parts, (list, tuple)) or not parts:
-        raise InvalidInput(
-            f"{place}.filters", "must be a list with at least one filter, and type is the only other key"
-        )
+    if not isinstance(parts, (list, tuple)) or not parts:
+        raise InvalidInput(f"{place}.filters", "must be a list with at least one filter")
     if kind == "not" and len(parts) != 1:
         raise InvalidInput(f"{place}.filters", f"of `not` must contain one filter, got {len(parts)}")
     return Group(kind, tuple(_parse(part, f"{place}.filters[{n}]", depth - 1, left) for n, part in enumerate(parts)))
 
 
 def _condition(value: Mapping[str, Any], place: str, left: list[int]) -> Condition:
-    if value["type"] not in COMPARISONS:
-        raise InvalidInput(f"{place}.type", f"must be one of {', '.join(COMPARISONS)}, got {value['type']!r:.80}")
-    if set(value) != {"type", "key", "value"}:
-        raise InvalidInput(place, "must have exactly the keys type, key and value")
+    _check_keys(value, ("type", "key", "value"), place)
     compared = value["value"]
     if value["type"] in ("in", "nin"):
         if not isinstance(compared, (list, tuple)):
