@@ -23,7 +23,7 @@ from agentformer.readers.code.outlining import with_symbols
 from agentformer.readers.media_type import BINARY, OLE, PDF, PLAIN, sniff
 from agentformer.readers.sandbox.process import image_isolated, read_isolated
 from agentformer.readers.sandbox.protocol import PageImage
-from agentformer.text.normalize import letters_and_digits
+from agentformer.text.normalize import bare_letters
 from agentformer.types import DocumentText
 
 __all__ = ["PageImage", "ReadLimits", "page_image", "read", "sniff"]
@@ -86,16 +86,16 @@ def page_image(
     """Return the image of a page of a PDF file, and the boxes of the quotation `text[start:end]`. `text` is the stored
     text of the page, and the first page has the number 1.
 
-    The page is rendered in a child process. A quotation that is not in the characters of the page, such as that of a
-    scanned page, has no boxes. Raises `UnsupportedFormat` if the file is not a PDF, or another `DocumentError`.
+    The page is rendered in a child process. A quotation that is not in the characters of the page has no boxes: that of
+    a scanned page, or of a page whose fonts do not say which letters they draw. Raises `UnsupportedFormat` if the file
+    is not a PDF, or another `DocumentError`.
     """
     if sniff(data, "") != PDF:
         raise UnsupportedFormat("only the pages of PDF files can be shown as images; read the text of the page instead")
     quote = text[start:end]
-    letters = letters_and_digits(quote)
-    before = letters_and_digits(text[:start]).count(letters) if letters else 0
+    position = len(bare_letters(text[:start]))
     limits = replace(limits, wall_seconds=min(limits.wall_seconds, _IMAGE_SECONDS))
-    return image_isolated(data, ReadOptions("", PDF, limits=limits, page=page, quote=quote, occurrence=before))
+    return image_isolated(data, ReadOptions("", PDF, limits=limits, page=page, quote=quote, position=position))
 
 
 def _is_simple(data: bytes) -> bool:

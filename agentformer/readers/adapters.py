@@ -76,7 +76,7 @@ class ReadOptions:
     folder: str = ""  # the folder in which the reader may write and run tesseract; "" for none
     page: int = 0  # the page to show as an image (the first page is 1); 0: the text is read
     quote: str = ""  # to highlight on this page
-    occurrence: int = 0  # number of equal quotations before it on the page
+    position: int = 0  # letters and digits of the page before the quotation
 
 
 _READERS = "agentformer.readers"

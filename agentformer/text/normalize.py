@@ -42,6 +42,11 @@ def letters_and_digits(text: str) -> str:
     return "".join(filter(str.isalnum, normalized("NFKC", text).casefold()))
 
 
+def bare_letters(text: str) -> str:
+    """Return the letters and digits of a text in small letters and without accents."""
+    return "".join(filter(str.isalnum, normalized("NFKD", text).casefold()))
+
+
 def _limited(run: re.Match[str]) -> str:
     characters: list[str] = []
     marks = 0

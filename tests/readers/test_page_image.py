@@ -155,6 +155,52 @@ def test_a_quotation_is_found_by_its_parts_where_the_page_has_other_letters_betw
     assert find(text, "", 0) == []
 
 
+def test_words_that_a_quotation_shares_with_another_sentence_are_not_marked() -> None:
+    title = "overviewofthetechnologyacceptancemodelandabstract"  # the letters of the body are not known
+    assert find(title, "hisdoctoralthesisproposedthetechnologyacceptancemodeltotheschool", 400) == []
+    scattered = "thekeysare" + "x" * 200 + "heldbythe" + "y" * 200 + "harbourmaster"
+    assert find(scattered, "thekeysareheldbytheharbourmaster", 0) == []
+
+
+def test_a_quotation_with_a_few_letters_that_the_page_lacks_is_found() -> None:
+    text = "theharbourmasterkeepsalistofallboatsthecoeeisinthebluecabinetofthefirsthouse"
+    assert find(text, "thecoffeeisinthebluecabinetofthefirsthouse", 0) == [(36, 41), (41, 76)]
+
+
+@pytest.mark.parametrize(("position", "start"), [(0, 0), (9, 0), (12, 20), (99, 20)])
+def test_of_equal_quotations_the_nearest_to_the_position_is_found(position: int, start: int) -> None:
+    assert find("bluecabinet" + "x" * 9 + "bluecabinet", "bluecabinet", position) == [(start, start + 11)]
+
+
+@pytest.mark.process
+def test_a_sentence_whose_letters_the_file_does_not_say_has_no_box_in_the_title() -> None:
+    out = io.BytesIO()
+    page = canvas.Canvas(out, pagesize=(WIDTH, HEIGHT))
+    page.setFont("Helvetica", 12)
+    page.drawString(72, 740, "Overview of the Technology Acceptance Model: Origins")
+    page.drawString(72, 700, "~ # ~ ## ~~ ### ~ # ~ ##")  # as of a font without a table of its letters
+    page.save()
+    text = (
+        "Overview of the Technology Acceptance Model: Origins\n\nFred Davis proposed the Technology Acceptance Model."
+    )
+    start = text.index("Fred")
+    assert page_image(out.getvalue(), 1, text=text, start=start, end=len(text)).boxes == ()
+    (box,) = page_image(out.getvalue(), 1, text=text, start=0, end=start).boxes
+    assert line_of(box) == 740
+
+
+@pytest.mark.process
+def test_letters_with_detached_accents_are_found() -> None:
+    out = io.BytesIO()
+    page = canvas.Canvas(out, pagesize=(WIDTH, HEIGHT))
+    page.setFont("Helvetica", 12)
+    page.drawString(72, 740, "Anva\u00a8ndarmanual fo\u00a8r hamnen")
+    page.save()
+    text = "Användarmanual för hamnen"
+    (box,) = page_image(out.getvalue(), 1, text=text, start=0, end=len(text)).boxes
+    assert line_of(box) == 740
+
+
 def test_a_gray_image_is_stored_with_one_channel_and_keeps_its_values() -> None:
     gray = np.repeat(np.arange(12, dtype=np.uint8).reshape(3, 4, 1), 3, axis=2)
     assert decoded(png(gray)) == (4, 3, b"\0\0\1\2\3\0\4\5\6\7\0\x08\x09\x0a\x0b")

@@ -2,7 +2,8 @@
 process.
 
 The stored text of a page differs from the characters in the file: paragraphs are joined and hyphens are removed. So a
-quotation is found by its letters and digits only.
+quotation is found by its letters and digits only, without accents: some files draw the dots of an "ä" apart from its
+letter.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import ctypes
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +25,16 @@ from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocum
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.pdf.extractors import PasswordNeeded, PdfiumDocument, Unreadable
 from agentformer.readers.sandbox.protocol import Box, PageImage
-from agentformer.text.normalize import letters_and_digits
+from agentformer.text.normalize import bare_letters
 
 SCALE = 2.0  # pixels per point: an A4 page has 1,190 x 1,684
 LONGEST_SIDE = 2_200  # pixels
 MAX_IMAGE_PIXELS = 120_000_000  # of one image on the page, which PDFium unpacks into memory
 MAX_CHARACTERS = 60_000  # of a page whose characters are compared; ordinary pages have 3,000
-SHORTEST_PART = 8  # letters of a part of a quotation that is looked for if the whole is not found
+MAX_ALIGNED = 4_000  # letters of a quotation that is compared letter by letter if the whole is not found
+SHORTEST_PART = 8  # letters of the parts of a quotation that show where it may be
+ENOUGH = 0.9  # share of the letters of a quotation that must be found
+_SHORTEST_BLOCK = 3  # equal letters in a row that are marked
 _NEAR = 3.0  # heights of a line: characters that are further apart are in different columns
 _DAMAGED = "the page cannot be shown because the PDF is damaged; read the text of the page instead"
 
@@ -56,7 +62,7 @@ def page_image(data: bytes, options: ReadOptions) -> PageImage:
         scale = min(SCALE, LONGEST_SIDE / max(1.0, *document.size(number)))
         with document.page(number) as page:
             pixels = page.render(scale=scale, rev_byteorder=True).to_numpy()
-            boxes = [*_boxes(page, options.quote, options.occurrence)] if options.quote else []
+            boxes = [*_boxes(page, options.quote, options.position)] if options.quote else []
         height, width = pixels.shape[:2]
         return PageImage(width, height, tuple(boxes), png(pixels))
     except PasswordNeeded:
@@ -81,27 +87,41 @@ def png(pixels: Any) -> bytes:
     )
 
 
-def find(text: str, quote: str, occurrence: int) -> list[tuple[int, int]]:
-    """Return the ranges of a quotation in a text. `occurrence` is the number of equal quotations before it. If the
-    whole quotation is not in the text, return the ranges of its longest parts."""
-    starts = [*_occurrences(text, quote)] if quote else []
-    if starts:
-        start = starts[min(occurrence, len(starts) - 1)]
+def find(text: str, quote: str, position: int) -> list[tuple[int, int]]:
+    """Return the ranges of a quotation in a text. Of several equal ones, the nearest to `position` is returned. If the
+    whole quotation is not in the text, return the ranges of the place that has nearly all of its letters in the same
+    order. If there is no such place, the result is empty: some words alone would mark another sentence."""
+    if not quote:
+        return []
+    if starts := [*_occurrences(text, quote)]:
+        start = min(starts, key=lambda start: abs(start - position))
         return [(start, start + len(quote))]
-    ranges: list[tuple[int, int]] = []
-    at, near = 0, 0
-    while at + SHORTEST_PART <= len(quote):
-        start = text.find(quote[at : at + SHORTEST_PART], near)
-        start = start if start >= 0 else text.find(quote[at : at + SHORTEST_PART])
-        if start < 0:
-            at += 1
-            continue
-        size = SHORTEST_PART
-        while at + size < len(quote) and text[start + size : start + size + 1] == quote[at + size]:
-            size += 1
-        ranges.append((start, start + size))
-        at, near = at + size, start + size
-    return ranges
+    found = [ranges for start in _likely_starts(text, quote, position) if (ranges := _aligned(text, quote, start))]
+    return min(found, key=lambda ranges: abs(ranges[0][0] - position), default=[])
+
+
+def _likely_starts(text: str, quote: str, position: int) -> list[int]:
+    """Return the positions where most parts of the quotation would put its beginning, at most three."""
+    if len(quote) > MAX_ALIGNED:
+        return []
+    votes: Counter[int] = Counter()
+    width = max(1, len(quote) // 2)
+    for at in range(0, len(quote) - SHORTEST_PART + 1, SHORTEST_PART // 2):
+        votes.update({max(0, start - at) // width for start in _occurrences(text, quote[at : at + SHORTEST_PART])})
+    bins = sorted(votes, key=lambda number: (-votes[number], abs(number * width - position)))
+    return [number * width for number in bins[:3]]
+
+
+def _aligned(text: str, quote: str, start: int) -> list[tuple[int, int]]:
+    """Return the ranges that have nearly all letters of the quotation in the same order, in a region of the text near
+    `start` that is not much longer than the quotation. The result is empty if there are too few of them."""
+    first = max(0, start - len(quote) // 2)
+    region = text[first : start + 2 * len(quote) + SHORTEST_PART]
+    blocks = SequenceMatcher(None, quote, region, autojunk=False).get_matching_blocks()
+    blocks = [block for block in blocks if block.size >= _SHORTEST_BLOCK]
+    if sum(block.size for block in blocks) < ENOUGH * len(quote):
+        return []
+    return [(first + block.b, first + block.b + block.size) for block in blocks]
 
 
 def _occurrences(text: str, part: str) -> Iterator[int]:
@@ -111,12 +131,12 @@ def _occurrences(text: str, part: str) -> Iterator[int]:
         at = text.find(part, at + 1)
 
 
-def _boxes(page: Any, quote: str, occurrence: int) -> Iterator[Box]:
+def _boxes(page: Any, quote: str, position: int) -> Iterator[Box]:
     turned = page.get_rotation() % 180 == 90  # lines of text run from top to bottom, or from bottom to top
     with closing(page.get_textpage()) as text_page:
         characters = [*_characters(text_page)]
         text = "".join(character.letter for character in characters)
-        for start, end in find(text, letters_and_digits(quote), occurrence):
+        for start, end in find(text, bare_letters(quote), position):
             numbers = sorted({character.number for character in characters[start:end]})
             boxes = [box for number in numbers if (box := _box(page, text_page, number))]
             yield from map(_transposed, _lines(map(_transposed, boxes))) if turned else _lines(boxes)
@@ -126,7 +146,7 @@ def _characters(text_page: Any) -> Iterator[_Character]:
     for number in range(min(text_page.count_chars(), MAX_CHARACTERS)):
         code = raw.FPDFText_GetUnicode(text_page, number)
         if code and not 0xD800 <= code < 0xE000:
-            for letter in letters_and_digits(chr(code)):
+            for letter in bare_letters(chr(code)):
                 yield _Character(letter, number)
 
 
