@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flask import request
@@ -125,6 +125,15 @@ def is_arriving() -> bool:
     return isinstance(connection, TimedSocket) and not connection.has_body(request.content_length)
 
 
+def client_left(environ: Mapping[str, Any]) -> bool:
+    """Return whether the client of a request has closed its connection. Return False if the server does not tell. Call
+    this function in the thread that handles the request."""
+    if callable(ask := environ.get("waitress.client_disconnected")):
+        return bool(ask())
+    connection = environ.get("gunicorn.socket")
+    return isinstance(connection, TimedSocket) and connection.is_closed_by_client()
+
+
 def query_of(model: type[Model]) -> Model:
     """Return the query string of the current request as a model. Raises `InvalidInput` for an invalid parameter."""
     return _parameters_of(model, request.args, "query")
@@ -202,7 +211,7 @@ def _is_list(model: type[BaseModel], name: str) -> bool:
 
 def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -> InvalidInput:
     """Return an `InvalidInput` for the first error that pydantic has found. `place` is `body`, `query` or `form`."""
-    details = error.errors(include_url=False, include_context=False)[0]
+    details = _most_specific(error.errors(include_url=False))
     path = [str(part) for part in details["loc"]]
     kind, name = details["type"], path[0] if path else place
     if kind == "json_invalid":
@@ -217,10 +226,24 @@ def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -
     if kind == "model_type":
         return InvalidInput(place, "must be a JSON object")
     message = _MESSAGES.get(kind) or details["msg"]
+    if kind == "too_long":
+        message = f"must have at most {details['ctx']['max_length']} items"
     if kind == "string_pattern_mismatch" and not any(map(str.isprintable, str(details["input"]).strip())):
         message = "is empty"
     inner = f" (in {'.'.join(path[1:4])})" if len(path) > 1 else ""
     return InvalidInput(name[:_MAX_SHOWN], f"{message}{inner}, got {_shortened(details['input'])}")
+
+
+def _most_specific(errors: Sequence[Any]) -> Any:
+    """Return the first error. If it says that a value has not the type of one alternative, but the value has the type
+    of another alternative, return the first error about the other alternative."""
+    first = errors[0]
+    others = [error for error in errors if error["loc"][:1] == first["loc"][:1]] if _is_type(first) else []
+    return next((error for error in others if not _is_type(error)), first)
+
+
+def _is_type(error: Any) -> bool:
+    return str(error["type"]).endswith("_type")
 
 
 def _shortened(value: Any) -> str:

@@ -146,6 +146,15 @@ class TimedSocket(socket.socket):
         except OSError:
             return False
 
+    def is_closed_by_client(self) -> bool:
+        """Return whether the client has closed the connection, as far as its bytes have arrived. No byte is taken."""
+        try:
+            return super().recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
+
     def end_writing(self) -> bool:
         """Tell the client that no more bytes will be sent. Return False if the connection is already closed. If the
         result is True, call `discard` repeatedly for a short time before you close the socket: closing at once could

@@ -15,9 +15,9 @@ from agentformer.http.redaction import error_message, redact
 from agentformer.http.retry_policy import Policy
 from agentformer.settings import Settings
 
-_PIECE = 16 * 1024  # bytes
 _KEPT = (400, 404, 409, 413, 422, 429, 503, 504)  # statuses that the caller gets; others become 502
 _MAX_MESSAGE = 1000  # characters of a server's message
+_MAX_SHOWN = 200  # characters of what a server sent instead of a chat completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Refusal:
 
 
 class Forwarded:
-    """The response of a server with status 200. Read it with `read` or with `pieces`, and close it."""
+    """The response of a server with status 200 and the content type that was asked for. Read it with `read` or with
+    `pieces`, and close it."""
 
     def __init__(self, response: Any, server: Server, model: str) -> None:
         self._response = response
@@ -44,21 +45,36 @@ class Forwarded:
     @property
     def is_stream(self) -> bool:
         """True if the server sends events."""
-        return self.content_type.lower().startswith("text/event-stream")
+        return self._media_type == "text/event-stream"
+
+    @property
+    def is_json(self) -> bool:
+        """True if the server sends JSON."""
+        return self._media_type == "application/json" or self._media_type.endswith("+json")
+
+    @property
+    def _media_type(self) -> str:
+        return self.content_type.partition(";")[0].strip().lower()
 
     def read(self) -> bytes | Refusal:
-        """Return the complete body, or the reason why it cannot be read."""
+        """Return the complete body, which is a chat completion in JSON, or the reason why there is none."""
         try:
-            return bytes(self._response.read())
+            data = bytes(self._response.read())
         except Exception as error:  # noqa: BLE001 - a server can send anything, and the library raises many classes
             return _refusal(explain(error, self._server, self._model, seconds="timeout"))
         finally:
             self.close()
+        if _is_completion(data):
+            return data
+        return _no_completion(redact(error_message(data), self._server.credentials.secrets, _MAX_SHOWN))
 
     def pieces(self) -> Generator[bytes | Refusal, None, None]:
-        """Yield the body as it arrives. If the stream breaks, the last item is the reason."""
+        """Yield the body in pieces, each of them as soon as it arrives. If the stream breaks, the last item is the
+        reason."""
         try:
-            yield from self._response.iter_raw(_PIECE)
+            # Without a size: with one, the library would hold each piece back until it has this size. What it receives
+            # at once is bounded by its own buffer, which has 64 KiB.
+            yield from self._response.iter_raw()
         except Exception as error:  # noqa: BLE001 - as in `read`
             yield _refusal(explain(error, self._server, self._model, seconds="stream_seconds"))
         finally:
@@ -105,9 +121,14 @@ class ChatForwarder:
             except Exception as error:  # noqa: BLE001 - the library raises many classes
                 failed[server] = _refusal(explain(error, server, self._model, seconds="timeout"))
                 continue
-            if response.status_code == 200:
-                return Forwarded(response, server, self._model)
-            return _refused(response, server, self._model)
+            if response.status_code != 200:
+                return _refused(response, server, self._model)
+            forwarded = Forwarded(response, server, self._model)
+            if forwarded.is_stream if stream else forwarded.is_json:
+                return forwarded
+            forwarded.close()
+            sent = "events" if forwarded.is_stream else redact(forwarded.content_type, server.credentials.secrets)
+            return _no_completion(f"{sent} instead of {'events (text/event-stream)' if stream else 'JSON'}")
 
     def _post(self, server: Server, content: bytes, *, stream: bool) -> Any:
         with self._lock:
@@ -122,6 +143,28 @@ class ChatForwarder:
 def _refusal(failure: Failure) -> Refusal:
     slow = failure.kind == "timeout"
     return Refusal(504 if slow else 502, failure.message, code="upstream_timeout" if slow else "upstream_unavailable")
+
+
+def _is_completion(data: bytes) -> bool:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    choices = value.get("choices") if isinstance(value, dict) else None
+    if not isinstance(choices, list) or not choices:
+        return False
+    return all(isinstance(choice, dict) and isinstance(choice.get("message"), dict) for choice in choices)
+
+
+def _no_completion(sent: str) -> Refusal:
+    """Return the error for a response with status 200 that is no chat completion. `sent` is what the server sent,
+    without secrets."""
+    return Refusal(
+        502,
+        f"the language model's server sent no chat completion{f', but: {sent}' if sent else ''}; the administrator of "
+        "this memory must check AGENTFORMER_LLM_BASE_URL",
+        code="upstream_invalid",
+    )
 
 
 def _refused(response: Any, server: Server, model: str) -> Refusal:

@@ -229,6 +229,21 @@ def test_wrong_headers_of_a_chat_are_named(host: Mounted, tmp_path: Path) -> Non
         assert refused(host.post("/v1/chat/completions", body, headers={name: value}), 400)["param"] == name
 
 
+@pytest.mark.parametrize("name", ["X-AgentFormer-User", "X-AgentFormer-Session", "X-AgentFormer-Namespace"])
+def test_a_header_that_is_sent_twice_is_refused(host: Mounted, name: str) -> None:
+    body = {"messages": [{"role": "user", "content": "Hello?"}]}
+    for twice in ([(name, "aino"), (name, "ben")], [(name, "aino, ben")]):  # servers join both values in either way
+        error = refused(host.post("/v1/chat/completions", body, headers=twice), 400)
+        assert error["param"] == name and "sent twice" in error["message"]
+
+
+def test_too_many_texts_to_embed_are_refused_with_the_limit(host: Mounted) -> None:
+    error = refused(host.post("/v1/embeddings", {"model": "default", "input": ["x"] * 2049}), 400)
+    assert error["param"] == "input" and "must have at most 2048 items" in error["message"]
+    error = refused(host.post("/v1/embeddings", {"model": "default", "input": ["x", " "]}), 400)
+    assert error["param"] == "input" and "is empty" in error["message"]
+
+
 def test_two_clients_that_create_the_same_store_get_two_stores(host: Mounted) -> None:
     made: list[str] = []
 

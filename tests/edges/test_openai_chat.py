@@ -51,18 +51,28 @@ def upstream() -> Iterator[Upstream]:
     made.server.close()
 
 
-@pytest.fixture(scope="module")
-def server(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def serving(upstream: Upstream, folder: Path, seconds: str) -> Iterator[Running]:
     running = Running(
-        tmp_path_factory.mktemp("served"),
+        folder,
         AGENTFORMER_LLM_MODEL="openai:tiny",
         AGENTFORMER_LLM_BASE_URL=upstream.server.url,
         AGENTFORMER_LLM_API_KEY=UPSTREAM_KEY,
-        AGENTFORMER_LLM_TIMEOUT="1",
+        AGENTFORMER_LLM_TIMEOUT=seconds,
         AGENTFORMER_LLM_RETRIES="0",
     )
     yield running
     running.close()
+
+
+@pytest.fixture(scope="module")
+def server(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    yield from serving(upstream, tmp_path_factory.mktemp("served"), "1")
+
+
+@pytest.fixture(scope="module")
+def patient(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server that waits for the model longer than a test takes."""
+    yield from serving(upstream, tmp_path_factory.mktemp("patient"), "30")
 
 
 def chat(server: Running, user: str, session: str = "s", **headers: str) -> Any:
@@ -167,6 +177,12 @@ BROKEN: list[Broken] = [
     ("broken", lambda r: says(b"<html>oops", 500, "text/html"), 502, "500"),
     ("redirects", lambda r: says(b"", 302), 502, "redirect"),
     ("hangs up", lambda r: [], 502, "is not reachable"),
+    ("a page", lambda r: says(b"<html>hi</html>", 200, "text/html"), 502, "text/html instead of JSON"),
+    ("a page named JSON", lambda r: says(b"<html>hi</html>"), 502, "no chat completion"),
+    ("other JSON", lambda r: says({"object": "list", "choices": []}), 502, "no chat completion"),
+    ("choices of text", lambda r: says({"choices": [{"index": 0, "text": "Yes."}]}), 502, "no chat completion"),
+    ("an error as 200", lambda r: says({"error": {"message": f"no credit, {UPSTREAM_KEY}"}}), 502, "no credit, [key]"),
+    ("events unasked", lambda r: [STREAM, event("Yes."), DONE], 502, "events instead of JSON"),
 ]
 
 
@@ -181,6 +197,17 @@ def test_an_error_of_the_model_server_has_openais_shape_and_no_secret(
     assert error.status_code == status and message in error.message
     assert UPSTREAM_KEY not in error.message and error.type and error.code
     assert transcript(server, "errors") == []
+
+
+@pytest.mark.parametrize("kind, data", [("text/html", b"<html>hi</html>"), ("application/json", b'{"choices": []}')])
+def test_a_stream_of_another_content_type_is_refused_and_not_remembered(
+    server: Running, upstream: Upstream, kind: str, data: bytes
+) -> None:
+    upstream.answer = lambda request: says(data, 200, kind)
+    with pytest.raises(openai.InternalServerError, match=f"{kind} instead of events") as raised:
+        chat(server, "x", "no stream").create(model="tiny", messages=says_so("Hello?"), stream=True)
+    assert (raised.value.status_code, raised.value.code) == (502, "upstream_invalid")
+    assert transcript(server, "no%20stream") == []
 
 
 def test_a_slow_server_ends_with_504_and_the_other_requests_go_on(server: Running, upstream: Upstream) -> None:
@@ -208,11 +235,12 @@ def test_a_stream_that_is_cut_or_stalls_ends_with_an_error_and_is_not_remembered
         released.wait(BOUND)
 
     half = event("Half an ")
-    cuts = [lambda r: [STREAM, half], lambda r: [STREAM, half[:-9]], stalls]
+    told = b'data: {"error": {"message": "overloaded"}}\n\n'
+    cuts = [lambda r: [STREAM, half], lambda r: [STREAM, half[:-9]], stalls, lambda r: [STREAM, half, told, DONE]]
     for answer in cuts:
         upstream.answer = answer
         read: list[str] = []
-        with pytest.raises(openai.APIError, match=r"ended the stream|sent nothing"):
+        with pytest.raises(openai.APIError, match=r"ended the stream|sent nothing|overloaded"):
             for chunk in chat(server, "x", "cut").create(model="tiny", messages=says_so("Hello?"), stream=True):
                 read.append(chunk.choices[0].delta.content)
         assert read in ([], ["Half an "])
@@ -236,6 +264,56 @@ def test_a_client_that_leaves_a_stream_frees_the_model_server(server: Running, u
     stream.response.close()
     assert upstream.server.gone.wait(BOUND)
     assert transcript(server, "left") == []
+
+
+def test_an_event_is_delivered_before_the_model_server_sends_the_next(patient: Running, upstream: Upstream) -> None:
+    delivered = threading.Semaphore(0)
+
+    def one_by_one(request: Request) -> Iterable[bytes]:
+        yield STREAM
+        for data in (event("Gre"), event("en "), event("tea.")):
+            yield data
+            assert delivered.acquire(timeout=BOUND)
+        yield event(finish="stop") + DONE
+
+    upstream.answer = one_by_one
+    read = []
+    for chunk in chat(patient, "x", "live").create(model="tiny", messages=says_so("Which tea?"), stream=True):
+        read.append(chunk.choices[0].delta.content)
+        delivered.release()
+    assert read == ["Gre", "en ", "tea.", None]
+    assert transcript(patient, "live") == [("user", "Which tea?"), ("assistant", "Green tea.")]
+
+
+def test_a_client_that_leaves_after_the_first_event_is_not_remembered(patient: Running, upstream: Upstream) -> None:
+    left = threading.Event()
+
+    def waits(request: Request) -> Iterable[bytes]:
+        yield STREAM + event("Gre")
+        assert left.wait(BOUND)
+        yield event("en tea.") + event(finish="stop") + DONE
+        while True:  # until the memory hangs up: then it has decided whether to store the turn
+            yield b": still here\n\n"
+
+    upstream.server.gone.clear()
+    upstream.answer = waits
+    stream = chat(patient, "x", "gone").create(model="tiny", messages=says_so("Which tea?"), stream=True)
+    assert next(iter(stream)).choices[0].delta.content == "Gre"
+    stream.response.close()
+    left.set()
+    assert upstream.server.gone.wait(BOUND)
+    assert transcript(patient, "gone") == []
+
+
+def test_a_complete_response_to_a_client_that_has_left_is_not_remembered(tmp_path: Path, upstream: Upstream) -> None:
+    upstream.answer = lambda request: completion("Yes.")
+    with mounted(tmp_path, llm_model="openai:tiny", llm_base_url=upstream.server.url) as host:
+        for left, stored in ((True, "false"), (False, "true")):
+            told = {"waitress.client_disconnected": lambda left=left: left}
+            body = {"messages": says_so("Hello?")}
+            answer = host.post("/v1/chat/completions", body, environ_overrides=told)
+            assert answer.headers["X-AgentFormer-Remembered"] == stored
+            assert len(host.af.memory.transcript("openai")) == (2 if stored == "true" else 0)
 
 
 def test_a_key_that_may_not_write_is_answered_and_not_remembered(tmp_path: Path, upstream: Upstream) -> None:

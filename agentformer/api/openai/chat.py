@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -26,6 +26,7 @@ from agentformer.api.openai.turns import (
     with_memory,
 )
 from agentformer.api.operations import Router, Service
+from agentformer.api.request import client_left
 from agentformer.api.response import EVENT_STREAM, in_thread, reply
 from agentformer.builders import model_spec
 from agentformer.errors import InvalidInput, LanguageModelUnavailable, NotFound
@@ -97,7 +98,8 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
 
 
 class _Turn:
-    """One turn: passes the response of the server on, and stores the turn when the answer is complete."""
+    """One turn of the current request: passes the response of the server on, and stores the turn when the answer is
+    complete and the client is still there."""
 
     def __init__(self, af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace, recalled: int) -> None:
         self._af = af
@@ -105,7 +107,9 @@ class _Turn:
         self._place = place
         self._recalled = recalled
         self._answer = Answer()
-        self._stored = not place.remember
+        self._environ = request.environ
+        self._decided = False  # whether the turn was stored, or must not be stored
+        self._stored = False
 
     def whole(self, response: Forwarded, headers: Mapping[str, str]) -> Response:
         """Return a complete response."""
@@ -118,16 +122,17 @@ class _Turn:
 
     def stream(self, response: Forwarded) -> Iterator[bytes]:
         """Yield the events of a stream. The turn is stored before the event that completes the answer is sent, so that
-        a client that has read the answer can rely on it. If the stream breaks, the last event is an error."""
-        with closing(in_thread(self._events(response), _SILENCE_SECONDS)) as events:
-            for piece in events:
-                yield _COMMENT if piece is None else piece
+        a client that has read the answer can rely on it. If the stream breaks, the last event is an error. Only whole
+        events are yielded, so that an error or a comment never follows a part of an event.
 
-    def _events(self, response: Forwarded) -> Generator[bytes, None, None]:
-        """Yield one or more whole events at a time, so that an error never follows a part of an event."""
+        The other thread only receives: the thread that sends to the client stores the turn, so that it is not stored
+        after the client has left."""
         rest = b""
-        with closing(response.pieces()) as pieces:
+        with closing(in_thread(response.pieces(), _SILENCE_SECONDS)) as pieces:
             for piece in pieces:
+                if piece is None:
+                    yield _COMMENT
+                    continue
                 if isinstance(piece, Refusal):
                     yield _event(piece)
                     return
@@ -143,12 +148,16 @@ class _Turn:
             yield rest
 
     def _remember(self) -> bool:
-        """Store the turn, unless this was done. Return whether the turn is stored."""
-        if self._stored:
-            return self._place.remember
-        self._stored = True
-        recalled = self._recalled > 0
-        return remember(self._af, self._messages, self._answer.text, self._place, recalled=recalled)
+        """Store the turn, unless this was done, the answer failed, or the client has left. Return whether the turn is
+        stored."""
+        if not self._decided:
+            self._decided = True
+            wanted = self._place.remember and not self._answer.failed and not client_left(self._environ)
+            recalled = self._recalled > 0
+            self._stored = wanted and remember(
+                self._af, self._messages, self._answer.text, self._place, recalled=recalled
+            )
+        return self._stored
 
 
 def _whole_events(data: bytes) -> tuple[bytes, bytes]:

@@ -11,6 +11,7 @@ from werkzeug.datastructures import Headers
 from agentformer.access.permissions import Grant
 from agentformer.api.openai.names import digest_of, namespace_of, no_file, no_store
 from agentformer.api.operations import Service
+from agentformer.errors import InvalidInput
 from agentformer.memory.backends import all_entries
 from agentformer.rag.kept_files import STORED
 from agentformer.records.fields import MAX_NAME
@@ -30,8 +31,11 @@ _READ = {"type": "not", "filters": [{"type": "eq", "key": "status", "value": STO
 
 
 def header(headers: Headers, name: str) -> str:
-    """Return the value of a header, which may be text in UTF-8. Return "" if the header is absent."""
+    """Return the value of a header, which may be text in UTF-8. Return "" if the header is absent. Raises
+    `InvalidInput` for a header that may have been sent twice: servers and proxies join both values with a comma."""
     value = headers.get(name, "").strip()
+    if "," in value:
+        raise InvalidInput(name, "contains a comma, or is sent twice; send it once, with a value without a comma")
     try:
         return value.encode("latin-1").decode()
     except ValueError:

@@ -124,6 +124,7 @@ class Answer:
     def __init__(self) -> None:
         self.text = ""
         self.complete = False  # whether the end of the answer has arrived
+        self.failed = False  # whether the server reported an error instead of the rest of the answer
         self._texts: list[str] = []
         self._size = 0
         self._rest = b""
@@ -151,6 +152,7 @@ class Answer:
 
     def _choice(self, value: Any, name: str) -> None:
         choices = value.get("choices") if isinstance(value, dict) else None
+        self.failed = self.failed or bool(isinstance(value, dict) and value.get("error"))
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         if choice.get("index", 0) != 0:
             return
