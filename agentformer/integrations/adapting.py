@@ -1,16 +1,54 @@
-"""Parts that the adapters share: the error for a missing framework, and the metadata of a hit."""
+"""Parts that the adapters share: the error for a missing framework, the entries of an owner, the metadata of a hit."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from agentformer.errors import MissingExtra
-from agentformer.types import Hit
+from agentformer.factory import AgentFormer
+from agentformer.memory.backends import all_entries
+from agentformer.memory.batches import source_scopes
+from agentformer.records.filters import parse
+from agentformer.types import Condition, Filter, Group, Hit, MemoryEntry, Where
 
 
 def missing(extra: str, error: ImportError) -> MissingExtra:
     """Return the error for a framework that is not installed."""
     return MissingExtra(extra, f"agentformer.integrations.{extra}", error)
+
+
+def owned(
+    where: Where | None = None, *, has: Sequence[str] = (), user_id: str | None = None, project: str | None = None
+) -> dict[str, Any]:
+    """Return the filters of a search for entries of exactly this owner. Without a user, these are the entries that
+    belong to no user, and so for the project. Each key of `has` must be in the metadata of an entry. Raises
+    `InvalidInput` for an invalid filter `where`."""
+    owner = {"user_id": user_id, "project": project}
+    conditions: list[Filter] = [Condition("exists", f"${name}", False) for name in owner if owner[name] is None]
+    conditions += [Condition("exists", key, True) for key in has]
+    given = parse(where)
+    if isinstance(given, Group) and given.type == "and":
+        conditions += given.filters
+    elif given is not None:
+        conditions.append(given)
+    return {**owner, "where": Group("and", tuple(conditions)) if conditions else None}
+
+
+def records(
+    af: AgentFormer,
+    source_type: str,
+    source_ids: Sequence[str],
+    *,
+    namespace: str,
+    user_id: str | None = None,
+    archived: bool = False,
+) -> list[MemoryEntry]:
+    """Return the entries of these records of exactly this user, and of no project, in the order of `source_ids`."""
+    order = {source: number for number, source in enumerate(dict.fromkeys(source_ids))}
+    scopes = source_scopes(namespace, source_type, order, owner=(user_id, None), archived=archived)
+    found = [entry for scope in scopes for entry in all_entries(af.backend, scope)]
+    return sorted(found, key=lambda entry: order[entry.source_id or ""])
 
 
 def hit_metadata(hit: Hit) -> dict[str, Any]:

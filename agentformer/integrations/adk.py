@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import missing
+from agentformer.integrations.adapting import missing, owned, records
 from agentformer.types import DEFAULT_NAMESPACE
 
 try:
@@ -51,10 +52,11 @@ class AgentFormerMemoryService(BaseMemoryService):
         return await asyncio.to_thread(self._search, app_name, user_id, query)
 
     def _add(self, app_name: str, user_id: str, session_id: str, events: Sequence[Any]) -> None:
+        former = self._former(app_name, user_id, session_id, events)
         items = [
             {
                 "content": text,
-                "source_id": f"{app_name}/{session_id}/{event.id}",
+                "source_id": former.get(event.id) or json.dumps([app_name, session_id, event.id], ensure_ascii=False),
                 "speaker": event.author or "",
                 "occurred_at": datetime.fromtimestamp(event.timestamp, UTC),
                 "metadata": {"app_name": app_name, "role": event.content.role or ""},
@@ -66,10 +68,21 @@ class AgentFormerMemoryService(BaseMemoryService):
         common: dict[str, Any] = {**place, "source_type": _TYPE, "kind": "event", "tier": "episodic"}
         self._af.memory.upsert_many(items, verbatim=True, **common)
 
+    def _former(self, app_name: str, user_id: str, session_id: str, events: Sequence[Any]) -> dict[str, str]:
+        """Return the `source_id` of the events that were stored with the ids of earlier releases,
+        by the ids of the events."""
+        names = {f"{app_name}/{session_id}/{event.id}": event.id for event in events}
+        return {
+            names[entry.source_id or ""]: entry.source_id or ""
+            for entry in records(self._af, _TYPE, [*names], namespace=self._namespace, user_id=user_id)
+            if entry.session_id == session_id and entry.metadata.get("app_name") == app_name
+        }
+
     def _search(self, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         if not query.strip():
             return SearchMemoryResponse()
-        scope: dict[str, Any] = {"namespace": self._namespace, "user_id": user_id, "source_type": _TYPE}
+        scope: dict[str, Any] = {"namespace": self._namespace, "source_type": _TYPE}
+        scope |= owned(has=["role"], user_id=user_id)
         hits = self._af.memory.search(query, limit=self._limit, metadata={"app_name": app_name}, **scope)
         return SearchMemoryResponse(
             memories=[
@@ -79,6 +92,7 @@ class AgentFormerMemoryService(BaseMemoryService):
                     timestamp=hit.entry.occurred_at.isoformat() if hit.entry.occurred_at else None,
                 )
                 for hit in hits
+                if isinstance(hit.entry.metadata["role"], str)
             ]
         )
 

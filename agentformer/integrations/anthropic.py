@@ -7,13 +7,18 @@ the sum of its files, and a file has at most a million characters.
 from __future__ import annotations
 
 import asyncio
+import json
 import posixpath
 import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from agentformer.errors import AgentFormerError
+from agentformer.errors import AgentFormerError, Conflict
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import missing
+from agentformer.integrations.adapting import missing, owned
 from agentformer.memory.backends import all_entries
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope, new_id
 
@@ -26,11 +31,16 @@ _TYPE = "anthropic_memory"
 _ROOT = "/memories"
 _WIDTH = 6  # characters of a line number
 _DEPTH = 2  # levels of a listed directory
+_LEASE = 60.0  # seconds; the files of one owner stay locked so long if a process ends in the middle of a command
+_WAIT = 0.005  # seconds between attempts to get the lease
+_LOCKS = tuple(threading.Lock() for _ in range(64))  # of the threads of this process, by the owner of the files
 _BLANK = "(a file without visible text)"  # the content of such a file, because an entry needs a text
 
 
 class AgentFormerMemoryTool(BetaAbstractMemoryTool):
-    """The memory tool over a memory. `user_id` and `project` separate the files of users and projects."""
+    """The memory tool over a memory. `user_id` and `project` separate the files of users and projects: without them,
+    the tool has only the files that belong to nobody. Commands that change the files of one owner run one after the
+    other, also in several instances and processes."""
 
     def __init__(
         self,
@@ -43,12 +53,14 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         super().__init__()
         self._af = af
         self._place: dict[str, Any] = {"namespace": namespace, "user_id": user_id, "project": project}
-        self._lock = threading.RLock()  # a command reads and then writes
+        self._lease = f"{_TYPE}-{uuid.uuid5(uuid.NAMESPACE_OID, json.dumps([namespace, user_id, project]))}"
 
     def execute(self, command: Any) -> Any:
         """Run a command. An error of the memory is an error of the tool, so that the model reads it."""
         try:
-            with self._lock:
+            if getattr(command, "command", None) == "view":
+                return super().execute(command)
+            with self._locked():
                 return super().execute(command)
         except AgentFormerError as error:
             raise ToolError(str(error)) from error
@@ -88,7 +100,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
             raise ToolError(f"{problem} Please ensure it is unique")
         changed = text[: text.find(old)].count("\n")
         new = text.replace(old, command.new_str)
-        self._af.memory.update(entry.id, **_stored(new))
+        self._af.memory.update(entry.id, expected_version=entry.version, **_stored(new))
         lines = new.split("\n")
         shown = range(max(0, changed - 2), min(len(lines), changed + 3))
         snippet = "\n".join(f"{str(n + 1).rjust(_WIDTH)}\t{lines[n]}" for n in shown)
@@ -107,7 +119,8 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
             raise ToolError(f"{problem} It should be within the range [0, {len(lines)}].")
         lines.insert(command.insert_line, command.insert_text.rstrip("\n"))
         text = "\n".join(lines)
-        self._af.memory.update(entry.id, **_stored(text if text.endswith("\n") else f"{text}\n"))
+        text = text if text.endswith("\n") else f"{text}\n"
+        self._af.memory.update(entry.id, expected_version=entry.version, **_stored(text))
         return f"The file {command.path} has been edited."
 
     def delete(self, command: Any) -> str:
@@ -115,7 +128,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         path = _path(command.path)
         if path == _ROOT:
             raise ToolError("Cannot delete the /memories directory itself")
-        ids = [entry.id for name, entry in self._files().items() if name == path or name.startswith(f"{path}/")]
+        ids = [entry.id for entry in self._entries() if f"{entry.title}/".startswith(f"{path}/")]
         if not ids:
             raise ToolError(f"The path {command.path} does not exist")
         self._af.memory.remove_many(ids)
@@ -131,19 +144,40 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         moved = {name: entry for name, entry in files.items() if name == old or name.startswith(f"{old}/")}
         if not moved:
             raise ToolError(f"The path {command.old_path} does not exist")
+        if any(new.startswith(f"{name}/") for name in files):
+            raise ToolError(f"The path {command.new_path} is inside a file")
         for name, entry in moved.items():
             self._af.memory.update(entry.id, title=new + name[len(old) :])
         return f"Successfully renamed {command.old_path} to {command.new_path}"
 
     def clear_all_memory(self) -> str:
         """Delete all files."""
-        with self._lock:
-            self._af.memory.remove_many([entry.id for entry in self._files().values()])
+        with self._locked():
+            self._af.memory.remove_many([entry.id for entry in self._entries()])
         return "All memory cleared"
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other threads and processes from changing files of the same owner: a command reads and then writes."""
+        holder, end = new_id(), time.monotonic() + 2 * _LEASE
+        with _LOCKS[hash(self._lease) % len(_LOCKS)]:
+            while not self._af.backend.lease(self._lease, holder, _LEASE):
+                if time.monotonic() > end:
+                    raise Conflict("other programs change these files all the time; try again")
+                time.sleep(_WAIT)
+            try:
+                yield
+            finally:
+                self._af.backend.release(self._lease, holder)
+
+    def _entries(self) -> Iterator[MemoryEntry]:
+        """Yield the entries that are files. Entries of other programs have other titles."""
+        owner = owned(user_id=self._place["user_id"], project=self._place["project"])
+        entries = all_entries(self._af.backend, Scope(self._place["namespace"], source_type=_TYPE, **owner))
+        return (entry for entry in entries if entry.title.startswith(f"{_ROOT}/"))
+
     def _files(self) -> dict[str, MemoryEntry]:
-        entries = all_entries(self._af.backend, Scope(source_type=_TYPE, **self._place))
-        return {entry.title: entry for entry in entries}
+        return {entry.title: entry for entry in self._entries()}
 
     def _file(self, path: str) -> MemoryEntry:
         files, name = self._files(), _path(path)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
-from agentformer.integrations.adapting import hit_metadata, missing
+from agentformer.integrations.adapting import hit_metadata, missing, owned, records
 from agentformer.integrations.haystack_filters import key_values, where_of
 from agentformer.memory.backends import all_entries
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope
@@ -20,6 +20,7 @@ try:
     from haystack.dataclasses import Document
     from haystack.document_stores.errors import DuplicateDocumentError
     from haystack.document_stores.types import DuplicatePolicy
+    from haystack.errors import FilterError
 except ImportError as error:
     raise missing("haystack", error) from error
 
@@ -32,7 +33,8 @@ _KEPT = "document"  # the metadata key with the fields of a document that no fil
 
 class AgentFormerDocumentStore:
     """A document store over a memory. A document is an entry whose `source_id` is the id of the document: a document
-    that is written again keeps its entry and its history.
+    that is written again keeps its entry and its history. Entries that belong to a user or a project, and entries that
+    another program has stored, are not documents.
 
     Without `af`, the memory is opened with `settings`, as by `connect`. Documents of other source types are not seen.
     The embedder of the memory is used for searches; the embeddings of documents are kept and not searched. The methods
@@ -97,8 +99,8 @@ class AgentFormerDocumentStore:
     def delete_documents(self, document_ids: list[str]) -> None:
         """Delete the documents with these ids. Missing ids are ignored."""
         if document_ids:
-            place = {"namespace": self._namespace, "source_type": self._source_type}
-            self.af.memory.remove_many(source_ids=document_ids, **place)  # type: ignore[arg-type]
+            found = records(self.af, self._source_type, document_ids, namespace=self._namespace, archived=True)
+            self.af.memory.remove_many([entry.id for entry in found])
 
     def delete_all_documents(self) -> None:
         """Delete all documents."""
@@ -168,14 +170,18 @@ class AgentFormerDocumentStore:
         return [_document(hit.entry, hit.score) for hit in hits]
 
     def _within(self, filters: dict[str, Any] | None = None) -> dict[str, Any]:
-        return {"namespace": self._namespace, "source_type": self._source_type, "where": where_of(filters)}
+        place = {"namespace": self._namespace, "source_type": self._source_type}
+        try:
+            return {**place, **owned(where_of(filters), has=[_KEPT])}
+        except (InvalidInput, RecursionError) as error:
+            raise FilterError(f"the memory cannot apply these filters: {error}") from error
 
     def _entries(self, filters: dict[str, Any] | None) -> Iterator[MemoryEntry]:
         return all_entries(self.af.backend, Scope(**self._within(filters)))
 
     def _stored(self, ids: Sequence[str]) -> set[str]:
-        place = {"namespace": self._namespace, "source_type": self._source_type}
-        return {entry.source_id or "" for entry in self.af.memory.get_many(source_ids=ids, **place)} if ids else set()  # type: ignore[arg-type]
+        found = records(self.af, self._source_type, ids, namespace=self._namespace)
+        return {entry.source_id or "" for entry in found}
 
 
 @component

@@ -63,8 +63,10 @@ def _group(filters: Mapping[str, Any]) -> dict[str, Any]:
         if name not in filters:
             raise FilterError(f"'{name}' key missing in {filters}")
     operator, conditions = filters["operator"], filters["conditions"]
-    if operator not in _LOGIC:
+    if not isinstance(operator, str) or operator not in _LOGIC:
         raise FilterError(f"Unknown logical operator '{operator}'. Valid operators are: {sorted(_LOGIC)}")
+    if not isinstance(conditions, (list, tuple)):
+        raise FilterError(f"'conditions' must be a list, not {type(conditions).__name__}")
     parts = [where_of(condition) for condition in conditions]
     if not parts:
         everything = {"type": "not", "filters": [_NOTHING]}
@@ -78,6 +80,8 @@ def _comparison(condition: Mapping[str, Any]) -> dict[str, Any]:
         if name not in condition:
             raise FilterError(f"'{name}' key missing in {condition}")
     path, operator, value = condition["field"], condition["operator"], condition["value"]
+    if not isinstance(path, str) or not isinstance(operator, str):
+        raise FilterError(f"'field' and 'operator' must be texts in {condition!r:.200}")
     if operator in _ORDER:
         return _ordered(path, _ORDER[operator], value)
     if operator in ("==", "!="):

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import hit_metadata, missing
+from agentformer.integrations.adapting import hit_metadata, missing, owned, records
 from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Scope, Where
 
 try:
@@ -52,6 +52,7 @@ class AgentFormerEmbeddings(Embeddings):
 class AgentFormerVectorStore(VectorStore):
     """A vector store over a memory. A document is an entry: its id is the `source_id` of the entry, with the type
     `source_type`, so several stores can share a memory. A document that is added again keeps its entry and its history.
+    Entries that belong to a user or a project are not documents of the store.
 
     `filter` of a search is a filter of AgentFormer (docs/MEMORY.md) over the metadata of the documents. `mode` is
     `hybrid` (default), `dense` or `lexical`.
@@ -100,16 +101,15 @@ class AgentFormerVectorStore(VectorStore):
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents by id. Without ids, delete all documents of this store."""
         if ids is None:
-            self._af.memory.remove(Scope(self._namespace, source_type=self._source_type))
+            self._af.memory.remove(Scope(self._namespace, source_type=self._source_type, **owned()))
         elif ids:
-            place = {"source_type": self._source_type, "namespace": self._namespace}
-            self._af.memory.remove_many(source_ids=ids, **place)
+            found = records(self._af, self._source_type, ids, namespace=self._namespace, archived=True)
+            self._af.memory.remove_many([entry.id for entry in found])
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return the documents with these ids. Missing ids are left out."""
-        place = {"source_type": self._source_type, "namespace": self._namespace}
-        return [_document(entry) for entry in self._af.memory.get_many(source_ids=ids, **place)]
+        return [_document(entry) for entry in records(self._af, self._source_type, ids, namespace=self._namespace)]
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """Return up to `k` documents, best first."""
@@ -172,7 +172,7 @@ class AgentFormerVectorStore(VectorStore):
     def _search(self, query: str, k: int, filter: Where | None) -> Sequence[Hit]:
         if not query.strip():
             return []
-        scope: dict[str, Any] = {"namespace": self._namespace, "source_type": self._source_type, "where": filter}
+        scope: dict[str, Any] = {"namespace": self._namespace, "source_type": self._source_type, **owned(filter)}
         return self._af.memory.search(query, limit=k, mode=self._mode, noise_floor=_EVERYTHING, **scope)
 
 

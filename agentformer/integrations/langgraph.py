@@ -17,7 +17,7 @@ from typing import Any
 
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import missing
+from agentformer.integrations.adapting import missing, owned, records
 from agentformer.memory.backends import all_entries
 from agentformer.types import UNSEARCHED_KIND, MemoryEntry, Scope
 
@@ -79,7 +79,7 @@ class AgentFormerStore(BaseStore):
         return await asyncio.to_thread(self.batch, [*ops])
 
     def _entries(self, source_ids: list[str]) -> list[MemoryEntry]:
-        return self._af.memory.get_many(source_type=_TYPE, source_ids=source_ids, namespace=self._namespace)
+        return [entry for entry in records(self._af, _TYPE, source_ids, namespace=self._namespace) if _is_item(entry)]
 
     def _write(self, puts: Mapping[str, PutOp]) -> None:
         if not puts:
@@ -90,7 +90,8 @@ class AgentFormerStore(BaseStore):
             source for source, op in puts.items() if op.value is None or hidden.get(source) is (op.index is not False)
         ]
         if removed:
-            self._af.memory.remove_many(source_type=_TYPE, source_ids=removed, namespace=self._namespace)
+            old = records(self._af, _TYPE, removed, namespace=self._namespace, archived=True)
+            self._af.memory.remove_many([entry.id for entry in old])
         items = [_new(source, op) for source, op in puts.items() if op.value is not None]
         if items:
             self._af.memory.upsert_many(items, namespace=self._namespace, source_type=_TYPE, verbatim=True)
@@ -100,21 +101,20 @@ class AgentFormerStore(BaseStore):
             {"type": "eq", "key": f"path.{n}", "value": name} for n, name in enumerate(op.namespace_prefix)
         ]
         conditions += [part for key, value in (op.filter or {}).items() for part in _conditions(key, value)]
-        where = {"type": "and", "filters": conditions} if conditions else None
+        scope: dict[str, Any] = {"namespace": self._namespace, "source_type": _TYPE}
+        scope |= owned({"type": "and", "filters": conditions} if conditions else None, has=["path", "key"])
         end = op.offset + op.limit
         if end <= op.offset:
             return []
         if op.query and op.query.strip():
-            hits = self._af.memory.search(
-                op.query, limit=end, noise_floor=-1.0, namespace=self._namespace, source_type=_TYPE, where=where
-            )
-            return [_search_item(hit.entry, hit.score) for hit in hits[op.offset :]]
-        scope = Scope(self._namespace, source_type=_TYPE, where=where)
-        return [_search_item(entry, None) for entry in self._af.backend.list(scope, limit=end)[op.offset :]]
+            hits = self._af.memory.search(op.query, limit=end, noise_floor=-1.0, **scope)
+            return [_search_item(hit.entry, hit.score) for hit in hits[op.offset :] if _is_item(hit.entry)]
+        entries = self._af.backend.list(Scope(**scope), limit=end)[op.offset :]
+        return [_search_item(entry, None) for entry in entries if _is_item(entry)]
 
     def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
-        entries = all_entries(self._af.backend, Scope(self._namespace, source_type=_TYPE))
-        paths = {tuple(entry.metadata["path"]) for entry in entries}
+        entries = all_entries(self._af.backend, Scope(self._namespace, source_type=_TYPE, **owned()))
+        paths = {tuple(entry.metadata["path"]) for entry in entries if _is_item(entry)}
         for match in op.match_conditions or ():
             paths = {path for path in paths if _matches(match.match_type, match.path, path)}
         if op.max_depth is not None:
@@ -154,6 +154,12 @@ def _lines(value: Any, name: str = "") -> list[str]:
     if isinstance(value, (list, tuple)):
         return [line for item in value for line in _lines(item, name)]
     return [f"{name}: {value}" if name else str(value)]
+
+
+def _is_item(entry: MemoryEntry) -> bool:
+    """Return whether the entry is an item of a store, and not an entry of the same type of another program."""
+    path, key = entry.metadata.get("path"), entry.metadata.get("key")
+    return isinstance(path, list) and all(isinstance(name, str) for name in path) and isinstance(key, str)
 
 
 def _item(entry: MemoryEntry) -> Item:

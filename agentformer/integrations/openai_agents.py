@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentformer.errors import AgentFormerError
+from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import missing
+from agentformer.integrations.adapting import missing, owned
+from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
+from agentformer.records import fields
 from agentformer.tools.caller import Caller
-from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope, new_id
+from agentformer.types import DEFAULT_NAMESPACE, UNSEARCHED_KIND, MemoryEntry, Scope, new_id
 
 try:
     from agents import FunctionTool
@@ -21,13 +23,15 @@ except ImportError as error:
     raise missing("openai_agents", error) from error
 
 _TYPE = "openai_agents"
+_FOREIGN = object()  # instead of the item of an entry that another program has stored
 TOOLS = ("memory_add", "memory_search", "memory_get", "memory_update", "memory_delete", "rag_query")
 
 
 class AgentFormerSession(SessionABC):
     """A session of the Agents SDK. Every item is kept as it is, in an entry that no search returns. With `remember`,
     the texts of users and assistants are also stored as messages of the session, so that later conversations find them.
-    `pop_item` and `clear_session` delete the items, and the messages that were made from them."""
+    `pop_item` and `clear_session` delete the items, and the messages that were made from them. A session without a
+    `user_id` has only the items that belong to no user."""
 
     session_settings: Any = None
 
@@ -42,7 +46,8 @@ class AgentFormerSession(SessionABC):
     ) -> None:
         self.session_id = session_id
         self._af = af
-        self._place = {"namespace": namespace, "user_id": user_id}
+        self._namespace = namespace
+        self._user_id = user_id
         self._remember = remember
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
@@ -50,52 +55,56 @@ class AgentFormerSession(SessionABC):
         return await asyncio.to_thread(self._items, limit)
 
     async def add_items(self, items: Sequence[Any]) -> None:
-        """Add items at the end of the session."""
+        """Add items at the end of the session, all in one transaction. Raises `InvalidInput` if an item is not JSON or
+        has more than a million characters as JSON, and adds none."""
         await asyncio.to_thread(self._add, [*items])
 
     async def pop_item(self) -> Any | None:
-        """Delete the last item, and return it. Return None if there is no item."""
+        """Delete the last item, and return it. Return None if there is no item. Of several callers, only one gets an
+        item."""
         return await asyncio.to_thread(self._pop)
 
     async def clear_session(self) -> None:
         """Delete all items of the session."""
         await asyncio.to_thread(self._clear)
 
-    def _entries(self) -> list[MemoryEntry]:
-        owner = {"session_id": self.session_id, **self._place}
-        return [*all_entries(self._af.backend, Scope(source_type=_TYPE, where={"$kind": "unsearched"}, **owner))]  # type: ignore[arg-type]
+    def _entries(self) -> list[tuple[MemoryEntry, Any]]:
+        """Return the entries of the session with their items. Entries of other programs, which are no JSON, are not
+        items."""
+        scope = Scope(
+            self._namespace,
+            session_id=self.session_id,
+            source_type=_TYPE,
+            kinds=(UNSEARCHED_KIND,),
+            **owned(user_id=self._user_id),
+        )
+        pairs = ((entry, _decoded(entry.content)) for entry in all_entries(self._af.backend, scope))
+        return [(entry, item) for entry, item in pairs if item is not _FOREIGN]
 
     def _items(self, limit: int | None) -> list[Any]:
         settings = self.session_settings
         limit = limit if limit is not None else getattr(settings, "limit", None)
-        items = [json.loads(entry.content) for entry in self._entries()]
+        items = [item for _, item in self._entries()]
         return items if limit is None else items[-limit:] if limit > 0 else []
 
     def _add(self, items: list[Any]) -> None:
-        if not items:
-            return
-        place = {"session_id": self.session_id, **self._place}
-        messages: list[dict[str, Any]] = []
-        numbers: dict[int, int] = {}
-        for number, item in enumerate(items):
-            if self._remember and (message := _message(item)):
-                numbers[number] = len(messages)
-                messages.append({**message, **place})
-        stored = self._af.memory.add_messages(messages)
-        pairs = {number: {"pair_id": stored[at].id} for number, at in numbers.items()}
-        entries = [
-            {"content": json.dumps(item, ensure_ascii=False), "source_id": new_id(), **pairs.get(number, {})}
-            for number, item in enumerate(items)
-        ]
+        place = {"session_id": self.session_id, "namespace": self._namespace, "user_id": self._user_id}
         common: dict[str, Any] = {**place, "source_type": _TYPE, "searchable": False, "verbatim": True}
-        self._af.memory.upsert_many(entries, **common)
+        messages: list[MemoryEntry] = []
+        entries: list[Mapping[str, Any]] = []
+        for number, item in enumerate(items):
+            entry = {"content": _encoded(number, item), "source_id": new_id()}
+            if self._remember and (message := _message(item)):
+                messages.append(validation.new_message({**message, **place}))
+                entry["pair_id"] = messages[-1].id
+            entries.append(entry)
+        self._af.memory.add_checked([*messages, *validation.new_entries(entries, common)])
 
     def _pop(self) -> Any | None:
-        entries = self._entries()
-        if not entries:
-            return None
-        self._af.memory.remove_many(_with_messages(entries[-1:]))
-        return json.loads(entries[-1].content)
+        while entries := self._entries():
+            if self._af.memory.remove_many(_with_messages(entries[-1:])):
+                return entries[-1][1]
+        return None
 
     def _clear(self) -> None:
         self._af.memory.remove_many(_with_messages(self._entries()))
@@ -124,8 +133,29 @@ def _tool(af: AgentFormer, definition: Any, caller: Caller) -> FunctionTool:
     )
 
 
-def _with_messages(entries: Sequence[MemoryEntry]) -> list[str]:
-    return [id_ for entry in entries for id_ in (entry.id, entry.pair_id) if id_]
+def _with_messages(entries: Sequence[tuple[MemoryEntry, Any]]) -> list[str]:
+    return [id_ for entry, _ in entries for id_ in (entry.id, entry.pair_id) if id_]
+
+
+def _encoded(number: int, item: Any) -> str:
+    """Return an item as JSON. Raises `InvalidInput` for an item that an entry cannot contain."""
+    try:
+        text = json.dumps(item, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"items[{number}]", f"is not JSON ({error}); no item was added") from error
+    if len(text) > fields.MAX_CONTENT:
+        problem = f"has {len(text)} characters as JSON, but the limit is {fields.MAX_CONTENT}"
+        raise InvalidInput(
+            f"items[{number}]", f"{problem}; no item was added. Shorten it, such as the output of a tool"
+        )
+    return text
+
+
+def _decoded(content: str) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return _FOREIGN
 
 
 def _message(item: Any) -> dict[str, Any] | None:

@@ -117,7 +117,17 @@ class BatchOperations:
         stored: dict[tuple[_Owner, str], MemoryEntry] = {}
         if missing:
             check = _absent(sources, {_record(entry) for entry in missing}, {entry.id for entry in present.values()})
-            replacing = validation.replaced(missing)
+            replacing = [
+                scope  # the archived entries of these records of exactly this owner
+                for owner, ids in sources.items()
+                for scope in source_scopes(
+                    owner[0],
+                    owner[1],
+                    [source for source in ids if (owner, source) not in present],
+                    owner=owner[2:],
+                    archived=True,
+                )
+            ]
             stored = {_record(e): e for e in self._backend.store(missing, replacing=replacing, check=check)}
         for record, entry in wanted.items():
             if (former := present.get(record)) is not None:

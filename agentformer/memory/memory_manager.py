@@ -82,10 +82,17 @@ class MemoryManager(BatchOperations):
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
         """Store messages, mappings with the arguments of `add_message` in order of time, in one transaction, and return
         their entries. If one message is invalid, raises `InvalidInput` and stores none."""
-        entries = [validation.new_message(message) for message in validation.mappings("messages", messages)]
+        return self.add_checked(
+            [validation.new_message(message) for message in validation.mappings("messages", messages)]
+        )
+
+    def add_checked(self, entries: Sequence[MemoryEntry]) -> Entries:
+        """Store messages, and other entries that belong to them, in one transaction. `memory.validation` makes such
+        entries: `new_message` and `new_entries`."""
         stored = list(self._backend.store(entries, replacing=validation.replaced(entries))) if entries else []
         for entry in stored:
-            self._cleaner.message_added(entry)
+            if entry.kind == "message":
+                self._cleaner.message_added(entry)
         return stored
 
     def store(self, content: str, **values: Unpack[StoredFields]) -> MemoryEntry:

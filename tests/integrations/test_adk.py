@@ -59,3 +59,27 @@ def test_the_event_loop_is_never_blocked(af: AgentFormer, monkeypatch: pytest.Mo
     slow = af.memory.search
     monkeypatch.setattr(af.memory, "search", lambda *a, **k: (time.sleep(0.1), slow(*a, **k))[1])
     assert ticks_during(lambda n: service.search_memory(app_name="app", user_id="aino", query=f"tea {n}")) >= 10
+
+
+def test_events_whose_names_join_to_one_text_are_kept_apart(af: AgentFormer) -> None:
+    service = AgentFormerMemoryService(af)
+    asyncio.run(service.add_session_to_memory(session("Tea at four.", app="a/b", id="c")))
+    asyncio.run(service.add_session_to_memory(session("Tea at nine.", app="a", id="b/c")))
+    assert [text for text, *_ in found(service, "tea", app="a/b")] == ["Tea at four."]
+    assert [text for text, *_ in found(service, "tea", app="a")] == ["Tea at nine."]
+
+
+def test_an_event_with_the_id_of_an_earlier_release_is_not_stored_again(af: AgentFormer) -> None:
+    metadata = {"app_name": "app", "role": "user"}
+    place: Any = {"user_id": "aino", "session_id": "s1", "source_type": "adk", "kind": "event", "tier": "episodic"}
+    former = af.memory.upsert("Tea at four.", source_id="app/s1/e0", metadata=metadata, **place)
+    service = AgentFormerMemoryService(af)
+    asyncio.run(service.add_session_to_memory(session("Tea at four.", "Cake at five.")))
+    assert af.memory.count() == 2 and af.memory.get(former.id).content == "Tea at four."
+
+
+def test_an_entry_of_another_program_is_no_event(af: AgentFormer) -> None:
+    for n, metadata in enumerate(({}, {"role": 5})):
+        place: Any = {"user_id": "aino", "source_type": "adk", "source_id": str(n)}
+        af.memory.store(f"tea {n}", metadata={"app_name": "app", **metadata}, **place)
+    assert found(AgentFormerMemoryService(af), "tea") == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,57 @@ def test_the_event_loop_is_never_blocked(af: AgentFormer, monkeypatch: pytest.Mo
     tool = AsyncAgentFormerMemoryTool(af)
     assert ticks_during(lambda n: tool.call({"command": "create", "path": f"/memories/{n}", "file_text": "x"})) >= 10
     assert str(asyncio.run(tool.call({"command": "view", "path": "/memories"}))).count("/memories/") == 20
+
+
+def test_a_tool_without_an_owner_has_only_the_files_of_nobody(af: AgentFormer) -> None:
+    command: dict[str, Any] = {"command": "create", "path": "/memories/a.md"}
+    owners: list[dict[str, Any]] = [{}, {"user_id": "aino"}, {"user_id": "aino", "project": "north"}]
+    tools = [AgentFormerMemoryTool(af, **owner) for owner in owners]
+    for tool, owner in zip(tools, owners, strict=True):
+        assert "successfully" in str(tool.call({**command, "file_text": f"text of {owner}"}))
+    tools[0].clear_all_memory()
+    shown = [outcome(tool, {"command": "view", "path": "/memories/a.md"}) for tool in tools]
+    assert "does not exist" in shown[0]
+    assert all(f"text of {owner}" in text for owner, text in zip(owners[1:], shown[1:], strict=True))
+
+
+def test_commands_of_several_instances_run_one_after_the_other(af: AgentFormer) -> None:
+    def call(command: dict[str, Any]) -> str:
+        return outcome(AgentFormerMemoryTool(af, user_id="aino"), {"path": "/memories/a.md", **command})
+
+    with ThreadPoolExecutor(8) as pool:
+        created = [*pool.map(lambda n: call({"command": "create", "file_text": f"v{n}\n"}), range(8))]
+        insert = {"command": "insert", "insert_line": 0}
+        inserted = [*pool.map(lambda n: call({**insert, "insert_text": f"line {n}\n"}), range(8))]
+    assert sum(text.startswith("File created") for text in created) == 1
+    assert all("edited" in text for text in inserted)
+    (entry,) = af.memory.list(source_type="anthropic_memory")
+    assert sorted(entry.content.splitlines()[:-1]) == [f"line {n}" for n in range(8)]
+
+
+def test_a_command_waits_for_another_process(af: AgentFormer) -> None:
+    tool = AgentFormerMemoryTool(af)
+    assert af.backend.lease(tool._lease, "another process", 60)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(tool.call, {"command": "create", "path": "/memories/a.md", "file_text": "x"})
+        assert af.memory.count() == 0 and not waiting.done()
+        af.backend.release(tool._lease, "another process")
+        assert str(waiting.result(timeout=60)).startswith("File created")
+
+
+def test_a_file_is_not_renamed_into_a_file(af: AgentFormer) -> None:
+    tool = AgentFormerMemoryTool(af)
+    for name in "ab":
+        tool.call({"command": "create", "path": f"/memories/{name}", "file_text": name})
+    for old in "ab":
+        renamed = outcome(tool, {"command": "rename", "old_path": f"/memories/{old}", "new_path": "/memories/a/b"})
+        assert renamed == "error: The path /memories/a/b is inside a file"
+    assert "/memories/b" in str(tool.call({"command": "view", "path": "/memories"}))
+
+
+def test_entries_of_another_program_are_no_files(af: AgentFormer) -> None:
+    af.memory.store("x", source_type="anthropic_memory", source_id="1", title="notes")
+    tool = AgentFormerMemoryTool(af)
+    assert "notes" not in str(tool.call({"command": "view", "path": "/memories"}))
+    tool.clear_all_memory()
+    assert af.memory.count() == 1

@@ -171,3 +171,44 @@ def test_the_retriever_of_a_memory_cites_its_source(af: AgentFormer) -> None:
     assert (found.meta["source"], found.meta["document_id"], found.meta["page"]) == ("rules.txt", document.id, 1)
     own = AgentFormerMemoryRetriever(af, user_id="aino")
     assert [d.content for d in asyncio.run(own.run_async("tea"))["documents"]] == ["Aino prefers tea."]
+
+
+def test_entries_of_users_and_of_other_programs_are_no_documents(af: AgentFormer) -> None:
+    store = AgentFormerDocumentStore(af)
+    af.memory.store("tea of Aino", source_type="haystack", source_id="1", user_id="aino", metadata={"document": {}})
+    store.write_documents([Document(id="1", content="tea")])
+    af.memory.store("tea of a program", source_type="haystack", source_id="2")
+    assert store.count_documents() == 1 and [d.content for d in store.filter_documents()] == ["tea"]
+    found = AgentFormerRetriever(store).run(query="tea")["documents"]
+    assert [document.content for document in found] == ["tea"]
+    store.delete_documents(["1"])
+    store.delete_all_documents()
+    assert af.memory.count() == 2
+
+
+def nested(levels: int) -> dict[str, Any]:
+    filters: dict[str, Any] = {"field": "meta.y", "operator": "==", "value": 1}
+    for _ in range(levels):
+        filters = {"operator": "OR", "conditions": [filters]}
+    return filters
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"field": "meta.y", "operator": "in", "value": [*range(600)]},
+        nested(25),
+        nested(2_000),
+        {"field": 5, "operator": "==", "value": 1},
+        {"field": "meta.y", "operator": ["=="], "value": 1},
+        {"field": "meta.y", "operator": "==", "value": {1}},
+        {"operator": ["AND"], "conditions": []},
+        {"operator": "AND", "conditions": "x"},
+    ],
+    ids=("values", "25 levels", "2000 levels", "field", "comparison", "set", "group", "conditions"),
+)
+def test_a_filter_that_cannot_be_applied_is_a_filter_error(af: AgentFormer, filters: dict[str, Any]) -> None:
+    store = AgentFormerDocumentStore(af)
+    for call in (store.filter_documents, store.count_documents_by_filter, store.delete_by_filter):
+        with pytest.raises(FilterError):
+            call(filters)

@@ -125,3 +125,17 @@ def test_the_event_loop_is_never_blocked(af: AgentFormer, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(af.memory, "search", search)
     assert ticks_during(lambda n: store.asimilarity_search("lighthouse")) >= 10
+
+
+def test_a_vector_store_has_only_entries_of_nobody(af: AgentFormer) -> None:
+    store = AgentFormerVectorStore(af)
+    af.memory.store("tea of Aino", source_type="langchain", source_id="1", user_id="aino")
+    store.add_texts(["tea of nobody"], ids=["1"])
+    assert [document.page_content for document in store.get_by_ids(["1"])] == ["tea of nobody"]
+    either = {"type": "or", "filters": [{"type": "exists", "key": "a", "value": False}, {"a": 1}]}
+    for filter in (None, either, {"type": "exists", "key": "a", "value": False}):
+        found = store.similarity_search("tea", filter=filter)
+        assert [document.page_content for document in found] == ["tea of nobody"]
+    store.delete(["1"])
+    store.delete()
+    assert [entry.content for entry in af.memory.list()] == ["tea of Aino"]

@@ -91,3 +91,16 @@ def test_the_event_loop_is_never_blocked(af: AgentFormer, monkeypatch: pytest.Mo
     embedder = SlowEmbedder()
     monkeypatch.setattr(type(af.embedder), "embed_query", lambda self, text: embedder.embed_query(text))
     assert ticks_during(lambda n: store.asearch(("a",), query=f"lighthouse {n}")) >= 10
+
+
+def test_entries_of_users_and_of_other_programs_are_no_items(af: AgentFormer) -> None:
+    store = AgentFormerStore(af)
+    place: Any = {"namespace": "langgraph", "source_type": "langgraph"}
+    af.memory.store("tea", source_id='["a", "k"]', user_id="aino", metadata={"path": ["b"], "key": "k"}, **place)
+    store.put(("a",), "k", {"tea": 1})
+    af.memory.store("tea", source_id="x", **place)
+    af.memory.store("tea", source_id="y", metadata={"path": 5, "key": "k"}, **place)
+    assert store.list_namespaces() == [("a",)]
+    assert [item.key for item in store.search(())] == ["k"] == [item.key for item in store.search((), query="tea")]
+    store.delete(("a",), "k")
+    assert store.get(("a",), "k") is None and af.memory.count(namespace="langgraph") == 3

@@ -144,3 +144,9 @@ def test_the_noise_floor_of_a_call_replaces_the_setting(tmp_path: Path) -> None:
         assert len(af.memory.search("lighthousekeeping", noise_floor=-1.0)) == 1
         with pytest.raises(InvalidInput, match="noise_floor"):
             af.memory.search("text", noise_floor=float("nan"))
+
+
+def test_an_upsert_of_nobody_keeps_the_records_of_users(af: AgentFormer) -> None:
+    for user in ("aino", None, "pekka"):
+        af.memory.upsert(f"tea of {user}", source_type="note", source_id="1", user_id=user)
+    assert [entry.user_id for entry in af.memory.list()] == ["aino", None, "pekka"]
