@@ -70,9 +70,10 @@ class State(BaseModel):
 
 
 class Namespaces(ResponseModel):
-    """The names of namespaces."""
+    """The names of namespaces, and the rights of the caller in them."""
 
     namespaces: list[str]
+    rights: list[str] = Field(description="The rights of the caller. `admin` includes `read` and `write`.")
 
 
 @router.route("GET", "/healthz", None, {200: Alive})
@@ -106,8 +107,9 @@ def status(service: Service, grant: Grant) -> Response:
 
 @router.route("GET", "/api/namespaces", "namespaces", {200: Namespaces})
 def namespaces(service: Service, grant: Grant) -> Response:
-    """List the namespaces that contain an entry and that the key may use, sorted by name."""
-    return reply({"namespaces": [name for name in service.af.backend.namespaces() if grant.reaches(name)]})
+    """List the namespaces that contain an entry and that the key may use, sorted by name, and the rights of the key."""
+    names = [name for name in service.af.backend.namespaces() if grant.reaches(name)]
+    return reply({"namespaces": names, "rights": sorted(grant.rights)})
 
 
 @router.route("GET", "/metrics", "metrics", {200: ("text/plain",)}, errors=(501,))

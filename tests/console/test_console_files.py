@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -16,6 +16,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 from agentformer import console
 from agentformer.api.app import close_app, create_app
 from agentformer.settings import load_settings
+from agentformer.types import DocumentStatus
 from tests.edges.mounted import mounted
 
 STATIC = Path(console.__file__).parent / "static"
@@ -96,6 +97,14 @@ def test_both_languages_have_the_same_texts_with_the_same_values() -> None:
         values = [set(re.findall(r"{(\w+)}", part)) for part in (text, finnish[key])]
         assert values[0] == values[1], key
         assert ("|" in text) == ("|" in finnish[key]), key
+
+
+@pytest.mark.parametrize("language", ["en", "fi"])
+def test_every_status_of_a_document_has_a_text(language: str) -> None:
+    known = dict(KEY.findall((STATIC / f"{language}.js").read_text()))
+    assert {f"status.{name}" for name in get_args(DocumentStatus)} == {
+        key for key in known if key.startswith("status.")
+    }
 
 
 def test_every_text_that_a_script_names_exists() -> None:

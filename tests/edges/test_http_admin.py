@@ -63,6 +63,21 @@ def test_a_key_is_added_shown_once_restricted_and_revoked(client: Any) -> None:
     assert client.delete(path, headers=mine).status_code == 404
 
 
+@pytest.mark.parametrize("more", [{"rights": ["read"]}, {"rights": ["read", "write"]}, {"namespaces": ["board"]}])
+def test_the_first_key_must_be_able_to_administer_keys(client: Any, more: dict[str, Any]) -> None:
+    answer = client.post("/api/keys", json={"name": "website", "rights": ["admin"], **more})
+    assert answer.status_code == 409 and "first key must have the right admin" in answer.json["detail"]
+    stored = client.get("/api/keys").json
+    assert (stored["keys"], stored["required"]) == ([], False)
+    assert (stored["needs"]["rag_query"], stored["needs"]["memory_update"]) == ("read", "change")
+
+
+def test_a_caller_sees_its_rights_with_its_namespaces(client: Any, tmp_path: Path) -> None:
+    assert client.get("/api/namespaces").json["rights"] == ["admin", "read", "write"]
+    _, secret = KeyStore(tmp_path / "i").make("website", ["read"])
+    assert client.get("/api/namespaces", headers=bearer(secret)).json == {"namespaces": [], "rights": ["read"]}
+
+
 def test_a_key_cannot_lock_itself_out_or_give_away_more_than_it_has(client: Any, tmp_path: Path) -> None:
     key, secret = KeyStore(tmp_path / "i").make("boss", ["admin"], without=["memory_delete"])
     mine, own = bearer(secret), f"/api/keys/{key.id}"

@@ -22,6 +22,10 @@ KEYS = "/api/keys"
 _KEY = f"{KEYS}/{{key_id}}"
 _MOST_DAYS = 36_500
 _OTHER_KEYS = "the host application checks who may send requests, so this memory has no keys of its own"
+_FIRST_KEY = (
+    "the first key must have the right admin and no limit of namespaces, because every request needs a key from then "
+    "on; add a key with the right admin first, and then, with it, this key"
+)
 
 router = Router("server")
 
@@ -57,6 +61,9 @@ class StoredKeys(ResponseModel):
         "machine need no key."
     )
     tools: list[str] = Field(description="The names of all tools.")
+    needs: dict[str, str] = Field(
+        description="The right that each tool requires. `change` stands for `read` and `write` together."
+    )
     destructive: list[str] = Field(description="The tools that can delete or overwrite data.")
 
 
@@ -98,19 +105,24 @@ def list_keys(service: Service, grant: Grant) -> Response:
     store = _store(service, grant)
     destructive = [name for name, hints in HINTS.items() if hints.permission.destructive]
     keys = [_key_json(key, grant) for key in store.all()]
-    return reply({"keys": keys, "required": store.ever_made, "tools": [*HINTS], "destructive": destructive})
+    needs = {name: hints.permission.right for name, hints in HINTS.items()}
+    tools = {"tools": [*HINTS], "needs": needs, "destructive": destructive}
+    return reply({"keys": keys, "required": store.ever_made, **tools})
 
 
-@router.route("POST", KEYS, "keys", {201: MadeKey})
+@router.route("POST", KEYS, "keys", {201: MadeKey}, errors=(409,))
 def add_key(service: Service, grant: Grant, body: NewKey) -> Response:
     """Add a key. The field `key` is shown only in this response.
 
-    After the first key, every request needs a key, also from this machine. Tools that are switched off for the key of
-    the request are switched off for the new key too.
+    After the first key, every request needs a key, also from this machine. So the first key must have the right `admin`
+    and reach all namespaces: without such a key, nobody could add or revoke keys over HTTP. Tools that are switched off
+    for the key of the request are switched off for the new key too.
     """
     store = _store(service, grant)
     expires = datetime.now(UTC) + timedelta(days=body.days) if body.days else None
     without = _without(body.without, grant)
+    if not store.ever_made and ("admin" not in body.rights or body.namespaces):
+        raise Conflict(_FIRST_KEY)
     key, secret = store.make(body.name, _rights(body.rights), body.namespaces, without, expires)
     return reply({**_key_json(key, grant), "key": secret}, 201)
 

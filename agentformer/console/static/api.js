@@ -6,6 +6,11 @@ import { t } from "./i18n.js";
 export const root = document.documentElement.dataset.root;
 const KEY = "agentformer.key";
 let asking = null;
+let about = null; // a promise of what the key of the tab may do, and its namespaces
+let refused = false; // the person gave no key although the server wants one
+
+/** Return true while the server wants a key and the person has given none. Nothing asks by itself meanwhile. */
+export const keyMissing = () => refused || asking !== null;
 
 export class Problem extends Error {
   constructor(status, body) {
@@ -35,7 +40,7 @@ export function askForKey(reason) {
     const body = h("div", {}, h("p", {}, reason || t("key.why")), h("label", {}, t("key.label"), input));
     const element = dialog(t("key.title"), body, {
       submit: t("key.use"), cancel: t("cancel"),
-      onsubmit: (values) => { sessionStorage.setItem(KEY, values.key.trim()); given = true; },
+      onsubmit: (values) => { given = true; useKey(values.key.trim()); },
     });
     element.addEventListener("close", () => { asking = null; done(given); });
   });
@@ -44,10 +49,22 @@ export function askForKey(reason) {
 
 export function useKey(key) {
   sessionStorage.setItem(KEY, key);
+  about = null;
+  refused = false;
+  dispatchEvent(new Event("agentformer:key"));
 }
 
 export function forgetKey() {
   sessionStorage.removeItem(KEY);
+  about = null;
+  dispatchEvent(new Event("agentformer:key"));
+}
+
+/** Add a key that the tab uses from then on. A request that is refused meanwhile waits for it instead of asking. */
+export function makeKey(body) {
+  const making = post("/api/keys", body).then((made) => { useKey(made.key); return made; });
+  asking = making.then(() => true, () => false).finally(() => { asking = null; });
+  return making;
 }
 
 /** Send a request and return the response. Ask for a key on 401. Raises `Problem`. */
@@ -61,6 +78,8 @@ export async function send(method, path, { body, query, accept, prefer, match, s
     ...(body && !form ? { "Content-Type": "application/json" } : {}), ...(accept ? { Accept: accept } : {}),
     ...(prefer ? { Prefer: prefer } : {}), ...(match ? { "If-Match": match } : {}),
   };
+  if (asking) await asking;
+  const sent = sessionStorage.getItem(KEY);
   let response;
   try {
     response = await fetch(url, { method, headers: headers(more), body: form || !body ? body : JSON.stringify(body), signal });
@@ -68,8 +87,10 @@ export async function send(method, path, { body, query, accept, prefer, match, s
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { detail: t("error.offline") });
   }
-  if (response.status === 401 && await askForKey(hasKey() ? (await problem(response.clone())).message : "")) {
-    return send(method, path, { body, query, accept, prefer, match, signal });
+  if (response.status === 401) {
+    const changed = sessionStorage.getItem(KEY) !== sent; // a key came while the request was on its way
+    refused = !changed && !(await askForKey(hasKey() ? (await problem(response.clone())).message : ""));
+    if (!refused) return send(method, path, { body, query, accept, prefer, match, signal });
   }
   if (!response.ok) throw await problem(response);
   return response;
@@ -92,6 +113,15 @@ export const post = async (path, body = {}, options) => json(await send("POST", 
 export const postWithin = (path, body, options) => post(path, within(body), options);
 export const patch = async (path, body, options) => json(await send("PATCH", path, { body, ...options }));
 export const remove = async (path, query) => json(await send("DELETE", path, { query }));
+
+/** Return the namespaces and the rights of the key of the tab. */
+export const caller = () => (about ??= get("/api/namespaces").catch((error) => { about = null; throw error; }));
+
+/** Return whether the key of the tab may add and delete. The server decides; this only spares the person a refusal. */
+export async function mayChange() {
+  const { rights } = await caller().catch(() => ({ rights: ["admin"] }));
+  return rights.includes("admin") || (rights.includes("read") && rights.includes("write"));
+}
 
 /** Return all items of a list that the server gives in pages. `onpage` gets the items so far. */
 export async function all(path, name, query = {}, onpage = () => {}, most = 20000) {

@@ -3,7 +3,7 @@
 import { events, list, within } from "./api.js";
 import { h, icon, toast } from "./dom.js";
 import { date, kindName, percent, t } from "./i18n.js";
-import { openSource, placeName } from "./source.js";
+import { closePanel, openSource, placeName } from "./source.js";
 
 const HISTORY = "agentformer.history";
 const MOST = 50;
@@ -26,22 +26,25 @@ function keep(turn) {
 
 export function recent() {
   const items = history();
-  const place = document.getElementById("recent");
-  if (!items.length) { place.replaceChildren(); return; }
-  place.replaceChildren(h("h2", { class: "small muted" }, t("ask.recent")),
-    h("ul", { class: "plain" }, items.slice(0, 12).map((item) => h("li", {}, h("button", { type: "button", class: "recent", title: item.question, onclick: () => reopen(item) }, item.question)))),
-    h("button", { type: "button", class: "link small", onclick: () => { localStorage.removeItem(HISTORY); recent(); } }, t("ask.forget")));
+  document.getElementById("recent").replaceChildren(...(items.length ? [h("h2", { class: "small muted" }, t("ask.recent")), ...questions(items)] : []));
+  document.getElementById("recent-here")?.replaceChildren(...(items.length ? [h("summary", {}, t("ask.recent")), ...questions(items)] : [])); // on a phone
+}
+
+function questions(items) {
+  return [h("ul", { class: "plain" }, items.slice(0, 12).map((item) => h("li", {}, h("button", { type: "button", class: "recent", title: item.question, onclick: () => reopen(item) }, item.question)))),
+    h("button", { type: "button", class: "link small", onclick: () => { localStorage.removeItem(HISTORY); recent(); } }, t("ask.forget"))];
 }
 
 function reopen(item) {
   if (!turns?.isConnected) { pending = item; location.hash = "#/ask"; return; }
   turns.replaceChildren();
+  closePanel();
+  document.getElementById("recent-here").open = false;
   document.getElementById("main").classList.add("started");
   finish(add(item.question), item);
 }
 
 export async function show(main) {
-  recent();
   turns = h("div", { class: "turns" });
   field = h("textarea", {
     rows: "1", "data-main-field": true, "aria-label": t("ask.label"), placeholder: t("ask.label"), maxlength: "8000",
@@ -51,7 +54,8 @@ export async function show(main) {
   const form = h("form", { class: "composer", onsubmit: (event) => { event.preventDefault(); if (running) running.abort(); else ask(field.value.trim(), button); } }, field, button);
   main.classList.remove("started");
   const hint = h("p", { class: "muted", id: "hint" }, t("ask.hint"));
-  main.append(h("div", { class: "hello" }, h("h1", {}, t("ask.hello")), hint), turns, form);
+  main.append(h("div", { class: "hello" }, h("h1", {}, t("ask.hello")), hint), h("details", { id: "recent-here" }), turns, form);
+  recent();
   if (matchMedia("(min-width: 800px)").matches) field.focus();
   list("/api/rag/documents", { limit: 1 }).then(({ documents }) => {
     if (!documents.length) hint.replaceChildren(t("ask.nothing.yet"), " ", h("a", { href: "#/documents" }, t("ask.add")));
@@ -94,7 +98,7 @@ async function ask(question, button) {
         answer.querySelector(".thinking")?.remove();
         if (name === "token") text.append(data.text);
         else if (name === "error") fault = data.detail;
-        else if (name === "answer") { const turn = { question, at: new Date().toISOString(), fault, ...data, hits: [] }; finish(answer, turn); keep(turn); answer.scrollIntoView({ block: "nearest" }); }
+        else if (name === "answer") { const turn = { question, at: new Date().toISOString(), fault, ...data, hits: [] }; finish(answer, turn); keep(turn); answer.parentElement.scrollIntoView({ block: "start" }); }
       },
     });
   } catch (error) {

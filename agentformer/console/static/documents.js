@@ -1,9 +1,9 @@
 // Documents: add files and folders, follow their progress, filter, read and delete.
 
-import { Problem, all, events, get, headers, list, namespace, remove, root } from "./api.js";
-import { empty, h, icon, iconButton, toast } from "./dom.js";
+import { Problem, all, events, get, headers, keyMissing, list, mayChange, namespace, remove, root } from "./api.js";
+import { empty, failed, h, icon, iconButton, toast } from "./dom.js";
 import { language, percent, seconds, size, t } from "./i18n.js";
-import { openSource } from "./source.js";
+import { closeSource, openSource } from "./source.js";
 
 const AT_ONCE = 2; // uploads and jobs that this page follows at the same time; the server limits both
 const ROWS = 100; // of the list that are drawn at once
@@ -14,6 +14,7 @@ let active = 0;
 let view = null;
 
 export async function show(main) {
+  const changes = await mayChange();
   const pick = h("input", { type: "file", multiple: true, hidden: true, onchange: (event) => take([...event.target.files].map((file) => [file, file.name]), event.target) });
   const folder = h("input", { type: "file", webkitdirectory: true, hidden: true, onchange: (event) => take([...event.target.files].map((file) => [file, file.webkitRelativePath || file.name]), event.target) });
   const conflict = h("select", { id: "conflict", onchange: (event) => sessionStorage.setItem("agentformer.conflict", event.target.value) },
@@ -27,9 +28,9 @@ export async function show(main) {
     progress: h("ul", { class: "plain progress-list", "aria-label": t("documents.progress") }),
     clear: h("p", { class: "row end small", hidden: true }, h("button", { type: "button", class: "link", onclick: clear }, t("documents.clear"))),
     filter: h("input", { type: "search", "data-main-field": true, placeholder: t("documents.filter"), "aria-label": t("documents.filter"), oninput: () => draw() }),
-    rows: h("div", {}), count: h("span", { class: "muted" }), documents: [], drawn: ROWS,
+    rows: h("div", {}), count: h("span", { class: "muted" }), documents: [], known: "", drawn: ROWS, changes,
   };
-  main.append(h("header", { class: "view-head" }, h("h1", {}, t("nav.documents")), view.count), drop, view.clear, view.progress,
+  main.append(h("header", { class: "view-head" }, h("h1", {}, t("nav.documents")), view.count), changes ? drop : h("p", { class: "note" }, t("documents.read.only")), view.clear, view.progress,
     h("div", { class: "row filter" }, view.filter), view.rows);
   for (const name of ["dragenter", "dragover"]) drop.addEventListener(name, (event) => { event.preventDefault(); drop.classList.add("over"); });
   drop.addEventListener("dragleave", (event) => { if (!drop.contains(event.relatedTarget)) drop.classList.remove("over"); });
@@ -43,13 +44,25 @@ export async function show(main) {
   return () => { watch.disconnect(); view = null; };
 }
 
+/** Load the list again. A failure is shown in its place, with a way to try again. */
 async function load() {
+  const mine = view;
+  try { await read(); } catch (error) { if (view === mine && mine) { mine.known = ""; mine.rows.replaceChildren(failed(error.message, () => { resume(); load(); })); } }
+}
+
+async function read() {
   if (!view) return;
   const mine = view;
-  const documents = await all("/api/rag/documents", "documents", {}, (items) => { if (view === mine && items.length <= 200) { mine.documents = [...items].reverse(); draw(); } });
+  const put = (items) => {
+    const known = JSON.stringify(items);
+    if (view !== mine || known === mine.known) return; // an unchanged list is left alone: someone may be about to click
+    Object.assign(mine, { known, documents: [...items].reverse() });
+    draw();
+  };
+  const documents = await all("/api/rag/documents", "documents", {}, (items) => { if (!mine.known) put(items); });
+  put(documents);
   if (view !== mine) return;
-  mine.documents = documents.reverse();
-  draw();
+  closeSource((id) => !documents.some((item) => item.id === id));
 }
 
 /** Return the files that were dropped, with those in folders, as pairs of a file and its path. */
@@ -94,7 +107,7 @@ async function run(row) {
     finish(row, await follow(row));
   } catch (error) {
     if (error.status === 429 && row.file) { row.state = "busy"; render(row); await new Promise((done) => setTimeout(done, 3000)); row.state = "waiting"; return; }
-    row.state = "failed"; row.reason = error.message; render(row);
+    row.state = "failed"; row.reason = error.message; row.status = error.status; render(row);
   }
 }
 
@@ -129,6 +142,7 @@ async function follow(row) {
   } catch (error) { if (error.status !== 429 && error.status !== 0) throw error; }
   while (!last) {
     await new Promise((done) => setTimeout(done, 1500));
+    if (keyMissing()) continue;
     const job = await get(path);
     row.progress = job.progress; render(row);
     if (["done", "failed", "cancelled"].includes(job.state)) last = job;
@@ -139,7 +153,7 @@ async function follow(row) {
 function finish(row, job) {
   const [document] = job.documents;
   if (job.state === "cancelled") row.state = "cancelled";
-  else if (document?.id && ["ready", "pending"].includes(document.status)) { row.state = "done"; row.document = document; } else { row.state = "failed"; row.reason = document?.reason || job.reason; }
+  else if (document?.id && ["ready", "pending"].includes(document.status)) { row.state = "done"; row.document = document; } else { row.state = "failed"; row.kept = Boolean(document?.id); row.reason = document?.reason || job.reason; }
   render(row);
   load();
 }
@@ -157,7 +171,17 @@ async function resume() {
 
 const advice = [[/password/i, "advice.password"], [/OCR|tesseract|scanned|no text/i, "advice.scan"], [/type|cannot be read|not a /i, "advice.type"], [/damaged|crash/i, "advice.damaged"], [/large|limit|bytes/i, "advice.large"]];
 
-function explain(reason) {
+const REFUSALS = [400, 413, 415, 422]; // states of a response that speak of the file itself
+
+/** Return why a file was not read, as sentences, without the advice to give a password: the page has no place for one. */
+function why(reason) {
+  const said = /password|encrypted/i.test(reason || "") ? t("reason.encrypted") : reason || "";
+  return said && !/[.!?]$/.test(said) ? `${said}.` : said;
+}
+
+function explain({ reason, status }) {
+  if (status !== undefined && !REFUSALS.includes(status)) return ""; // not the fault of the file
+  if (/encrypted/i.test(reason || "")) return t("advice.password");
   if (language === "en" && /; \w/.test(reason || "")) return ""; // the server has said what to do
   const found = advice.find(([pattern]) => pattern.test(reason || ""));
   return found ? t(found[1]) : t("advice.other");
@@ -178,21 +202,21 @@ function told(row) {
     return read + t("state.embedding", { done, windows }) + (left > 1 ? ` · ${t("state.left", { time: seconds(left) })}` : "");
   }
   if (row.state === "done") return [t(row.document.unchanged ? "state.unchanged" : row.document.replaced ? "state.replaced" : "state.done"), t("pages", { n: row.document.pages }), t("chunks", { n: row.document.chunks })].join(" · ");
-  return t(`state.${row.state}`);
+  return t(row.kept ? "state.unread" : `state.${row.state}`);
 }
 
 function render(row) {
   if (!view) return;
   const part = share(row);
   const busy = !ended(row);
-  const password = row.state === "failed" && /password/i.test(row.reason || "") && row.name;
   const element = h("li", { class: `file ${row.state}` },
     h("div", { class: "row" }, row.state === "done" ? icon("check") : row.state === "failed" ? icon("warning") : null,
       h("bdi", { class: "file-name" }, row.name), h("span", { class: "grow muted small file-state" }, told(row)),
       busy && row.job ? iconButton("close", t("documents.cancel", { name: row.name }), () => remove(`/api/jobs/${row.job}`).catch(() => {})) : null,
       !busy ? iconButton("close", t("documents.dismiss", { name: row.name }), () => { files.splice(files.indexOf(row), 1); row.element.remove(); }) : null),
     busy ? h("progress", { max: "1", "aria-label": row.name, ...(part === null ? {} : { value: part }) }) : null,
-    row.state === "failed" ? h("p", { class: "error-text" }, row.reason, " ", h("strong", {}, password ? t("advice.password") : explain(row.reason))) : null);
+    row.state === "failed" ? h("p", { class: "error-text" }, why(row.reason), " ", h("strong", {}, explain(row)),
+      row.status === 0 && (row.file || row.job) ? h("button", { type: "button", class: "link", onclick: () => { row.state = "waiting"; delete row.status; render(row); next(); } }, t("again")) : null) : null);
   if (row.element?.isConnected) row.element.replaceWith(element);
   else view.progress.append(element);
   row.element = element;
@@ -231,16 +255,17 @@ function line(item) {
     h("button", { type: "button", class: "line-main", onclick: (event) => openSource({ document_id: item.id, document: item.name, page: null, start: 0, end: 0 }, event.currentTarget) },
       h("bdi", { class: "line-name" }, item.name), h("span", { class: "muted small" }, facts),
       good ? null : h("span", { class: `badge ${item.status}` }, t(`status.${item.status}`)),
-      item.reason && !good ? h("span", { class: "small reason" }, item.reason) : null),
-    iconButton("trash", t("documents.delete", { name: item.name }), () => erase(item)));
+      item.reason && !good ? h("span", { class: "small reason" }, why(item.reason)) : null),
+    view.changes && iconButton("trash", t("documents.delete", { name: item.name }), () => erase(item)));
 }
 
 /** Delete a document. The server hides it at once and erases it after `UNDO` seconds, whatever becomes of this page. */
 async function erase(item) {
   const rest = view.documents.filter((other) => other.id !== item.id);
   const place = view.documents.indexOf(item);
-  view.documents = rest;
+  Object.assign(view, { documents: rest, known: "" });
   draw();
+  closeSource((id) => id === item.id);
   try { offer(await remove(`/api/rag/documents/${item.id}`, { undo_seconds: UNDO })); } catch (error) {
     if (error.status !== 404 && view) { view.documents.splice(place, 0, item); draw(); }
     toast(error.message, { error: true });
@@ -266,4 +291,5 @@ async function offerEarlier() {
   for (const removal of removals) if (!offered.has(removal.id) && removal.seconds_left > 1) offer(removal);
 }
 
+for (const name of ["focus", "agentformer:gone"]) addEventListener(name, () => { if (!keyMissing()) load(); });
 addEventListener("beforeunload", (event) => { if (files.some((row) => row.file && ["waiting", "sending"].includes(row.state))) event.preventDefault(); });

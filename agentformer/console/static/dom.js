@@ -1,5 +1,7 @@
 // Builds elements. Every text becomes a text node: nothing that a document or a model wrote is ever read as markup.
 
+import { t } from "./i18n.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
   ask: "M4 5h16v11H9l-5 4z",
@@ -61,6 +63,11 @@ export function iconButton(name, label, onclick, properties = {}) {
 /** Return an element with an empty state: what there is, and what to do. */
 export function empty(title, text, ...actions) {
   return h("div", { class: "empty" }, h("h2", {}, title), text ? h("p", {}, text) : null, actions.length ? h("p", { class: "row" }, actions) : null);
+}
+
+/** Return a note that something failed, with a button to try again. */
+export function failed(message, again) {
+  return h("p", { class: "note error", role: "alert" }, message, " ", h("button", { type: "button", class: "link", onclick: again }, t("again")));
 }
 
 /** Show a short message, with an optional action, whose name for screen readers is `label`. It goes after `seconds`; null keeps it until `close` is called. */

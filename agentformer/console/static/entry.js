@@ -2,7 +2,7 @@
 
 import { get, list, patch, post, remove } from "./api.js";
 import { dialog, h, iconButton, svg, toast } from "./dom.js";
-import { date, kindName, number, percent, t } from "./i18n.js";
+import { date, kindName, nameOf, number, percent, t } from "./i18n.js";
 import { closePanel, openSource, showPanel } from "./source.js";
 
 const AHEAD = 60; // days after today that the plot of the importance shows
@@ -14,7 +14,7 @@ export function badges(entry) {
 }
 
 export function when(entry) {
-  return [entry.speaker, date(entry.occurred_at || entry.created_at)].filter(Boolean).join(" · ");
+  return [entry.speaker || (entry.role && nameOf("speaker", entry.role)), date(entry.occurred_at || entry.created_at)].filter(Boolean).join(" · ");
 }
 
 /** Return the line of an entry. It opens the entry beside the list. `changed` is called after a change of the entry. */
@@ -59,20 +59,21 @@ export async function openEntry(entry, from, changed = () => {}) {
   } catch (error) { toast(error.message, { error: true }); return; }
   if (!current) { toast(t("entry.gone"), { error: true }); return; }
   const links = await look([current.archived_by, current.superseded_by].filter(Boolean), current.namespace).catch(() => []);
-  const done = () => { closePanel(); changed(); };
+  const done = () => { closePanel(); Promise.resolve(changed()).then(() => { if (document.activeElement === document.body) document.getElementById("main").focus(); }); };
+  const saved = () => { changed(); openEntry(current, from, changed); }; // the panel stays open, with the new text
   const past = versions.map((version, index) => {
     const next = versions[index + 1] || current;
     return h("li", {}, h("p", { class: "muted small" }, t("entry.version", { n: version.version }), " · ", date(version.updated_at || version.created_at)), h("p", { class: "text" }, difference(version.content, next.content)));
   }).reverse();
   const [kind, state] = badges(current);
   showPanel(current.title || kindName(current.kind), h("span", { class: "row" }, current.title ? kind : null, state, h("span", {}, when(current))), from,
-    h("p", { class: "text" }, current.content), actions(current, done), facts(current, links, from, changed), plot(salience),
+    h("p", { class: "text" }, current.content), actions(current, done, saved), facts(current, links, from, changed), plot(salience),
     past.length ? h("section", {}, h("h3", {}, t("entry.history")), h("ol", { class: "plain history" }, past)) : null);
 }
 
-function actions(entry, done) {
+function actions(entry, done, saved) {
   const edit = () => dialog(t("entry.edit"), h("label", {}, t("memory.text"), h("textarea", { name: "content", rows: 8, required: true }, entry.content)), {
-    submit: t("save"), cancel: t("cancel"), onsubmit: async ({ content }) => { await patch(`/api/memory/${entry.id}`, { content }, { match: `"${entry.version}"` }); toast(t("saved")); done(); },
+    submit: t("save"), cancel: t("cancel"), onsubmit: async ({ content }) => { await patch(`/api/memory/${entry.id}`, { content }, { match: `"${entry.version}"` }); toast(t("saved")); saved(); },
   });
   const drop = () => dialog(t("entry.delete"), h("p", {}, t("entry.delete.text")), {
     submit: t("delete"), cancel: t("cancel"), danger: true, onsubmit: async () => { await remove(`/api/memory/${entry.id}`); toast(t("entry.deleted")); done(); },

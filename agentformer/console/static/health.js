@@ -1,6 +1,6 @@
 // Health: whether the server can work, what it stores, its models, its nodes, what the doctor finds, and the keys.
 
-import { Problem, get, post, send } from "./api.js";
+import { Problem, get, keyMissing, post, send } from "./api.js";
 import { h, icon, toast } from "./dom.js";
 import { date, kindName, nameOf, number, size, t } from "./i18n.js";
 import { keys } from "./keys.js";
@@ -22,7 +22,7 @@ export async function show(main) {
   };
   await look();
   more.append(...[await doctor(() => stopped), await keys()].flat());
-  const timer = setInterval(() => look().catch(() => {}), EVERY);
+  const timer = setInterval(() => { if (!keyMissing() && !document.hidden) look().catch(() => {}); }, EVERY);
   return () => { stopped = true; clearInterval(timer); };
 }
 
@@ -85,6 +85,7 @@ async function doctor(stopped) {
   const follow = async () => {
     while (last.state === "running" && !stopped()) {
       await new Promise((done) => setTimeout(done, CHECKING));
+      if (keyMissing()) continue;
       last = await get("/api/checks").catch(() => last);
     }
     draw();

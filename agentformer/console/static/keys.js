@@ -1,6 +1,6 @@
 // Keys: list, add, restrict and revoke them. Only for administrators.
 
-import { get, hasKey, list, patch, post, remove, useKey } from "./api.js";
+import { get, list, makeKey, patch, post, remove } from "./api.js";
 import { dialog, h, iconButton, toast } from "./dom.js";
 import { date, t } from "./i18n.js";
 
@@ -38,8 +38,8 @@ function row(key, stored, draw) {
   key.own ? null : iconButton("trash", t("keys.revoke.of", { name: key.name }), () => revoke(key, draw)));
 }
 
-function check(name, value, label, on) {
-  return h("label", { class: "row check" }, h("input", { type: "checkbox", name, value, checked: on }), h("span", {}, label));
+function check(name, value, label, on, disabled = false) {
+  return h("label", { class: "row check" }, h("input", { type: "checkbox", name, value, checked: on, disabled }), h("span", {}, label));
 }
 
 /** Add a key, or change `key`. */
@@ -51,23 +51,34 @@ async function edit(key, stored, draw) {
   const body = h("div", { class: "form" },
     key ? null : h("p", { class: "muted small" }, t(first ? "keys.first" : "keys.once")),
     h("label", {}, t("keys.name"), h("input", { name: "name", required: true, maxlength: 100, value: key ? key.name : "" })),
-    h("fieldset", {}, h("legend", {}, t("keys.rights")), RIGHTS.map((right) => check("rights", right, t(`right.${right}.long`), on(right)))),
-    h("label", {}, t("keys.namespaces"), h("input", { name: "namespaces", placeholder: t("keys.everywhere"), list: "known-namespaces", value: key ? key.namespaces.join(", ") : "" }), h("span", { class: "muted small" }, t("keys.namespaces.todo"))),
+    h("fieldset", {}, h("legend", {}, t("keys.rights")), RIGHTS.map((right) => check("rights", right, t(`right.${right}.long`), on(right), first))),
+    first ? null : h("label", {}, t("keys.namespaces"), h("input", { name: "namespaces", placeholder: t("keys.everywhere"), list: "known-namespaces", value: key ? key.namespaces.join(", ") : "" }), h("span", { class: "muted small" }, t("keys.namespaces.todo"))),
     h("datalist", { id: "known-namespaces" }, known.map((name) => h("option", { value: name }))),
-    h("details", { open: off.size > 0 }, h("summary", {}, t("keys.tools")), h("div", { class: "checks" }, stored.tools.map((name) => check("tools", name, h("span", {}, h("code", {}, name), stored.destructive.includes(name) ? h("span", { class: "muted small" }, ` ${t("keys.destructive")}`) : null), !off.has(name))))),
+    first ? null : h("details", { open: off.size > 0 }, h("summary", {}, t("keys.tools")), h("div", { class: "checks" }, stored.tools.map((name) => check("tools", name, h("span", {}, h("code", {}, name), stored.destructive.includes(name) ? h("span", { class: "muted small" }, ` ${t("keys.destructive")}`) : null), !off.has(name))))),
     key ? null : h("label", {}, t("keys.days"), h("input", { name: "days", type: "number", min: 1, max: 36500, placeholder: t("never") })));
+  const usable = () => {
+    const rights = [...body.querySelectorAll("[name=rights]:checked")].map((box) => box.value);
+    for (const box of body.querySelectorAll("[name=tools]")) {
+      const need = stored.needs[box.value];
+      const may = rights.includes("admin") || (need === "change" ? ["read", "write"] : [need]).every((right) => rights.includes(right));
+      if (may === !box.disabled) continue;
+      Object.assign(box, { disabled: !may, checked: may && !off.has(box.value) });
+    }
+  };
+  for (const box of body.querySelectorAll("[name=rights]")) box.addEventListener("change", usable);
+  usable();
   dialog(t(key ? "keys.change" : "keys.add"), body, {
     submit: t(key ? "save" : "keys.add"), cancel: t("cancel"),
     onsubmit: async (values, form) => {
       const data = new FormData(form);
-      const rights = data.getAll("rights");
+      const rights = first ? ["admin"] : data.getAll("rights");
       if (!rights.length) throw new Error(t("keys.rights.none"));
-      const namespaces = values.namespaces.split(",").map((name) => name.trim()).filter(Boolean);
-      const without = stored.tools.filter((name) => !data.getAll("tools").includes(name));
+      const namespaces = (values.namespaces || "").split(",").map((name) => name.trim()).filter(Boolean);
+      const without = [...body.querySelectorAll("[name=tools]")].filter((box) => (box.disabled ? off.has(box.value) : !box.checked)).map((box) => box.value);
       const wanted = { name: values.name.trim(), rights, namespaces, without };
       if (key) { await patch(`/api/keys/${key.id}`, wanted); toast(t("saved")); await draw(); return; }
-      const made = await post("/api/keys", { ...wanted, ...(values.days ? { days: Number(values.days) } : {}) });
-      if (first && rights.includes("admin")) useKey(made.key); // from now on, every request needs a key
+      const full = { ...wanted, ...(values.days ? { days: Number(values.days) } : {}) };
+      const made = await (first ? makeKey(full) : post("/api/keys", full)); // after the first key, every request needs one
       reveal(made, first);
       await draw().catch(() => {});
     },
@@ -78,7 +89,7 @@ async function edit(key, stored, draw) {
 function reveal(made, first) {
   const field = h("input", { readonly: true, value: made.key, class: "secret", "aria-label": t("keys.text") });
   const copy = h("button", { type: "button", onclick: async () => { try { await navigator.clipboard.writeText(made.key); copy.textContent = t("keys.copied"); } catch { field.select(); } } }, t("keys.copy"));
-  dialog(t("keys.made", { name: made.name }), h("div", { class: "form" }, h("p", {}, t("keys.shown.once")), h("p", { class: "row" }, field, copy), first && hasKey() ? h("p", { class: "muted small" }, t("keys.in.use")) : null), { submit: t("keys.stored") });
+  dialog(t("keys.made", { name: made.name }), h("div", { class: "form" }, h("p", {}, t("keys.shown.once")), h("p", { class: "row" }, field, copy), first ? h("p", { class: "muted small" }, t("keys.in.use")) : null), { submit: t("keys.stored") });
   field.select();
 }
 

@@ -1,13 +1,18 @@
 // The frame of the page: navigation, language, colours, and the view that the address names.
 
-import { askForKey, forgetKey, get, hasKey, namespace } from "./api.js";
-import { h, icon, iconButton, toast } from "./dom.js";
+import { askForKey, caller, forgetKey, hasKey, namespace } from "./api.js";
+import { failed, h, icon, iconButton, toast } from "./dom.js";
 import { LANGUAGES, choose, language, t } from "./i18n.js";
 import { closePanel } from "./source.js";
 
 const VIEWS = ["ask", "documents", "memory", "map", "health"];
 const main = document.getElementById("main");
-let leave = () => {};
+const loaded = {}; // the modules of views; a browser may keep the failure of an address, so another one is tried next
+let [leave, attempts, showing] = [() => {}, 0, 0];
+
+async function module(name) {
+  try { return (loaded[name] ??= await import(`./${name}.js${attempts ? `?${attempts}` : ""}`)); } catch { attempts += 1; throw new Error(t("error.offline")); }
+}
 
 function theme(name) {
   if (name) document.documentElement.dataset.theme = name;
@@ -22,8 +27,8 @@ function switchTheme() {
 }
 
 async function switchKey() {
-  if (hasKey()) { forgetKey(); toast(t("key.forgotten")); frame(); return; }
-  if (await askForKey(t("key.ask"))) { frame(); show(); }
+  if (hasKey()) { forgetKey(); toast(t("key.forgotten")); return; }
+  if (await askForKey(t("key.ask"))) show();
 }
 
 function frame() {
@@ -38,16 +43,21 @@ function frame() {
     h("div", { id: "recent" }),
     h("div", { class: "tools" },
       h("div", { id: "namespaces" }),
-      h("div", { class: "row" }, languages, iconButton("theme", t("theme"), switchTheme),
-        iconButton("key", hasKey() ? t("key.forget") : t("key.title"), switchKey, { "aria-pressed": String(hasKey()) }))));
+      h("div", { class: "row" }, languages, iconButton("theme", t("theme"), switchTheme), h("span", { id: "key" }))));
   mark();
+  withKey();
+  module("ask").then((ask) => ask.recent(), () => {});
+}
+
+/** Draw what depends on the key: its button, and the namespaces that it may use. */
+function withKey() {
+  document.getElementById("key").replaceChildren(iconButton("key", t(hasKey() ? "key.forget" : "key.title"), switchKey, { "aria-pressed": String(hasKey()) }));
   namespaces();
-  import("./ask.js").then((ask) => ask.recent());
 }
 
 async function namespaces() {
   let names;
-  try { names = (await get("/api/namespaces")).namespaces; } catch { return; }
+  try { names = (await caller()).namespaces; } catch { return; }
   if (names.length < 2 && !namespace.get()) return;
   const select = h("select", { "aria-label": t("namespace"), onchange: (event) => { namespace.set(event.target.value); show(); } },
     [...new Set(["default", ...names])].map((name) => h("option", { value: name, selected: name === (namespace.get() || "default") }, name)));
@@ -73,12 +83,18 @@ async function show() {
   closePanel();
   mark();
   document.title = `${t(`nav.${name}`)} · AgentFormer`;
-  const view = await import(`./${name}.js`);
-  if (current()[0] !== name) return;
-  main.className = `view-${name}`;
-  main.replaceChildren();
-  try { leave = (await view.show(main, rest)) || (() => {}); } catch (error) {
-    main.append(h("p", { class: "note error", role: "alert" }, error.message));
+  const mine = (showing += 1);
+  try {
+    const view = await module(name);
+    if (mine !== showing) return;
+    main.className = `view-${name}`;
+    main.replaceChildren();
+    const left = (await view.show(main, rest)) || (() => {});
+    if (mine === showing) leave = left; else left();
+  } catch (error) {
+    if (mine !== showing) return;
+    main.className = `view-${name}`;
+    main.replaceChildren(h("header", { class: "view-head" }, h("h1", {}, t(`nav.${name}`))), failed(error.message, show));
   }
 }
 
@@ -92,5 +108,6 @@ addEventListener("keydown", (event) => {
     if (field) { event.preventDefault(); field.focus(); }
   }
 });
+addEventListener("agentformer:key", withKey);
 frame();
 show();

@@ -8,6 +8,7 @@ const panel = document.getElementById("panel");
 let opener = null;
 let shown = 0; // the number of the last request, so that a slow page does not replace a newer one
 let picture = null;
+let source = null; // the id of the document that the panel shows
 
 export function closePanel() {
   if (panel.hidden) return;
@@ -15,14 +16,20 @@ export function closePanel() {
   panel.replaceChildren();
   document.body.classList.remove("with-panel");
   if (picture) URL.revokeObjectURL(picture);
-  picture = null;
+  picture = source = null;
   shown += 1;
-  if (opener?.isConnected) opener.focus();
+  (opener?.isConnected ? opener : document.getElementById("main")).focus({ preventScroll: true });
+}
+
+/** Close the panel if it shows a document that `gone(id)` is true for. */
+export function closeSource(gone) {
+  if (source && gone(source)) closePanel();
 }
 
 /** Open a citation or a hit. `from` gets the focus back when the panel closes. */
 export async function openSource(citation, from) {
   opener = from;
+  source = citation.document_id || null;
   panel.hidden = false;
   document.body.classList.add("with-panel");
   panel.setAttribute("aria-label", t("source"));
@@ -52,6 +59,7 @@ export function showPanel(title, subtitle, from, ...content) {
   panel.hidden = false;
   document.body.classList.add("with-panel");
   panel.setAttribute("aria-label", title);
+  source = null;
   shown += 1;
   frame(title, subtitle, null, h("div", { class: "panel-body" }, content), "");
 }
@@ -85,6 +93,7 @@ async function openPage(citation, place) {
       place.text ? t("page.image") : t("page.text"))));
     panel.querySelector("mark, .box")?.scrollIntoView({ block: "center", inline: "nearest" });
   } catch (error) {
+    if (error.status === 404) dispatchEvent(new Event("agentformer:gone")); // another tab or program has deleted it
     if (mine === shown) body.replaceChildren(h("p", { class: "note error", role: "alert" }, error.message));
   }
 }
