@@ -70,7 +70,7 @@ def ask(page: Any, question: str) -> Any:
 
 def test_each_file_reports_its_end_and_a_torn_one_says_what_to_do(filled: list[str]) -> None:
     torn = next(text for text in filled if "torn.pdf" in text)
-    assert "Not added" in torn
+    assert "Stored, but not readable" in torn
     assert "print it to a new PDF" in torn
     assert sum("Ready" in text and "pages" in text for text in filled) == 2
 
