@@ -174,6 +174,7 @@ class MemoryCleaner:
         self._stopped = threading.Event()
         self._last_run: datetime | None = None
         self._last_error: str | None = None
+        self._newest: tuple[int, datetime | None] = (0, None)  # number of stored summaries, and the time of the newest
 
     def run(
         self,
@@ -220,18 +221,30 @@ class MemoryCleaner:
 
     def status(self) -> dict[str, Any]:
         """Return JSON values: the number of stored summaries for each way of making them, the time of the last run, the
-        last error, and the number of queued jobs."""
+        last error, and the number of queued jobs. If this process has not run yet, the last run is the time at which
+        the newest summary was made."""
         outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         for namespace in self._backend.namespaces():
             for outcome in OUTCOMES:
                 scope = Scope(namespace, kinds=(SUMMARY_KIND,), metadata={"outcome": outcome}, include_archived=True)
                 outcomes[outcome] += self._backend.count(scope)
+        last_run = self._last_run or self._last_stored(sum(outcomes.values()))
         return {
             "outcomes": dict(outcomes),
-            "last_run": self._last_run.isoformat() if self._last_run else None,
+            "last_run": last_run.isoformat() if last_run else None,
             "last_error": self._last_error,
             "queued": len(self._queue),
         }
+
+    def _last_stored(self, count: int) -> datetime | None:
+        """Return the time at which the newest of the `count` stored summaries was made. They are read again only if
+        their number has changed."""
+        if self._newest[0] != count:
+            summaries = Scope("", kinds=(SUMMARY_KIND,), include_archived=True)
+            scopes = [dataclasses.replace(summaries, namespace=name) for name in self._backend.namespaces() if count]
+            times = (entry.created_at for scope in scopes for entry in all_entries(self._backend, scope))
+            self._newest = count, max(filter(None, times), default=None)
+        return self._newest[1]
 
     def _run(self, scope: Scope, *, max_groups: int | None = None, on_request: bool = False) -> CleaningReport:
         """Clean the sessions in `scope`. If the namespace of the scope is empty, clean the sessions of all

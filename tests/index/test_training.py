@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,16 @@ def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
 
 
 QUERY = Query("numbat 3 under lantern 5", limit=12, mode="dense")
+
+
+def test_status_counts_the_rows_in_the_records_before_an_older_snapshot_is_opened(tmp_path: Path) -> None:
+    with closing(FaissMemoryBackend(tmp_path / "m", HashingEmbedder(), Indexes)) as first:
+        first.store(entries(3))
+        first.search(QUERY)
+    with closing(FaissMemoryBackend(tmp_path / "m", HashingEmbedder(), Indexes)) as second:
+        second.store(entries(4))  # the snapshot has three rows
+        status = second.status()
+        assert (status["index"]["rows"], status["windows"], status["index"]["in_memory"]) == (7, 7, False)
 
 
 def test_status_describes_the_index(backend: FaissMemoryBackend, tmp_path: Path) -> None:

@@ -722,3 +722,15 @@ def test_status_counts_the_stored_outcomes_of_all_namespaces(backend: FaissMemor
     }
     assert datetime.fromisoformat(status["last_run"]).tzinfo is not None
     assert (status["last_error"], status["queued"]) == (None, 0)
+
+
+def test_after_a_restart_the_last_run_is_the_time_of_the_newest_summary(backend: FaissMemoryBackend) -> None:
+    assert cleaner_of(backend).status()["last_run"] is None
+    fill(backend, 10, namespace="one")
+    (summary,) = cleaner_of(backend).run().summaries
+    restarted = cleaner_of(backend)
+    (stored,) = backend.get([summary])
+    assert stored.created_at is not None
+    assert restarted.status()["last_run"] == stored.created_at.isoformat()
+    backend.remove([summary])
+    assert restarted.status()["last_run"] is None

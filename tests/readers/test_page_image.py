@@ -167,6 +167,11 @@ def test_a_quotation_with_a_few_letters_that_the_page_lacks_is_found() -> None:
     assert find(text, "thecoffeeisinthebluecabinetofthefirsthouse", 0) == [(36, 41), (41, 76)]
 
 
+def test_a_few_letters_that_stand_far_from_the_quotation_are_not_marked() -> None:
+    text = "overviewofthetechnologyacceptancemodel" + "x" * 20 + "tur"
+    assert find(text, "overviewofthetechnologyacceptancemodeltur", 0) == [(0, 38)]
+
+
 @pytest.mark.parametrize(("position", "start"), [(0, 0), (9, 0), (12, 20), (99, 20)])
 def test_of_equal_quotations_the_nearest_to_the_position_is_found(position: int, start: int) -> None:
     assert find("bluecabinet" + "x" * 9 + "bluecabinet", "bluecabinet", position) == [(start, start + 11)]

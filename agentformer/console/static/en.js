@@ -266,7 +266,7 @@ export default {
   "page.previous": "Previous page",
   "page.short": "p. {page}",
   "page.text": "Show the text",
-  "page.unmarked": "The words cannot be marked on this page, because it is an image. They are quoted above.",
+  "page.unmarked": "These words were not found in the letters of this page, so they are not marked. They are quoted above.",
   "pages": "{n} page|{n} pages",
   "reason.encrypted": "The file is protected by a password.",
   "right.admin": "administer",

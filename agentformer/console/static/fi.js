@@ -266,7 +266,7 @@ export default {
   "page.previous": "Edellinen sivu",
   "page.short": "s. {page}",
   "page.text": "Näytä teksti",
-  "page.unmarked": "Sanoja ei voi merkitä tälle sivulle, koska se on kuva. Ne on lainattu yllä.",
+  "page.unmarked": "Näitä sanoja ei löytynyt sivun kirjaimista, joten niitä ei ole merkitty. Ne on lainattu yllä.",
   "pages": "{n} sivu|{n} sivua",
   "reason.encrypted": "Tiedosto on suojattu salasanalla.",
   "right.admin": "ylläpito",

@@ -119,6 +119,13 @@ def _aligned(text: str, quote: str, start: int) -> list[tuple[int, int]]:
     region = text[first : start + 2 * len(quote) + SHORTEST_PART]
     blocks = SequenceMatcher(None, quote, region, autojunk=False).get_matching_blocks()
     blocks = [block for block in blocks if block.size >= _SHORTEST_BLOCK]
+    ends = [-SHORTEST_PART - 1, *(block.b + block.size for block in blocks)]
+    starts = [*(block.b for block in blocks[1:]), len(region) + SHORTEST_PART + 1]
+    blocks = [  # a short one that stands alone is of another word
+        block
+        for block, before, after in zip(blocks, ends[:-1], starts, strict=True)
+        if block.size >= SHORTEST_PART or min(block.b - before, after - block.b - block.size) <= SHORTEST_PART
+    ]
     if sum(block.size for block in blocks) < ENOUGH * len(quote):
         return []
     return [(first + block.b, first + block.b + block.size) for block in blocks]

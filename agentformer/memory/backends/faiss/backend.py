@@ -110,6 +110,9 @@ class FaissMemoryBackend(IndexedBackend):
                 table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
                 for table in ("entries", "windows", "vectors", "pending")
             }
+            if space and "rows" in index and not index["in_memory"]:  # the snapshot can be older than the records
+                query = "SELECT count(*) FROM windows WHERE space = ?"
+                index["rows"] = connection.execute(query, [space[0]]).fetchone()[0]
             return {
                 **counts,
                 "kinds": records.count_by_kind(connection),
