@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
-from agentformer.errors import InvalidInput, NotFound
+from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.memory.hierarchical import HierarchicalMemory
@@ -15,14 +15,17 @@ from agentformer.records import fields
 from agentformer.types import CONTAINER_KINDS, DEFAULT_NAMESPACE, Condition, Decay, MemoryBackend, MemoryEntry, Scope
 
 _GROUP = 490  # source ids in one filter
-_ATTEMPTS = 5  # of an upsert whose records other callers store at the same time
+_ATTEMPTS = 10  # of an upsert whose records other callers store, change or remove at the same time
 _REPLACED = ("content", "title", "kind", "category", "salience", "speaker", "metadata", "occurred_at")
 
 _Owner = tuple[str, str, str | None, str | None]  # namespace, type of the record, user, project
 
 
-class _Stored(Exception):
+class _Stored(Conflict):
     """Another caller has stored one of the records meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__("other callers store the same records all the time; try again later")
 
 
 class BatchOperations:
@@ -84,8 +87,9 @@ class BatchOperations:
         If a live entry of the record exists, its text, title, kind, category, salience, speaker, metadata and time are
         replaced: the entry keeps its id, its session and its owner, and its former version is in its history. An entry
         that would not change is not written. Of several items with the same record, the last one is stored. The new
-        entries are stored in one transaction; each changed entry is written in a transaction of its own. Raises
-        `InvalidInput`.
+        entries are stored in one transaction; each changed entry is written in a transaction of its own. An upsert
+        beside which another caller stores, changes or removes a record begins again. Raises `InvalidInput`, and
+        `Conflict` or `NotFound` if this happens each time.
         """
         new = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         if missing := [entry for entry in new if entry.source_id is None]:
@@ -96,7 +100,7 @@ class BatchOperations:
         for _ in range(_ATTEMPTS - 1):
             try:
                 return self._upsert(wanted)
-            except _Stored:
+            except (Conflict, NotFound):  # a repeated upsert does not write what it has written
                 continue
         return self._upsert(wanted)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentformer import AgentFormer, Scope, Settings
-from agentformer.errors import InvalidInput
+from agentformer.errors import Conflict, InvalidInput, NotFound
 
 RECENT = {"type": "gte", "key": "year", "value": 2025}
 BACKENDS = ("faiss", "local_json")
@@ -104,6 +106,60 @@ def test_concurrent_upserts_store_one_entry(af: AgentFormer) -> None:
         thread.join()
     (entry,) = af.memory.list()
     assert len(af.memory.history(entry.id)) == 3
+
+
+def test_an_upsert_stores_a_record_that_is_removed_before_it_is_changed(
+    af: AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = [{"content": f"text {n}", "source_type": "note", "source_id": f"n{n}"} for n in range(3)]
+    old = af.memory.upsert_many(items)
+    update, tried = af.memory._backend.update, []
+
+    def late(entry_id: str, *arguments: Any) -> Any:
+        tried.append(entry_id)
+        if len(tried) == 2:
+            af.memory.remove_many([entry_id])
+        if len(tried) == 3:
+            raise Conflict("another call has changed the entry")
+        return update(entry_id, *arguments)
+
+    monkeypatch.setattr(af.memory._backend, "update", late)
+    new = af.memory.upsert_many([{**item, "content": f"new {item['content']}"} for item in items])
+    assert [entry.content for entry in new] == ["new text 0", "new text 1", "new text 2"]
+    assert [entry.id for entry in new] == [old[0].id, new[1].id, old[2].id] and new[1].id != old[1].id
+    assert sorted(entry.id for entry in af.memory.list()) == sorted(entry.id for entry in new)
+    assert tried == [old[0].id, old[1].id, old[2].id, old[2].id]
+    assert len(af.memory.history(old[0].id)) == 1
+
+
+def test_an_upsert_that_is_disturbed_each_time_ends_with_the_error(
+    af: AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    af.memory.upsert("old", source_type="note", source_id="n")
+
+    def gone(entry_id: str, *arguments: Any) -> Any:
+        raise NotFound(f"there is no entry {entry_id}")
+
+    monkeypatch.setattr(af.memory._backend, "update", gone)
+    with pytest.raises(NotFound, match="there is no entry"):
+        af.memory.upsert("new", source_type="note", source_id="n")
+
+
+def test_upserts_beside_removals_all_succeed(af: AgentFormer) -> None:
+    start = threading.Barrier(8)
+
+    def work(n: int) -> None:
+        start.wait()
+        for turn in range(15):
+            if n % 2:
+                af.memory.remove_many(source_type="note", source_ids=["n1"])
+            else:
+                af.memory.upsert(f"text {turn} of writer {n}", source_type="note", source_id="n1")
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work, n) for n in range(8)]:
+            done.result(60)
+    assert af.memory.count(source_type="note") <= 1
 
 
 def test_an_upsert_needs_a_source_id_of_at_most_1000_characters(af: AgentFormer) -> None:
