@@ -177,11 +177,15 @@ def context_line(entry: MemoryEntry) -> str:
 
 def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
     """Check the new `values` of the entry `former`, and return the fields to change. Fields that depend on these
-    values, such as the indexed context, are included. Raises `InvalidInput`."""
+    values, such as the indexed context, are included. Raises `InvalidInput`, also if only this program changes the
+    entry."""
     if not values:
         raise InvalidInput("changes", f"are missing; these fields can be changed: {', '.join(CHANGED)}")
     if unknown := sorted(set(values) - set(CHANGED)):
         raise InvalidInput(unknown[0], f"cannot be changed; only these fields can be changed: {', '.join(CHANGED)}")
+    if former.source_type in fields.RESERVED_SOURCE_TYPES:
+        problem = f"{former.id} is a record of AgentFormer; change its vector store by the vector store endpoints"
+        raise InvalidInput("entry_id", problem)
     changed = {name: _changed_value(former, name, value) for name, value in values.items()}
     if "kind" in changed and "category" not in changed and former.category == _CATEGORY_OF_KIND.get(former.kind, ""):
         changed["category"] = _CATEGORY_OF_KIND.get(changed["kind"], "")

@@ -124,7 +124,7 @@ ENTRY_FIELDS = (
     EntryField("metadata", _metadata, _named(fields.stored_metadata), changeable=True),
     EntryField("source", _source, description="The document of a passage, and the position of the passage in it."),
     EntryField(
-        "source_type", _optional_text, fields.optional_name, description="The type of a record of the host application."
+        "source_type", _optional_text, fields.source_type, description="The type of a record of the host application."
     ),
     EntryField(
         "source_id", _optional_text, fields.source_id, description="The id of the record of the host application."

@@ -27,6 +27,10 @@ STORED_BY_KEY = "stored_by_key"  # the id of the key without the right to read t
 WORDS_CHANGED = "words_changed"  # the text or the speaker of the message was changed later
 RESERVED_METADATA = frozenset({AFTER_RETRIEVED_TEXT, RECALLED, RETRIEVED, STORED_BY_KEY, WORDS_CHANGED})
 
+# Types of records that only this program stores, because it reads their metadata.
+VECTOR_STORE = "openai_vector_store"  # of the entry with the name and the metadata of a vector store
+RESERVED_SOURCE_TYPES = frozenset({VECTOR_STORE})
+
 
 class ProgramMetadata(dict[str, Any]):
     """Metadata that may contain the keys in `RESERVED_METADATA`. Requests cannot create this type: JSON values are
@@ -98,6 +102,14 @@ def source_id(field: str, value: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or not value.strip() or len(value) > MAX_SOURCE_ID):
         raise InvalidInput(field, f"must be a text of 1 to {MAX_SOURCE_ID} characters, got {str(value)[:80]!r}")
     return None if value is None else encodable(field, value)
+
+
+def source_type(field: str, value: Any) -> str | None:
+    """Return the value if it is None, or a text of 1 to `MAX_NAME` code points that is not blank. Raises `InvalidInput`
+    otherwise, and if only this program stores records of this type."""
+    if isinstance(value, str) and value in RESERVED_SOURCE_TYPES:
+        raise InvalidInput(field, f"{value!r} is reserved for records of AgentFormer; give another type")
+    return optional_name(field, value)
 
 
 def flag(field: str, value: Any) -> bool:

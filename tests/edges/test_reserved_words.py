@@ -18,8 +18,8 @@ from agentformer.access.permissions import Grant
 from agentformer.agent import Agent
 from agentformer.agent.calls import may_quote
 from agentformer.errors import InvalidInput
-from agentformer.records.fields import RESERVED_METADATA, ProgramMetadata
-from agentformer.types import RESERVED_KINDS, MemoryEntry, Scope
+from agentformer.records.fields import RESERVED_METADATA, RESERVED_SOURCE_TYPES, VECTOR_STORE, ProgramMetadata
+from agentformer.types import RESERVED_KINDS, MemoryEntry, Scope, new_id
 from tests.agent.scripted import Scripted, calls, says
 from tests.edges.conftest import Copy, Invoke
 from tests.edges.mounted import SAME, Mounted, grant, mounted
@@ -186,6 +186,74 @@ def test_a_key_that_only_writes_never_decides_what_a_store_of_others_returns(hos
     assert sorted(stored, key=str) == [("", "", 0), ("", "k3", 0), ("", None, 0), ("Cancelled", "k2", 1)]
     known = host.post("/api/memory", {"content": "Tea is at four."})
     assert (known.status_code, known.json["id"]) == (200, made.json["id"])
+
+
+@pytest.mark.parametrize("type", sorted(RESERVED_SOURCE_TYPES))
+def test_every_door_refuses_a_reserved_source_type(shared: Mounted, type: str) -> None:
+    before, memory = entries(shared), shared.af.memory
+    for id in ("1", type):
+        record: dict[str, Any] = {"source_type": type, "source_id": id}
+        for path, body in (
+            ("/api/memory", {"content": "x", **record}),
+            ("/api/memory", {"content": "x", "searchable": False, **record}),
+            ("/api/memory/batch", {"items": [{"content": "x", **record}]}),
+            ("/api/memory/messages", {**SAID, **record}),
+        ):
+            answer = shared.post(path, body)
+            assert answer.status_code == 400 and "is reserved for records of AgentFormer" in answer.json["detail"], path
+            assert "source_type" in answer.json["field"]
+        for call in (
+            lambda record=record: memory.store("x", **record),
+            lambda record=record: memory.store_many(["x"], **record),
+            lambda record=record: memory.upsert("x", **record),
+            lambda record=record: memory.upsert_many([{"content": "x", **record}]),
+            lambda record=record: memory.add_message("s", "user", "x", **record),
+        ):
+            with pytest.raises(InvalidInput, match="is reserved for records of AgentFormer"):
+                call()
+    assert entries(shared) == before
+
+
+def test_a_caller_reads_and_deletes_the_record_of_a_vector_store_and_changes_it_by_its_endpoint_only(
+    host: Mounted,
+) -> None:
+    assert host.post("/v1/vector_stores", {"name": "north", "metadata": {"a": "1"}}).status_code == 200
+    (record,) = host.af.memory.list(namespace="north", source_type=VECTOR_STORE)
+    fact = host.af.memory.store("Boats are blue.", namespace="north")
+    for body in ({"metadata": {}}, {"content": "x"}, {"kind": "fact"}):
+        answer = host.ask("PATCH", f"/api/memory/{record.id}", json=body)
+        assert (answer.status_code, answer.json["field"]) == (400, "entry_id")
+    with pytest.raises(InvalidInput, match="must not be a record of AgentFormer"):
+        host.af.memory.supersede(record.id, fact.id)
+    assert host.post("/v1/vector_stores/vs_north", {"name": "south"}).json["name"] == "south"
+    assert host.ask("DELETE", f"/api/memory/{record.id}").status_code == 204
+    assert host.ask("GET", "/v1/vector_stores/vs_north").status_code == 404
+
+
+def test_foreign_and_damaged_records_of_vector_stores_are_skipped(host: Mounted) -> None:
+    """An older release let callers store entries of this type."""
+    good = {"name": "theirs", "metadata": {}, "description": ""}
+    for number, more in enumerate(
+        (
+            {"source_id": "1"},
+            {"source_id": VECTOR_STORE, "metadata": good},
+            {"source_id": VECTOR_STORE, "kind": "unsearched", "metadata": {"name": 7, "metadata": {}}},
+            {"source_id": VECTOR_STORE, "kind": "unsearched", "metadata": {"name": "x", "metadata": "y"}},
+            {"source_id": "1", "kind": "unsearched", "metadata": good},
+        )
+    ):
+        values: dict[str, Any] = {"kind": "fact", "source_type": VECTOR_STORE, **more}
+        host.af.backend.store([MemoryEntry(id=new_id(), content=f"x{number}", namespace="north", **values)])
+    assert host.ask("GET", "/v1/vector_stores").json["data"] == []
+    assert host.ask("GET", "/v1/vector_stores/vs_north").status_code == 404
+    made = host.post("/v1/vector_stores", {"name": "north", "metadata": {"a": "1"}})
+    assert (made.status_code, made.json["id"], made.json["name"]) == (200, "vs_north", "north")
+    assert host.post("/v1/vector_stores/vs_north", {"name": "south"}).json["name"] == "south"
+    (listed,) = host.ask("GET", "/v1/vector_stores").json["data"]
+    assert (listed["id"], listed["name"], listed["metadata"]) == ("vs_north", "south", {"a": "1"})
+    assert host.ask("DELETE", "/v1/vector_stores/vs_north").status_code == 200
+    assert host.ask("GET", "/v1/vector_stores").json["data"] == []
+    assert host.af.memory.count(namespace="north", source_type=VECTOR_STORE) == 5
 
 
 def test_a_parent_id_does_not_tell_whether_an_entry_exists(host: Mounted) -> None:

@@ -105,7 +105,8 @@ class _NewEntry(MemoryPlace):
     speaker: Word = ""
     source_type: Name | None = Field(
         default=None,
-        description="The type of a record of the host application. The entry replaces earlier entries of this record.",
+        description="The type of a record of the host application. The entry replaces earlier entries of this record. "
+        "The type `openai_vector_store` is reserved.",
     )
     source_id: SourceId | None = Field(default=None, description="The id of the record of the host application.")
     pair_id: Name | None = None

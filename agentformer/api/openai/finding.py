@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flask import request
@@ -14,8 +14,8 @@ from agentformer.api.operations import Service
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends import all_entries
 from agentformer.rag.kept_files import STORED
-from agentformer.records.fields import MAX_NAME
-from agentformer.types import MemoryEntry, Scope
+from agentformer.records import fields
+from agentformer.types import UNSEARCHED_KIND, MemoryEntry, Scope
 
 T = TypeVar("T")
 
@@ -23,10 +23,10 @@ NAMESPACE = "X-AgentFormer-Namespace"
 NAMESPACE_HEADER = {
     NAMESPACE: {
         "description": "The namespace of the request. By default, it is the namespace of the key, or `default`.",
-        "maxLength": MAX_NAME,
+        "maxLength": fields.MAX_NAME,
     }
 }
-RECORD = "openai_vector_store"  # the source type of the entry with the name and the metadata of a vector store
+RECORD = fields.VECTOR_STORE
 _READ = {"type": "not", "filters": [{"type": "eq", "key": "status", "value": STORED}]}
 
 
@@ -75,9 +75,19 @@ def copies(service: Service, grant: Grant, id: str) -> list[MemoryEntry]:
 
 
 def record_of(service: Service, namespace: str) -> MemoryEntry | None:
-    """Return the entry with the name and the metadata of a vector store, or None."""
-    entries = service.af.backend.list(Scope(namespace, source_type=RECORD), limit=1)
-    return entries[0] if entries else None
+    """Return the entry with the name and the metadata of a vector store, or None. Entries of this type that the program
+    has not written, or that are damaged, are skipped."""
+    entries = all_entries(service.af.backend, Scope(namespace, kinds=(UNSEARCHED_KIND,), source_type=RECORD))
+    return next((entry for entry in entries if _is_record(entry)), None)
+
+
+def _is_record(entry: MemoryEntry) -> bool:
+    metadata = entry.metadata
+    return (
+        entry.source_id == RECORD
+        and isinstance(metadata.get("name"), str)
+        and isinstance(metadata.get("metadata"), Mapping)
+    )
 
 
 def birth_of(service: Service, namespace: str) -> MemoryEntry | None:

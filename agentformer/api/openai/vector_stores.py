@@ -29,6 +29,7 @@ from agentformer.api.openai.store_files import add_file, remove_file
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
 from agentformer.errors import Conflict, Forbidden
+from agentformer.memory.backends import all_entries
 from agentformer.rag.uploads import unchanged
 from agentformer.records import fields
 from agentformer.types import UNSEARCHED_KIND, MemoryEntry, Scope, new_id
@@ -96,7 +97,7 @@ def update(service: Service, grant: Grant, body: models.StoreChanges, vector_sto
     if record is not None:
         service.af.backend.update(record.id, {"metadata": values}, record.version)
     else:
-        service.af.backend.store([_record(namespace, values)], check=_absent(namespace))
+        _store_record(service, namespace, values)
     return reply(_store_json(service, namespace))
 
 
@@ -124,15 +125,21 @@ def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
             raise Conflict(f"the vector store {store_id(first)} exists already, and this key can create no other one")
         try:
             if birth_of(service, namespace) is None:
-                service.af.backend.store([_record(namespace, {**values, "name": name})], check=_absent(namespace))
+                _store_record(service, namespace, {**values, "name": name})
                 return namespace
         except Conflict:  # another client has created it in the meantime
             continue
     raise AssertionError("there is a name for each number")
 
 
-def _absent(namespace: str) -> Any:
-    return unchanged([(Scope(namespace, source_type=RECORD), [])])
+def _store_record(service: Service, namespace: str, values: dict[str, Any]) -> None:
+    """Store the record of a vector store that has none. Raises `Conflict` if another client does this at the same
+    time. Entries of the type of a record that are not records stay."""
+    scope = Scope(namespace, source_type=RECORD)
+    others = [entry.id for entry in all_entries(service.af.backend, scope)]
+    if record_of(service, namespace) is not None:
+        raise Conflict(f"another client has created the vector store {store_id(namespace)} in the meantime; try again")
+    service.af.backend.store([_record(namespace, values)], check=unchanged([(scope, others)]))
 
 
 def _record(namespace: str, values: dict[str, Any]) -> MemoryEntry:
