@@ -21,7 +21,20 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # addresses of IPv4 in IPv6 (RFC 6052)
-_SPECIAL = (ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("fec0::/10"))
+_UNICAST6 = ipaddress.IPv6Network("2000::/3")  # the only part of IPv6 for the public internet
+# The special-purpose registries of IANA (RFC 6890). They stand here because the `ipaddress` module of each Python
+# version has another list. The few addresses in them that may be public, such as 192.0.0.9, serve no documents.
+_SPECIAL4 = tuple(
+    ipaddress.IPv4Network(network)
+    for network in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
+        *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+    )
+)
+_SPECIAL6 = tuple(
+    ipaddress.IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
+)
 
 
 class Target(NamedTuple):
@@ -169,18 +182,14 @@ class Fetcher:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address belongs to the public internet. An IPv6 address that contains an IPv4 address is
-    public only if this address is public."""
+    """Return whether an IP address belongs to the public internet. An IPv6 address that stands for an IPv4 address
+    (mapped, or of NAT64) is public only if this address is public; addresses of tunnels (6to4, Teredo) are not."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
     if isinstance(ip, ipaddress.IPv6Address):
-        if ip in _NAT64:
-            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if inner is not None:
-            return is_public(str(inner))
-        if any(ip in network for network in _SPECIAL):
-            return False
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)
+        if ip.ipv4_mapped is None and ip not in _NAT64:
+            return ip in _UNICAST6 and not any(ip in network for network in _SPECIAL6)
+        ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    return not any(ip in network for network in _SPECIAL4)
