@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from gitignore_parser import rule_from_pattern
 
 from agentformer.errors import Forbidden, InvalidInput
+from agentformer.records.files import open_regular_file
 
 IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include again what the first excludes
 _PACKAGES = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages"})
@@ -72,6 +74,11 @@ class Problem(NamedTuple):
     reason: str
 
 
+def encodable(path: str | os.PathLike[str]) -> str:
+    """Return a path with `/` and, for bytes that are not UTF-8, an escape such as `\\udce9`."""
+    return Path(path).as_posix().encode("utf-8", "backslashreplace").decode()
+
+
 class _Rule(NamedTuple):
     regex: re.Pattern[str]
     folders_only: bool
@@ -112,7 +119,7 @@ class FolderFiles:
         """Yield the files in the order of their names. Raises `InvalidInput` if the root is not a folder."""
         if not self._root.is_dir():
             raise InvalidInput(
-                "folder", f"{self._root} is not a folder; check the path, or whether the disk is mounted"
+                "folder", f"{encodable(self._root)} is not a folder; check the path, or whether the disk is mounted"
             )
         yield from self._walk(self._root, "", (), in_project=False)
 
@@ -149,7 +156,7 @@ class FolderFiles:
         for ignore_file in IGNORE_FILES:
             if ignore_file in names:
                 try:
-                    with (folder / ignore_file).open("rb") as patterns:
+                    with open_regular_file(folder / ignore_file) as patterns:
                         text = patterns.read(_MAX_PATTERNS).decode("utf-8", "replace")
                 except OSError as error:
                     self._fail(Problem(prefix + ignore_file, f"cannot be read: {error.strerror}"))
@@ -222,6 +229,8 @@ def read_file(file: FolderFile, limits: SizeLimits, is_text: Callable[[bytes], b
             with open(file.path, "rb", opener=_open_regular) as opened:
                 _refuse_outside(opened.fileno(), file.root)
                 before = os.fstat(opened.fileno())
+                if not stat.S_ISREG(before.st_mode):
+                    raise InvalidInput("file", "is not a regular file any more; sync again")
                 head = opened.read(_HEAD)
                 _refuse_unread(head, file, before.st_size, limits.text, is_text)
                 data = head + opened.read(limits.file + 1 - len(head))

@@ -19,8 +19,8 @@ from unicodedata import normalize
 
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound, SpaceMismatch, StoreError
 from agentformer.rag.documents import Document
-from agentformer.rag.folder_files import FolderFile, FolderFiles, Problem, SizeLimits, Unread, read_file
-from agentformer.rag.uploads import Origin
+from agentformer.rag.folder_files import FolderFile, FolderFiles, Problem, SizeLimits, Unread, encodable, read_file
+from agentformer.rag.uploads import Origin, safe_name
 from agentformer.types import MemoryEntry, Scope
 
 SyncProgress = Callable[[int, int], None]  # number of handled files, number of all files
@@ -89,7 +89,7 @@ class FolderSync:
     ) -> None:
         self._changes = changes
         self._origin = Origin.of_file(root).path
-        self._root = Path(self._origin)
+        self._root = root.resolve()  # differs from the origin if the path is not UTF-8
         self._namespace = namespace
         self._metadata = metadata
         self._limits = limits
@@ -142,8 +142,8 @@ class FolderSync:
         return SyncReport(
             self._origin,
             unchanged=self._unchanged,
-            skipped=tuple(self._found.skipped),
-            failed=tuple(self._found.failed),
+            skipped=_shown(self._found.skipped),
+            failed=_shown(self._found.failed),
             left=left,
             seconds=seconds,
             **lists,
@@ -185,7 +185,7 @@ class FolderSync:
         if not delete and lost > 1 and lost * 2 > number_stored:
             raise InvalidInput(
                 "folder",
-                f"{lost} of {number_stored} files of {self._root} are gone, so nothing was changed; check that the "
+                f"{lost} of {number_stored} files of {self._origin} are gone, so nothing was changed; check that the "
                 "folder is complete, or allow the removal of their documents with --delete (`delete=True`)",
             )
 
@@ -200,7 +200,7 @@ class FolderSync:
             if candidates:
                 origin, former = candidates.pop()
                 self._changes.rename(data, former.id, document)
-                self._lists["renamed"].append((self._name_of(origin), file.name))
+                self._lists["renamed"].append((self._name_of(origin), encodable(file.name)))
                 return origin
             self._put(file, known, data, document)
         except Unread as reason:
@@ -215,7 +215,7 @@ class FolderSync:
 
     def _document(self, file: FolderFile, data: bytes, stamp: str) -> Document:
         return Document(
-            name=normalize("NFC", file.name),
+            name=_document_name(file.name),
             namespace=self._namespace,
             status="ready",
             sha256=hashlib.sha256(data).hexdigest(),
@@ -233,7 +233,7 @@ class FolderSync:
         elif result.unchanged:
             self._unchanged += 1
         else:
-            self._lists["added" if known is None else "changed"].append(file.name)
+            self._lists["added" if known is None else "changed"].append(encodable(file.name))
 
     def _remove(self, origin: str, known: _Known) -> None:
         try:
@@ -247,7 +247,17 @@ class FolderSync:
 
 
 def _origin_of(file: FolderFile) -> str:
-    return f"{file.root}/{file.name}".encode("utf-8", "backslashreplace").decode()
+    return encodable(f"{file.root}/{file.name}")
+
+
+def _document_name(name: str) -> str:
+    """Return the name of the document of a file. A name that is not UTF-8 is cleaned as that of an upload."""
+    name = normalize("NFC", name)
+    return name if encodable(name) == name else safe_name(name)
+
+
+def _shown(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    return tuple(Problem(encodable(name), reason) for name, reason in problems)
 
 
 def _by_content(stored: Mapping[str, _Known]) -> dict[tuple[bytes, str], list[tuple[str, _Known]]]:

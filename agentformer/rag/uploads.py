@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.rag.documents import Document
+from agentformer.records.files import open_regular_file
 from agentformer.records.filters import json_equal
 from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Scope, StoreCheck
 
@@ -306,7 +307,7 @@ def _read_path(path: Path, limit: int) -> bytes:
             raise InvalidInput("file", f"{path} is a folder; give a file (`agentformer ingest` accepts folders)")
         if path.exists() and not path.is_file():
             raise InvalidInput("file", f"{path} is a device or a pipe; give a regular file")
-        with path.open("rb") as file:
+        with open_regular_file(path) as file:
             _check_size(os.fstat(file.fileno()).st_size, limit)  # before the file is read
             return file.read(limit + 1)
     except FileNotFoundError:

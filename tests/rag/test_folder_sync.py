@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -413,6 +414,73 @@ def test_names_in_both_unicode_forms_are_two_files(af: agentformer.AgentFormer, 
     assert len(set(names(af))) == 2
 
 
+LATIN = os.fsdecode(b"latin\xe9")  # a name that is not UTF-8
+
+
+def can_store(folder: Path, name: str) -> bool:
+    """Return whether the file system has such names."""
+    try:
+        (folder / name).write_text("")
+        (folder / name).unlink()
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
+def test_a_name_that_is_not_utf8_is_cleaned_and_the_other_files_are_stored(tmp_path: Path, root: Path) -> None:
+    if not can_store(root, LATIN):
+        pytest.skip("this file system has no names that are not UTF-8")
+    write(root, f"{LATIN}.txt", "The gate closes at ten.")
+    write(root, f"{LATIN}/below.txt", "The gate opens at six.")
+    write(root, f"{LATIN}.pdf", "%PDF-1.7 and nothing else")
+    write(root, "other.txt", "Dogs are not allowed.")
+    places = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
+
+    def sync() -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(CliRunner().invoke(main, ["sync", str(root), "--json", *places]).stdout)
+        return report
+
+    first = sync()
+    assert sorted(first["added"]) == ["latin\\udce9.txt", "latin\\udce9/below.txt", "other.txt"]
+    assert [problem["name"] for problem in first["failed"]] == ["latin\\udce9.pdf"]
+    assert sync()["unchanged"] == 3
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        assert "latin ~bd45a34e.txt" in names(af)  # as `ingest` names it
+    (root / f"{LATIN}.txt").rename(root / "new.txt")
+    assert sync()["renamed"] == [["latin\\udce9.txt", "new.txt"]]
+
+
+def test_a_folder_whose_name_is_not_utf8_is_synced(af: agentformer.AgentFormer, root: Path) -> None:
+    if not can_store(root, LATIN):
+        pytest.skip("this file system has no names that are not UTF-8")
+    write(root, f"{LATIN}/a.txt", "The gate closes at ten.")
+    report = af.rag.sync(root / LATIN)
+    assert (report.folder, report.added) == (f"{root.resolve().as_posix()}/latin\\udce9", ("a.txt",))
+    assert af.rag.sync(root / LATIN).unchanged == 1
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".agentformerignore"])
+def test_a_pipe_in_the_place_of_an_ignore_file_is_reported(root: Path, name: str) -> None:
+    write(root, "a.txt", "The gate closes at ten.")
+    os.mkfifo(root / name)
+    found = FolderFiles(root, LIMIT)
+    listed: list[str] = []
+    listing = threading.Thread(target=lambda: listed.extend(file.name for file in found.files()), daemon=True)
+    listing.start()
+    listing.join(30)
+    assert (listed, found.failed) == (["a.txt"], [(name, "cannot be read: not a regular file")])
+    assert not found.complete
+
+
+def test_a_file_that_became_a_pipe_is_not_read(root: Path) -> None:
+    write(root, "a.txt", "Inside.")
+    (file,) = FolderFiles(root.resolve(), LIMIT).files()
+    (root / "a.txt").unlink()
+    os.mkfifo(root / "a.txt")
+    with pytest.raises(InvalidInput, match="not a regular file any more"):
+        read_file(file, SizeLimits(LIMIT, LIMIT), lambda head: True)
+
+
 PART = st.sampled_from(["a", "b", "ab", "c.txt", "d.log", "src", "x y"])
 PATH = st.lists(PART, min_size=1, max_size=3).map("/".join)
 PATTERN = st.one_of(
@@ -533,6 +601,11 @@ def test_watch_follows_changes_until_it_is_interrupted(tmp_path: Path, root: Pat
         assert '"added": ["a.txt"]' in child.stdout.readline()
         write(root, "b.txt", "The gate closes at six.")
         assert '"b.txt"' in child.stdout.readline()
+        if can_store(tmp_path, LATIN):  # the watcher ends at such a name, and is started again
+            write(root, f"{LATIN}.txt", "The gate closes at nine.")
+            assert any("latin" in line for line in child.stdout)
+            write(root, "c.txt", "The gate closes at eight.")
+            assert any('"c.txt"' in line for line in child.stdout)
         child.send_signal(signal.SIGINT)
         assert child.wait(30) in (0, 130)
     finally:

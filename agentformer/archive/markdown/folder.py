@@ -11,6 +11,7 @@ Symbolic links are never followed below the folder, and no path comes from an id
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -304,7 +305,10 @@ def _record(values: Any) -> Record:
 def _read_json(path: Path) -> Any:
     """Return the content of the marker or the record. Raises `InvalidInput`."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NOFOLLOW", 0))) as file:
+        flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # opening a pipe could block forever
+        with open(path, "rb", opener=lambda name, given: os.open(name, given | flags)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
             return json.loads(file.read(_LONGEST_PRIVATE).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput("folder", f"{path} cannot be read ({type(error).__name__}); export again") from None

@@ -22,6 +22,7 @@ from agentformer.cli.inputs import object_of
 from agentformer.cli.output import clip, duration, on_terminal, plural, print_json, safe, say
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.factory import AgentFormer, connect
+from agentformer.rag.folder_files import encodable
 from agentformer.rag.folder_sync import SyncProgress, SyncReport
 from agentformer.records import fields
 from agentformer.tools.result_json import sync_json
@@ -155,13 +156,36 @@ def _summary(report: SyncReport) -> str:
 
 
 def _changes(folder: str) -> Iterator[object]:
-    """Return an iterator that yields when files of the folder have changed since this call. Raises `MissingExtra`."""
+    """Return an iterator that yields when files of the folder have changed since this call. Raises `MissingExtra`, and
+    `InvalidInput` if the path is not UTF-8."""
     try:
         from watchfiles import watch
     except ImportError as error:
         raise MissingExtra("folders", "--watch", error) from None
-    found = watch(
-        Path(folder), debounce=_DEBOUNCE, rust_timeout=_DEBOUNCE, yield_on_timeout=True, raise_interrupt=False
-    )
+    if encodable(folder) != Path(folder).as_posix():
+        raise InvalidInput("--watch", "cannot follow a folder whose path is not UTF-8; rename it, or sync without it")
+
+    def start() -> Iterator[object]:
+        wait = _DEBOUNCE
+        return watch(Path(folder), debounce=wait, rust_timeout=wait, yield_on_timeout=True, raise_interrupt=False)
+
+    def restart() -> Iterator[object]:
+        time.sleep(_DEBOUNCE / 1_000)
+        found = start()
+        try:
+            next(found, None)
+        finally:
+            yield True  # what changed before the watcher ran
+        yield from found
+
+    def follow(found: Iterator[object]) -> Iterator[object]:
+        while True:
+            try:
+                yield from (changes for changes in found if changes)
+                return
+            except RuntimeError:  # the watcher ends at a name that is not UTF-8
+                found = restart()
+
+    found = start()
     next(found, None)  # the first call starts the watcher; it returns after `rust_timeout`
-    return (changes for changes in found if changes)
+    return follow(found)
