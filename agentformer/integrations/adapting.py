@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentformer.errors import MissingExtra
+from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.factory import AgentFormer
 from agentformer.memory.backends import all_entries
 from agentformer.memory.batches import source_scopes
-from agentformer.records.filters import parse
+from agentformer.records.filters import both, parse
+from agentformer.tools.definition import ToolDefinition
 from agentformer.types import Condition, Filter, Group, Hit, MemoryEntry, Where
+
+NOBODY = Condition("exists", "$user_id", False)  # the filter of entries that belong to no user
 
 
 def missing(extra: str, error: ImportError) -> MissingExtra:
@@ -33,6 +36,31 @@ def owned(
     elif given is not None:
         conditions.append(given)
     return {**owner, "where": Group("and", tuple(conditions)) if conditions else None}
+
+
+def readable(scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the filters of a retriever. Without a user, it finds only entries that belong to no user, unless the scope
+    has a true value of `every_user`."""
+    given = dict(scope)
+    if given.pop("every_user", False) or given.get("user_id") is not None:
+        return given
+    return {**given, "where": both(given.get("where"), NOBODY)}
+
+
+def recalled(af: AgentFormer, asked: str, max_tokens: int, place: Mapping[str, Any]) -> str:
+    """Return what is remembered about a question as the text of a message, or an empty text. Without a user, this is
+    only what belongs to no user, unless the place has a true value of `every_user`."""
+    context = af.memory.build_context(asked, (), max_tokens, **readable(place)) if asked.strip() else None
+    return str(context.messages[0].content) if context and context.has_memory else ""
+
+
+def tools_named(af: AgentFormer, names: Sequence[str]) -> list[ToolDefinition]:
+    """Return the tools with these names. Raises `InvalidInput` for a name that no tool has."""
+    known = {tool.name: tool for tool in af.toolbox.definitions()}
+    wanted = [names] if isinstance(names, str) else list(names)
+    if unknown := [name for name in wanted if name not in known]:
+        raise InvalidInput("names", f"contain {unknown!r:.200}, which are no tools; the tools are: {', '.join(known)}")
+    return [tool for name, tool in known.items() if name in wanted]
 
 
 def records(

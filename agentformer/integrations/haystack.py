@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
-from agentformer.integrations.adapting import hit_metadata, missing, owned, records
+from agentformer.integrations.adapting import hit_metadata, missing, owned, readable, records
 from agentformer.integrations.haystack_filters import key_values, where_of
 from agentformer.memory.backends import all_entries
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope
@@ -236,7 +236,8 @@ class AgentFormerRetriever:
 @component
 class AgentFormerMemoryRetriever:
     """A retriever over documents and memories. The `meta` of a result contain its citation, as in the adapter for
-    LangChain. `scope` contains filters of `memory.search`, such as `user_id`, `kinds` and `where`."""
+    LangChain. `scope` contains filters of `memory.search`, such as `user_id`, `kinds` and `where`. Without a user, only
+    entries that belong to no user are found; `every_user` finds those of all users."""
 
     def __init__(self, af: AgentFormer, *, top_k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
         self._af = af
@@ -248,7 +249,8 @@ class AgentFormerMemoryRetriever:
     def run(self, query: str, top_k: int | None = None) -> dict[str, Any]:
         """Return the passages and memories that match the query best."""
         limit = top_k or self._top_k
-        hits = self._af.memory.search(query, limit=limit, mode=self._mode, **self._scope) if query.strip() else []
+        scope = readable(self._scope)
+        hits = self._af.memory.search(query, limit=limit, mode=self._mode, **scope) if query.strip() else []
         found = [
             Document(id=hit.entry.id, content=hit.entry.content, meta=hit_metadata(hit), score=hit.score)
             for hit in hits

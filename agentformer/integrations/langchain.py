@@ -11,7 +11,7 @@ from typing import Any
 
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import hit_metadata, missing, owned, records
+from agentformer.integrations.adapting import hit_metadata, missing, owned, readable, recalled, records
 from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Scope, Where
 
 try:
@@ -180,7 +180,8 @@ class AgentFormerRetriever(BaseRetriever):
     """A retriever over documents and memories. The metadata of a result contain its citation: `source`, `page`,
     `start`, `end` and `document_id` of a passage, and `entry_id`, `kind` and `score`.
 
-    `scope` contains filters of `memory.search`, such as `namespace`, `user_id`, `kinds` and `where`.
+    `scope` contains filters of `memory.search`, such as `namespace`, `user_id`, `kinds` and `where`. Without a user,
+    only entries that belong to no user are found; `every_user` finds those of all users.
     """
 
     af: Any
@@ -191,7 +192,7 @@ class AgentFormerRetriever(BaseRetriever):
 
     def _get_relevant_documents(self, query: str, *, run_manager: Any = None, **kwargs: Any) -> list[Document]:
         limit = kwargs.get("k", self.k)
-        options = {"mode": self.mode, "relevant_only": self.relevant_only, **self.scope}
+        options = {"mode": self.mode, "relevant_only": self.relevant_only, **readable(self.scope)}
         hits = self.af.memory.search(query, limit=limit, **options) if query.strip() else []
         return [Document(id=hit.entry.id, page_content=hit.entry.content, metadata=hit_metadata(hit)) for hit in hits]
 
@@ -199,7 +200,8 @@ class AgentFormerRetriever(BaseRetriever):
 class RecallMiddleware(AgentMiddleware):  # type: ignore[misc]
     """Gives the model of an agent the memories about the last message of the user, within `max_tokens` tokens. They are
     a first message of the user, and marked as recalled memory: they are data, and are not stored again. `place`
-    contains `namespace`, `user_id`, `agent_id`, `project` and `session_id`."""
+    contains `namespace`, `user_id`, `agent_id`, `project` and `session_id`. Without a user, only what belongs to no
+    user is recalled; `every_user` recalls what belongs to all users."""
 
     def __init__(self, af: AgentFormer, *, max_tokens: int = 1_000, **place: Any) -> None:
         super().__init__()
@@ -217,12 +219,8 @@ class RecallMiddleware(AgentMiddleware):  # type: ignore[misc]
 
     def _with_memories(self, request: Any) -> Any:
         asked = next((m.text for m in reversed(request.messages) if isinstance(m, HumanMessage)), "")
-        if not asked.strip():
-            return request
-        context = self._af.memory.build_context(asked, (), self._max_tokens, **self._place)
-        if not context.has_memory:
-            return request
-        return request.override(messages=[HumanMessage(context.messages[0].content), *request.messages])
+        memories = recalled(self._af, asked, self._max_tokens, self._place)
+        return request.override(messages=[HumanMessage(memories), *request.messages]) if memories else request
 
 
 def _document(entry: MemoryEntry) -> Document:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import hit_metadata, missing
+from agentformer.integrations.adapting import hit_metadata, missing, readable, recalled
 
 try:
     from llama_index.core.base.base_retriever import BaseRetriever
@@ -19,7 +19,8 @@ except ImportError as error:
 
 class AgentFormerRetriever(BaseRetriever):
     """A retriever over documents and memories. The metadata of a node contain its citation, as those of the retriever
-    for LangChain. `scope` contains filters of `memory.search`, such as `user_id` and `where`."""
+    for LangChain. `scope` contains filters of `memory.search`, such as `user_id` and `where`. Without a user, only
+    entries that belong to no user are found; `every_user` finds those of all users."""
 
     def __init__(self, af: AgentFormer, *, k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
         self._af = af
@@ -30,7 +31,8 @@ class AgentFormerRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: Any) -> list[Any]:
         text = query_bundle.query_str
-        hits = self._af.memory.search(text, limit=self._k, mode=self._mode, **self._within) if text.strip() else []
+        within = readable(self._within)
+        hits = self._af.memory.search(text, limit=self._k, mode=self._mode, **within) if text.strip() else []
         return [
             NodeWithScore(
                 node=TextNode(id_=hit.entry.id, text=hit.entry.content, metadata=hit_metadata(hit)), score=hit.score
@@ -44,7 +46,8 @@ class AgentFormerRetriever(BaseRetriever):
 
 class AgentFormerMemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
     """A block of a `Memory`: the messages that leave the short-term memory are stored, and what is remembered about the
-    last messages is recalled, within `max_tokens` tokens. `place` contains `namespace`, `user_id` and `project`."""
+    last messages is recalled, within `max_tokens` tokens. `place` contains `namespace`, `user_id` and `project`.
+    Without a user, only what belongs to no user is recalled; `every_user` recalls what belongs to all users."""
 
     name: str = "agentformer"
     af: Any
@@ -54,14 +57,10 @@ class AgentFormerMemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
 
     async def _aget(self, messages: list[Any] | None = None, **block_kwargs: Any) -> str:
         asked = next((m.content for m in reversed(messages or []) if m.role.value == "user" and m.content), "")
-        return await asyncio.to_thread(self._recall, asked) if asked.strip() else ""
+        return await asyncio.to_thread(recalled, self.af, asked, self.max_tokens, self.place)
 
     async def _aput(self, messages: list[Any]) -> None:
         await asyncio.to_thread(self._store, messages)
-
-    def _recall(self, asked: str) -> str:
-        context = self.af.memory.build_context(asked, (), self.max_tokens, **self.place)
-        return str(context.messages[0].content) if context.has_memory else ""
 
     def _store(self, messages: list[Any]) -> None:
         own = {name: self.place[name] for name in ("namespace", "user_id", "project") if name in self.place}

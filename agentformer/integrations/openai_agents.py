@@ -9,7 +9,7 @@ from typing import Any
 
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import missing, owned
+from agentformer.integrations.adapting import missing, owned, tools_named
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.records import fields
@@ -114,17 +114,15 @@ def function_tools(
     af: AgentFormer, names: Sequence[str] = TOOLS, *, caller: Caller | None = None
 ) -> list[FunctionTool]:
     """Return tools of the memory as function tools. `caller` limits what they see; the default is everything. A call
-    runs in a thread, and an error is returned to the model as a text."""
-    return [
-        _tool(af, definition, caller or Caller()) for definition in af.toolbox.definitions() if definition.name in names
-    ]
+    runs in a thread, and an error is returned to the model as a text. Raises `InvalidInput` for an unknown name."""
+    return [_tool(af, definition, caller or Caller()) for definition in tools_named(af, names)]
 
 
 def _tool(af: AgentFormer, definition: Any, caller: Caller) -> FunctionTool:
     async def invoke(context: Any, arguments: str) -> str:
         try:
             result = await asyncio.to_thread(af.toolbox.call, definition.name, json.loads(arguments or "{}"), caller)
-        except (AgentFormerError, ValueError) as error:
+        except (AgentFormerError, ValueError, RecursionError) as error:
             return f"Error: {error}"
         return json.dumps(result, ensure_ascii=False)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentformer.errors import AgentFormerError
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import missing
+from agentformer.integrations.adapting import missing, tools_named
 from agentformer.tools.caller import Caller
 
 try:
@@ -25,11 +25,12 @@ _OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core
 
 class AgentFormerToolset(AbstractToolset[Any]):
     """The tools `names` of a memory. `caller` limits what they see; the default is everything. A call runs in a thread.
-    The tool checks its arguments itself, and the model reads what is wrong and tries again."""
+    The tool checks its arguments itself, and the model reads what is wrong and tries again. Raises `InvalidInput` for
+    an unknown name."""
 
     def __init__(self, af: AgentFormer, names: Sequence[str] = TOOLS, *, caller: Caller | None = None) -> None:
         self._af = af
-        self._names = frozenset(names)
+        self._tools = tools_named(af, names)
         self._caller = caller or Caller()
 
     @property
@@ -48,8 +49,7 @@ class AgentFormerToolset(AbstractToolset[Any]):
                 max_retries=2,
                 args_validator=_OBJECT,
             )
-            for tool in self._af.toolbox.definitions()
-            if tool.name in self._names
+            for tool in self._tools
         }
 
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:

@@ -28,6 +28,7 @@ from agentformer.types import (
     Query,
     Reference,
     Scope,
+    Where,
 )
 
 if TYPE_CHECKING:
@@ -204,13 +205,19 @@ class MemoryManager(BatchOperations):
         return self.hierarchical.transcript(session_id, namespace=namespace)
 
     def build_context(
-        self, task: str, conversation: Any = (), max_tokens: int | None = None, **place: Unpack[Place]
+        self,
+        task: str,
+        conversation: Any = (),
+        max_tokens: int | None = None,
+        *,
+        where: Where | None = None,
+        **place: Unpack[Place],
     ) -> Context:
         """Return a context: chat messages for a language model, with a report about the messages; see
         `ContextBuilder.build`. The messages have at most `max_tokens` tokens together (default:
         `Settings.context_tokens`). `place` selects the entries: `namespace`, `session_id`, `agent_id`, `user_id` and
-        `project`. The entries in the messages are counted as read."""
-        context = self._parts.context_builder().build(task, conversation, max_tokens, **place)
+        `project`. `where` is a filter of the recalled entries. The entries in the messages are counted as read."""
+        context = self._parts.context_builder().build(task, conversation, max_tokens, where=where, **place)
         self._usage.count((entry_id for ids in context.report.included.values() for entry_id in ids), reads=1)
         return context
 

@@ -212,3 +212,10 @@ def test_a_filter_that_cannot_be_applied_is_a_filter_error(af: AgentFormer, filt
     for call in (store.filter_documents, store.count_documents_by_filter, store.delete_by_filter):
         with pytest.raises(FilterError):
             call(filters)
+
+
+def test_a_memory_retriever_without_a_user_finds_what_belongs_to_nobody(af: AgentFormer) -> None:
+    for user in ("aino", None):
+        af.memory.store(f"the tea of {user}", user_id=user)
+    assert [d.content for d in AgentFormerMemoryRetriever(af).run(query="tea")["documents"]] == ["the tea of None"]
+    assert len(AgentFormerMemoryRetriever(af, every_user=True).run(query="tea")["documents"]) == 2

@@ -13,10 +13,11 @@ pytest.importorskip("langchain_tests", reason="langchain-tests is not installed;
 
 from langchain_core.documents import Document
 from langchain_core.indexing import InMemoryRecordManager, index
+from langchain_core.messages import HumanMessage
 from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
 
 from agentformer import AgentFormer
-from agentformer.integrations.langchain import AgentFormerRetriever, AgentFormerVectorStore
+from agentformer.integrations.langchain import AgentFormerRetriever, AgentFormerVectorStore, RecallMiddleware
 from tests.integrations.conftest import ticks_during
 
 
@@ -139,3 +140,32 @@ def test_a_vector_store_has_only_entries_of_nobody(af: AgentFormer) -> None:
     store.delete(["1"])
     store.delete()
     assert [entry.content for entry in af.memory.list()] == ["tea of Aino"]
+
+
+def test_a_retriever_without_a_user_finds_what_belongs_to_nobody(af: AgentFormer) -> None:
+    for user in ("aino", None):
+        af.memory.store(f"the tea of {user}", user_id=user)
+    for scope, users in (({}, {None}), ({"user_id": "aino"}, {"aino"}), ({"every_user": True}, {"aino", None})):
+        found = AgentFormerRetriever(af=af, scope=scope).invoke("tea")
+        assert {document.page_content for document in found} == {f"the tea of {user}" for user in users}
+
+
+def test_the_middleware_without_a_user_recalls_what_belongs_to_nobody(af: AgentFormer) -> None:
+    pytest.importorskip("langchain.agents.middleware", reason="langchain is not installed")
+    af.memory.add_message("s1", "user", "Aino drinks green tea.", user_id="aino")
+    af.memory.add_message("s2", "user", "The office drinks black tea.")
+    request = ModelRequest(messages=[HumanMessage("Which tea?")])
+    text = RecallMiddleware(af).wrap_model_call(request, lambda changed: changed.messages[0].content)
+    assert "black tea" in text and "green tea" not in text
+    text = RecallMiddleware(af, every_user=True).wrap_model_call(request, lambda changed: changed.messages[0].content)
+    assert "black tea" in text and "green tea" in text
+
+
+class ModelRequest:
+    """The part of a request that the middleware reads."""
+
+    def __init__(self, messages: list[Any]) -> None:
+        self.messages = messages
+
+    def override(self, messages: list[Any]) -> ModelRequest:
+        return ModelRequest(messages)

@@ -58,3 +58,12 @@ def test_the_event_loop_is_never_blocked(af: AgentFormer, monkeypatch: pytest.Mo
     monkeypatch.setattr(af.memory, "search", lambda *a, **k: (time.sleep(0.1), slow(*a, **k))[1])
     retriever = AgentFormerRetriever(af)
     assert ticks_during(lambda n: retriever.aretrieve(f"tea {n}")) >= 10
+
+
+def test_a_retriever_and_a_block_without_a_user_find_what_belongs_to_nobody(af: AgentFormer) -> None:
+    for user in ("aino", None):
+        af.memory.store(f"the tea of {user}", user_id=user)
+    assert [node.text for node in AgentFormerRetriever(af).retrieve("tea")] == ["the tea of None"]
+    assert len(AgentFormerRetriever(af, every_user=True).retrieve("tea")) == 2
+    text = asyncio.run(AgentFormerMemoryBlock(af=af)._aget([ChatMessage(role="user", content="Which tea?")]))
+    assert "the tea of None" in text and "aino" not in text

@@ -134,3 +134,14 @@ def test_an_entry_of_another_program_is_no_item(af: AgentFormer) -> None:
     af.memory.store("not JSON", **place)
     session = AgentFormerSession("s1", af)
     assert asyncio.run(session.get_items()) == [] and asyncio.run(session.pop_item()) is None
+
+
+def test_a_name_that_no_tool_has_is_refused(af: AgentFormer) -> None:
+    with pytest.raises(InvalidInput, match=r"'memroy_add'.*the tools are: .*memory_add"):
+        function_tools(af, ["memory_search", "memroy_add"])
+
+
+def test_arguments_that_are_nested_too_deep_are_an_error_text(af: AgentFormer) -> None:
+    (tool,) = function_tools(af, ["memory_search"])
+    context: Any = None
+    assert asyncio.run(tool.on_invoke_tool(context, "[" * 100_000)).startswith("Error: ")

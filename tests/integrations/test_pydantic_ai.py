@@ -14,6 +14,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolRetu
 from pydantic_ai.models.function import FunctionModel
 
 from agentformer import AgentFormer
+from agentformer.errors import InvalidInput
 from agentformer.integrations.pydantic_ai import AgentFormerToolset
 from tests.integrations.conftest import ticks_during
 
@@ -49,3 +50,8 @@ def test_the_event_loop_is_never_blocked(af: AgentFormer, monkeypatch: pytest.Mo
     monkeypatch.setattr(af.toolbox, "call", lambda *a, **k: (time.sleep(0.1), slow(*a, **k))[1])
     toolset, nothing = AgentFormerToolset(af), object()
     assert ticks_during(lambda n: toolset.call_tool("memory_status", {}, nothing, nothing)) >= 10
+
+
+def test_a_name_that_no_tool_has_is_refused(af: AgentFormer) -> None:
+    with pytest.raises(InvalidInput, match=r"'nope'.*the tools are: .*memory_add"):
+        AgentFormerToolset(af, ["nope"])

@@ -15,10 +15,11 @@ from agentformer.memory.context.plan import NO_ROOM, Context, ContextPlan, Turn
 from agentformer.memory.core import CoreMemory
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
+from agentformer.records.filters import parse
 from agentformer.search.relevance import relevant_hits
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
-from agentformer.types import ChatMessage, MemoryBackend, MemoryEntry, Query, Scope
+from agentformer.types import ChatMessage, MemoryBackend, MemoryEntry, Query, Scope, Where
 
 _CANDIDATES = 30  # number of hits of a search whose relevance is checked
 _RECENT = 20  # number of recent episodic entries that are added last, even if they are not relevant
@@ -46,7 +47,13 @@ class ContextBuilder:
         self._core = CoreMemory(backend, count_tokens, block_tokens=0)  # blocks are only read, so no limit is needed
 
     def build(
-        self, task: str, conversation: Iterable[Any] = (), max_tokens: int | None = None, **place: Unpack[Place]
+        self,
+        task: str,
+        conversation: Iterable[Any] = (),
+        max_tokens: int | None = None,
+        *,
+        where: Where | None = None,
+        **place: Unpack[Place],
     ) -> Context:
         """Return a context with at most `max_tokens` tokens. Its messages contain core memory, recalled entries
         (entries that a search for the task finds), `conversation` and `task`.
@@ -58,7 +65,7 @@ class ContextBuilder:
         `conversation` is a list of `ChatMessage` objects, of mappings with role and content, or of entries. If
         `conversation` is empty, the last messages of the session are used. Recalled entries come from all sessions of
         the given namespace, agent, user and project. Semantic entries that have no user, or no project, are included
-        too. So are episodic entries that a summary has replaced.
+        too. So are episodic entries that a summary has replaced. `where` is a filter of the recalled entries.
 
         Raises `InvalidInput` with the name of the wrong argument. The wrong argument is `max_tokens` if core memory
         alone has more than `max_tokens` tokens.
@@ -71,7 +78,7 @@ class ContextBuilder:
             raise InvalidInput("max_tokens", f"must be a whole number above 0, got {max_tokens!r:.80}")
         owner = place_from(place)
         turns = turns_of(conversation) or self._session(owner["namespace"], owner.pop("session_id"))
-        scope = Scope(**owner)
+        scope = Scope(**owner, where=parse(where))
         blocks = self._core.blocks(scope.namespace, agent_id=scope.agent_id, user_id=scope.user_id)
         plan = ContextPlan(task, turns, blocks, max_tokens, self._count)
         query = plan.query()[:MAX_QUERY]
