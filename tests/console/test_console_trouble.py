@@ -39,6 +39,7 @@ def encrypted_pdf() -> bytes:
 
 
 def test_the_first_key_administers_and_a_key_that_reads_is_offered_nothing_else(browser: Any, own: Running) -> None:
+    assert own.upload("read.txt", "Read this.")[0] == own.post("/api/memory", content="Aino prefers tea.")[0] == 201
     seen = Seen(browser, own, "/#/health")
     page = seen.page
     page.clock.install()
@@ -74,6 +75,12 @@ def test_the_first_key_administers_and_a_key_that_reads_is_offered_nothing_else(
     page.reload()
     expect(page.get_by_text("This key may only read.")).to_be_visible()
     expect(page.locator(".drop")).to_have_count(0)
+    page.locator(".line", has_text="read.txt").wait_for()
+    expect(page.get_by_role("button", name="Delete read.txt")).to_have_count(0)
+    page.goto(f"{seen.base}/#/memory/known")
+    page.locator(".line", has_text="Aino prefers tea.").locator("button").click()
+    page.wait_for_selector("#panel .facts")
+    expect(page.locator("#panel").get_by_role("button", name="Edit")).to_have_count(0)
     assert seen.wrong == []
     seen.context.close()
 

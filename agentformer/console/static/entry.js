@@ -1,6 +1,6 @@
 // Entries: a line in a list, a result with the reasons of its rank, and the panel of one entry with all that is known of it.
 
-import { get, list, patch, post, remove } from "./api.js";
+import { get, list, mayChange, patch, post, remove } from "./api.js";
 import { dialog, h, iconButton, svg, toast } from "./dom.js";
 import { date, kindName, nameOf, number, percent, t } from "./i18n.js";
 import { closePanel, openSource, showPanel } from "./source.js";
@@ -53,9 +53,9 @@ export async function openEntry(entry, from, changed = () => {}) {
     openSource({ ...entry.source, document: entry.source.name, document_id: entry.source.document_id, quote: entry.content }, from);
     return;
   }
-  let current, versions, salience;
+  let current, versions, salience, changes;
   try {
-    [[current], { versions }, salience] = await Promise.all([look([entry.id], entry.namespace), get(`/api/memory/${entry.id}/history`), get(`/api/memory/${entry.id}/salience`)]);
+    [[current], { versions }, salience, changes] = await Promise.all([look([entry.id], entry.namespace), get(`/api/memory/${entry.id}/history`), get(`/api/memory/${entry.id}/salience`), mayChange()]);
   } catch (error) { toast(error.message, { error: true }); return; }
   if (!current) { toast(t("entry.gone"), { error: true }); return; }
   const links = await look([current.archived_by, current.superseded_by].filter(Boolean), current.namespace).catch(() => []);
@@ -67,7 +67,7 @@ export async function openEntry(entry, from, changed = () => {}) {
   }).reverse();
   const [kind, state] = badges(current);
   showPanel(current.title || kindName(current.kind), h("span", { class: "row" }, current.title ? kind : null, state, h("span", {}, when(current))), from,
-    h("p", { class: "text" }, current.content), actions(current, done, saved), facts(current, links, from, changed), plot(salience),
+    h("p", { class: "text" }, current.content), changes ? actions(current, done, saved) : null, facts(current, links, from, changed), plot(salience),
     past.length ? h("section", {}, h("h3", {}, t("entry.history")), h("ol", { class: "plain history" }, past)) : null);
 }
 
