@@ -269,3 +269,23 @@ def test_a_word_of_the_headers_does_not_hide_the_row_with_this_word() -> None:
     )
     first = ranked("What was the adjusted EBITDA of the group?", hit(text, 1))[0]
     assert text[first.span.start : first.span.end] == "Adjusted EBITDA of the year 2,117 2,018"
+
+
+def test_lines_of_dots_dashes_or_numbers_are_not_quoted() -> None:
+    contents = (
+        "What does the DEA do ............................. 4\n\nThe DEA does . . . . . . . . . . . . . . . . . . 7\n\n"
+    )
+    ruled = "DEA ------------------------------\n\n2019 2020 2021 2022 2023\n\n"
+    body = "The DEA enforces the laws on controlled substances of the country."
+    found = ranked("What does the DEA do?", hit(contents + ruled + body, 1))
+    assert [sentence.quote for sentence in found] == [body]
+
+
+def test_short_answers_with_numbers_and_hyphens_are_quoted() -> None:
+    texts = ["The fee is 95-120 euros.", "12.03.2024", "See A-1, B-2, C-3 and D-4 ..."]
+    found = ranked("What is the fee?", hit("\n\n".join(texts), 1))
+    assert {sentence.quote for sentence in found} == set(texts)
+
+
+def test_a_passage_of_only_a_table_of_contents_can_be_quoted() -> None:
+    assert ranked("What does the DEA do?", hit("What the DEA does ............................. 4", 1))

@@ -33,6 +33,10 @@ _CAPTION = re.compile(
     r"(?:fig(?:ur[ea]?)?|kuva|taulukko|tab(?:le|ell[e]?|la)?|abb(?:ildung)?|tableau|図|表)\.?\s?\d{1,3}(?:\.\d{1,3})?\s?[:.]",
     re.IGNORECASE,
 )
+_FILLERS = re.compile(r"[.·•…_=\-–—]")  # of a table of contents, a form or a ruled line
+_LEADER = re.compile(r"(?:[.·…_][ \t]*){4}")  # dots between an entry and its page number
+_FILLED, _FILLED_SHARE = 8, 0.3  # number of these characters, and their share, in a sentence without content
+_DIGITS_ALONE = 12  # a date has eight; a sentence of more digits and without a letter is a column of numbers
 _ASKS = re.compile(r"[?？؟]\W*$")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _FIRST = 3  # words of a sentence among which a pronoun refers to the sentence before
@@ -104,8 +108,8 @@ class Sentence:
 
 
 def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
-    """Return the sentences of the passages without headings. If the passages consist only of headings, return the
-    headings."""
+    """Return the sentences of the passages without headings and without lines of dots, dashes or numbers. If the
+    passages consist only of these, return everything."""
     everything = [list(_sentences_of(passage)) for passage in passages]
     bodies = [_below_headings(sentences) for sentences in everything]
     chosen = bodies if any(bodies) else everything
@@ -129,11 +133,27 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
         if not sentence.row and _is_heading(sentence):
             headings = sentence.stems
             continue
+        if not sentence.row and _is_filled(sentence):
+            continue
         sentence.headings = frozenset(sentence.passage.context_terms.stems) if headings is None else headings
         if sentence.row:
             sentence.headings |= sentence.passage.header_stems[sentence.span]
         body.append(sentence)
     return body
+
+
+def _is_filled(sentence: Sentence) -> bool:
+    """Return whether a sentence is an entry of a table of contents, an empty field, a line or a row of numbers."""
+    characters, content, span = "".join(sentence.text.split()), sentence.passage.content, sentence.span
+    fillers = len(_FILLERS.findall(characters))
+    if fillers >= _FILLED and fillers >= _FILLED_SHARE * len(characters):
+        return True
+    if _LEADER.match(content, span.end - 1) or not any(map(str.isalnum, characters)):
+        return True
+    if any(map(str.isalpha, characters)):
+        return False
+    after_dots = _LEADER.match(content[max(0, span.start - _FILLED) : span.start].lstrip())  # a page number
+    return bool(after_dots) or sum(map(str.isdigit, characters)) > _DIGITS_ALONE
 
 
 def _is_heading(sentence: Sentence) -> bool:
