@@ -1,5 +1,5 @@
 """Detect the media type of a file from its content. The name of the file is used only to distinguish the formats of
-text: plain text, CSV, Markdown and HTML."""
+text: plain text, CSV, Markdown, HTML, and mail with few headers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ _MAIL_HEADERS = 1 << 16  # bytes
 _MAIL_NAMES = frozenset(
     {b"from", b"to", b"date", b"subject", b"message-id", b"mime-version", b"received", b"return-path", b"content-type"}
 )
-_MAIL_LEAST = 3  # of these headers in a message
+_MAIL_LEAST = 3  # of these headers in a message, unless its name ends with .eml or .mbox
+_MAIL_HINTS = frozenset({".eml", ".mbox"})
 _HEADER = re.compile(rb"([!-9;-~]{1,80}):")
 _MBOX_LINE = re.compile(rb"From [^\n]{1,300}\d\d:\d\d[^\n]{0,60}\n")
 _TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
@@ -67,7 +68,7 @@ _TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
 
 def sniff(data: bytes, name: str = "") -> str:
     """Return the media type of the content. The extension of `name` is used only for text, to distinguish plain text,
-    Markdown, and HTML that does not begin with a usual tag.
+    Markdown, HTML that does not begin with a usual tag, and mail with few headers.
 
     If the content matches two media types, the first bytes decide. This function runs in the calling process on
     untrusted bytes, so the time of every step is at most linear in the length of the content.
@@ -87,11 +88,11 @@ def sniff(data: bytes, name: str = "") -> str:
         return PDF
     if data[4:8] == b"ftyp":
         return "video/mp4"
-    if mail := _mail_type(data):
+    suffix = PurePath(name).suffix.lower()
+    if mail := _mail_type(data, suffix):
         return mail
     if not looks_like_text(data):
         return BINARY
-    suffix = PurePath(name).suffix.lower()
     start = data[:4096].replace(b"\x00", b"").removeprefix(_BOMS[0]).lstrip(b"\xff\xfe")
     if _begins_html(start) or (suffix in _HTML_NAMES and b"<" in start):
         return HTML
@@ -100,10 +101,12 @@ def sniff(data: bytes, name: str = "") -> str:
     return MARKDOWN if suffix in _MARKDOWN_NAMES else _TEXT_NAMES.get(suffix, PLAIN)
 
 
-def _mail_type(data: bytes) -> str:
+def _mail_type(data: bytes, suffix: str) -> str:
     """Return the media type of a message or a mailbox, or "". A message begins with lines of headers, of which several
-    are those of mail."""
+    are those of mail. One is enough if the suffix of the name is one of mail: drafts have no sender, for example."""
     mailbox = _MBOX_LINE.match(data)
+    if mailbox and suffix == ".mbox":
+        return MBOX
     found: set[bytes] = set()
     for line in data[mailbox.end() if mailbox else 0 : _MAIL_HEADERS].split(b"\n"):
         if not line.strip():
@@ -113,7 +116,8 @@ def _mail_type(data: bytes) -> str:
             found.add(header[1].lower())
         elif not found or line[:1] not in b" \t":
             return ""
-    if len(found & _MAIL_NAMES) < _MAIL_LEAST or not found & {b"from", b"received"}:
+    usual = found & _MAIL_NAMES
+    if not usual or (suffix not in _MAIL_HINTS and (len(usual) < _MAIL_LEAST or not usual & {b"from", b"received"})):
         return ""
     return MBOX if mailbox else MAIL
 

@@ -95,6 +95,27 @@ def test_each_message_of_a_mailbox_is_a_page() -> None:
     assert document.pages[0].text.endswith("\n\nOne.\n\nFrom the north")
 
 
+def test_mail_with_few_headers_is_recognised_by_the_extension() -> None:
+    line = b"From anna@example.org Tue Nov 24 10:00:00 2026\n"
+    box = b"\n\n".join(line + b"Subject: S%d\nFrom: anna@example.org\n\nText %d." % (n, n) for n in range(50))
+    document = here(box, "a.mbox")
+    assert (sniff(box, "a.mbox"), len(document.pages)) == (MBOX, 50)
+    assert document.pages[49].text.endswith("\n\nText 49.")
+    assert sniff(line + b"X-Label: none\n\nhello", "a.MBOX") == MBOX
+    draft = b"To: bo@example.org\nSubject: Plan\nContent-Transfer-Encoding: base64\n\nVGhlIGJvYXQgc2FpbHMu\n"
+    assert here(draft, "draft.eml").pages[0].text.endswith("\n\nThe boat sails.")
+    assert sniff(b"Subject: only\r\n\r\nhello", "a.EML") == MAIL
+    for text in (draft, box, b"Subject: only\n\nhello"):
+        assert sniff(text, "a.txt") == sniff(text) == "text/plain"
+    for text in (
+        b"Dear Anna,\nDate: today\n",
+        b"a: b\nc: d\n\ne",
+        b"Subject: x\nnot a header\n",
+        b"From here to there\n",
+    ):
+        assert sniff(text, "a.eml") == sniff(text, "a.mbox") == "text/plain"
+
+
 def test_messages_in_messages_and_attachments_have_limits() -> None:
     nested = make_mail("deepest")
     for n in range(5):
