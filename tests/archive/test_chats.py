@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pytest
 from hypothesis import given, settings
@@ -258,6 +258,41 @@ def test_a_value_that_is_left_out_ends_where_it_ends(monkeypatch: pytest.MonkeyP
     first, second, third, fourth, fifth = read_values(io.BytesIO(text.encode()))
     assert (first, third, fifth) == (1, {"d": 4}, "end")
     assert isinstance(second, Unusable) and isinstance(fourth, Unusable)
+
+
+class Endless:
+    """A JSON file with a text that does not end. It fails when more is read than the limit allows."""
+
+    def __init__(self, start: bytes, fill: bytes, most: int) -> None:
+        self.start, self.fill, self.most, self.given = start, fill, most, 0
+
+    def read(self, size: int = -1) -> bytes:
+        start = self.start[:size]
+        self.start = self.start[size:]
+        self.given += size
+        assert self.given <= self.most, "the text is read beyond the limit"
+        return start + self.fill * (size - len(start))
+
+
+@pytest.mark.parametrize("fill", [b"a", b" "])
+def test_a_text_without_an_end_is_not_read_to_its_end(fill: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_stream, "MAX_VALUE", 1 << 20)
+    values = read_values(cast(BinaryIO, Endless(b'[{"a": 1}, "' if fill == b"a" else b'[{"a": 1}, ', fill, 3 << 20)))
+    assert next(values) == {"a": 1}
+    with pytest.raises(ValueError, match="has more than 1 MB"):
+        next(values)
+
+
+def test_an_export_with_a_text_that_is_too_long_is_stored_up_to_it(
+    af: agentformer.AgentFormer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_stream, "MAX_VALUE", 1 << 20)
+    text = json.dumps([chatgpt(1), chatgpt(2, title="a" * (4 << 20)), chatgpt(3)])
+    with zipfile.ZipFile(tmp_path / "export.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("conversations.json", text)
+    done = af.import_conversations(tmp_path / "export.zip")
+    assert (done.messages, done.failures) == (4, 1)
+    assert "conversations.json was read up to a text that is too long" in done.failed[0].reason
 
 
 SCRIPT = """

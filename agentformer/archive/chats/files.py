@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from agentformer.archive.chats.formats import is_chat
-from agentformer.archive.chats.json_stream import MAX_VALUE, Unusable, read_values
+from agentformer.archive.chats.json_stream import MAX_VALUE, TextTooLong, Unusable, read_values
 from agentformer.errors import InvalidInput
 from agentformer.records.files import open_regular_file
 
@@ -91,6 +91,11 @@ def read_items(file: ChatFile) -> Iterator[Item]:
             yield from (_lines(opened) if _is_lines(opened, file) else _values(opened))
     except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:  # of zipfile: encrypted, unknown
         raise InvalidInput("path", f"{file.name} cannot be read: {str(error)[:200]}") from None
+    except TextTooLong as error:
+        raise InvalidInput(
+            "path",
+            f"{file.name} was read up to a text that is too long ({error}); remove it, and import the file again",
+        ) from None
     except ValueError as error:
         if isinstance(error, InvalidInput):
             raise

@@ -9,6 +9,9 @@ import ijson
 
 MAX_VALUE = 64 << 20  # characters of one value, such as a conversation
 MAX_DEPTH = 200
+# Bytes that the parser gets at once. It reads an unfinished text from its start again with each part, so small parts
+# would take a time that grows with the square of the length; a large part has more events, which are in memory at once.
+_PART = 512 << 10
 _EVENT = 8  # characters that a bracket or a number counts for
 _START = {"start_map": dict, "start_array": list}
 
@@ -19,11 +22,38 @@ class Unusable(str):
     __slots__ = ()
 
 
+class TextTooLong(ValueError):
+    """A text in a JSON file has more than `MAX_VALUE` bytes. What follows it was not read."""
+
+
+class _Bounded:
+    """A file that is read until the parser found nothing in `MAX_VALUE` bytes, so that memory and time are bounded."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._silent = 0  # bytes without an event
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next part. Raises `TextTooLong`."""
+        if self._silent > MAX_VALUE:
+            raise TextTooLong(f"a text has more than {MAX_VALUE >> 20} MB")
+        part = self._file.read(size)
+        self._silent += len(part)
+        return part
+
+    def events(self) -> Iterator[tuple[str, Any]]:
+        """Yield the events of the parser."""
+        for event in ijson.basic_parse(self, use_float=True, buf_size=_PART):
+            self._silent = 0
+            yield event
+
+
 def read_values(file: BinaryIO) -> Iterator[Any]:
     """Yield the elements of a JSON array, or the JSON value itself if it is no array. For an element that is larger
     than `MAX_VALUE` or nested deeper than `MAX_DEPTH`, an `Unusable` is yielded. Raises `ValueError` where the file is
-    not JSON; the elements before that place were yielded."""
-    events = ijson.basic_parse(file, use_float=True)
+    not JSON, and `TextTooLong` for a text of more than `MAX_VALUE` bytes; the elements before that place were
+    yielded."""
+    events = _Bounded(file).events()
     try:
         event, value = next(events)
         if event != "start_array":
