@@ -167,3 +167,18 @@ def test_a_filter_that_is_nested_too_deep_is_refused() -> None:
         tree = {"type": "not", "filters": [tree]}
     with pytest.raises(InvalidInput, match="levels deep"):
         parse(tree)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"tpye": "eq", "key": "y", "value": 1},
+        {"type": "EQ", "key": "y", "value": 1},
+        {"filters": [{"type": "eq", "key": "y", "value": 1}]},
+        {"type": "nand", "filters": [{"type": "eq", "key": "y", "value": 1}]},
+    ],
+)
+def test_what_looks_like_a_condition_or_a_group_is_not_the_short_form(where: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse({"type": "not", "filters": [where]})
+    assert caught.value.field == "where.filters[0].type"

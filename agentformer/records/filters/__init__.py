@@ -153,13 +153,19 @@ def _parse(value: Any, place: str, depth: int, left: list[int]) -> Filter:
         return _group(value, place, depth, left)
     if kind in COMPARISONS:
         return _condition(value, place, left)
-    if "type" in value and ("key" in value or "filters" in value):
-        known = GROUPS if "filters" in value else COMPARISONS
-        raise InvalidInput(f"{place}.type", f"must be one of {', '.join(known)}, got {kind!r:.80}")
+    _refuse_wrong_type(value, place)
     parts = tuple(_checked(Condition("eq", key, item), place, left) for key, item in value.items())
     if not parts:
         raise InvalidInput(place, "is an empty object; give a condition")
     return parts[0] if len(parts) == 1 else Group("and", parts)
+
+
+def _refuse_wrong_type(value: Mapping[str, Any], place: str) -> None:
+    """Raise `InvalidInput` if an object without a known `type` has the other keys of a condition or of a group."""
+    group = "filters" in value and ("type" in value or isinstance(value["filters"], (list, tuple)))
+    if group or ("key" in value and ("type" in value or "value" in value)):
+        names = GROUPS if group else COMPARISONS
+        raise InvalidInput(f"{place}.type", f"must be one of {', '.join(names)}, got {value.get('type')!r:.80}")
 
 
 def _as_json(value: Filter) -> dict[str, Any]:
