@@ -24,6 +24,7 @@ NAMESPACE_HEADER = {
     NAMESPACE: {
         "description": "The namespace of the request. By default, it is the namespace of the key, or `default`.",
         "maxLength": fields.MAX_NAME,
+        "pattern": "^[^,]*$",  # see `header`
     }
 }
 RECORD = fields.VECTOR_STORE
