@@ -135,7 +135,7 @@ def build_rag(
 ) -> RAGTool:
     """Return the tool that ingests documents and answers questions. The parts that ingest and answer are built when
     they are first used."""
-    from agentformer.rag.folder_files import SizeLimits
+    from agentformer.rag.folder_files import Folders, SizeLimits
     from agentformer.tools.questions import QuestionLimits, Questions
     from agentformer.tools.rag_tool import RAGTool
 
@@ -162,9 +162,10 @@ def build_rag(
     questions = Questions(backend, once(answerer), once(contexts), usage, asked)
     limits = SizeLimits(settings.max_file_bytes, settings.sync_text_bytes)
     roots = [Path(root) for root in settings.sync_roots.split(os.pathsep) if root]
+    folders = Folders(roots, (settings.index_dir, settings.upload_dir))
     fetcher = _build_fetcher(settings)
     parts = backend, once(ingest), questions, originals, usage
-    return RAGTool(*parts, limits=limits, sync_roots=roots, fetcher=fetcher)
+    return RAGTool(*parts, limits=limits, folders=folders, fetcher=fetcher)
 
 
 def _build_fetcher(settings: Settings) -> Fetcher:

@@ -7,27 +7,33 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agentformer.errors import InvalidInput
+from agentformer.rag.folder_files import OwnFolders
 
 
-def existing_files(paths: Sequence[str]) -> list[tuple[Path, Path | None]]:
+def existing_files(paths: Sequence[str], own: OwnFolders) -> list[tuple[Path, Path | None]]:
     """Return the files at these paths as `_files` does. Raises `InvalidInput` if there is none."""
+    if not all(paths):
+        raise InvalidInput("PATH", "is empty; give the path of a file or a folder")
     if not any(Path(path).exists() for path in paths):
         raise InvalidInput(
             "PATH", f"{' and '.join(paths)} {'do' if len(paths) > 1 else 'does'} not exist; check the path"
         )
-    files = [item for path in paths for item in _files(Path(path))]
+    files = [item for path in paths for item in _files(Path(path), own)]
     if not files:
         raise InvalidInput("PATH", "contains no files to ingest")
     return files
 
 
-def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
+def _files(path: Path, own: OwnFolders, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
     """Yield the files to ingest, sorted by name, each together with the folder that the user gave. `path` is this
-    folder, or a single file; for a single file, the folder is None. Hidden files are skipped.
+    folder, or a single file; for a single file, the folder is None. Hidden files and the folders `own` are
+    skipped.
 
     Links to folders are skipped, because such links may form a cycle. If a folder cannot be read, the folder itself is
     yielded, so that the command reports the error when it ingests the folder.
     """
+    if path in own:
+        return
     is_link = root is not None and path.is_symlink()
     try:
         children = sorted(path.iterdir()) if path.is_dir() and not is_link else None
@@ -37,7 +43,7 @@ def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | 
         yield path, root
     for child in children or ():
         if not child.name.startswith("."):
-            yield from _files(child, root or path)
+            yield from _files(child, own, root or path)
 
 
 def names_of(files: Sequence[tuple[Path, Path | None]]) -> list[str]:

@@ -11,14 +11,15 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gitignore_parser import rule_from_pattern
 
 from agentformer.errors import Forbidden, InvalidInput
+from agentformer.rag.home_marker import PRIVATE, is_home
 from agentformer.records.files import open_regular_file
 
 IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include again what the first excludes
@@ -79,6 +80,38 @@ def encodable(path: str | os.PathLike[str]) -> str:
     return Path(path).as_posix().encode("utf-8", "backslashreplace").decode()
 
 
+def checked_folder(folder: Any) -> Path:
+    """Return the path of a folder that a caller gave. Raises `InvalidInput` if it is empty, because the path of an
+    empty text is the current folder, or if it is no path."""
+    if not isinstance(folder, (str, os.PathLike)) or not isinstance(os.fspath(folder), str):
+        raise InvalidInput("folder", f"must be a path, got {type(folder).__name__}")
+    if not os.fspath(folder):
+        raise InvalidInput("folder", "is empty; give the path of a folder ('.' is the current one)")
+    if "\0" in os.fspath(folder):
+        raise InvalidInput("folder", "is not a path, because it contains a NUL character")
+    return Path(folder)
+
+
+class OwnFolders:
+    """The folders of the memory itself, which are no documents: `folders`, and the private folder of a memory home.
+    They are recognised also under another path."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._numbers = {number for folder in folders if (number := _number_of(folder))}
+
+    def __contains__(self, folder: str | os.PathLike[str]) -> bool:
+        path = Path(folder)
+        return _number_of(path) in self._numbers or (path.name == PRIVATE and is_home(path.parent))
+
+
+def _number_of(folder: Path) -> tuple[int, int] | None:
+    try:
+        state = folder.stat()
+    except (OSError, ValueError):
+        return None
+    return state.st_dev, state.st_ino
+
+
 class _Rule(NamedTuple):
     regex: re.Pattern[str]
     folders_only: bool
@@ -104,11 +137,13 @@ class _Rules:
 
 class FolderFiles:
     """Lists the files of the folder `root`, which is an absolute path. Files of more than `max_bytes` bytes are left
-    out. After `files` has ended, `skipped` contains the files that were left out for a reason that a user should know,
-    `failed` the files and folders that could not be read, and `complete` tells whether all folders were listed."""
+    out, and so are the folders `own`. After `files` has ended, `skipped` contains the files that were left out for a
+    reason that a user should know, `failed` the files and folders that could not be read, and `complete` tells whether
+    all folders were listed."""
 
-    def __init__(self, root: Path, max_bytes: int) -> None:
+    def __init__(self, root: Path, max_bytes: int, own: Iterable[Path] = ()) -> None:
         self._root = root
+        self._own = OwnFolders(own)
         self._max_bytes = max_bytes
         self._now = time.time()
         self.skipped: list[Problem] = []
@@ -120,6 +155,10 @@ class FolderFiles:
         if not self._root.is_dir():
             raise InvalidInput(
                 "folder", f"{encodable(self._root)} is not a folder; check the path, or whether the disk is mounted"
+            )
+        if self._root in self._own:
+            raise InvalidInput(
+                "folder", f"{encodable(self._root)} belongs to the memory itself; give the folder of the documents"
             )
         yield from self._walk(self._root, "", (), in_project=False)
 
@@ -143,7 +182,9 @@ class FolderFiles:
             if item.is_symlink():
                 self._refuse_link(item, name)
             elif is_folder:
-                if not _is_foreign(item, names, in_project=in_project):
+                if item.path in self._own:
+                    self.skipped.append(Problem(name, "belongs to the memory itself"))
+                elif not _is_foreign(item, names, in_project=in_project):
                     yield from self._walk(Path(item.path), f"{name}/", rules, in_project=in_project)
             elif file := self._file(item, name):
                 yield file
@@ -188,6 +229,14 @@ def stamp_of(state: os.stat_result, now: float) -> str:
     less than two seconds before `now`: file systems do not distinguish the times of two such changes."""
     racy = state.st_mtime > now - _RACY
     return "" if racy else f"{state.st_size}:{state.st_mtime_ns}:{state.st_ino}"
+
+
+class Folders(NamedTuple):
+    """`allowed` are the folders that callers over HTTP and language models may sync, and `own` those of the memory
+    itself, which no sync reads."""
+
+    allowed: Sequence[Path] = ()
+    own: Sequence[Path] = ()
 
 
 class SizeLimits(NamedTuple):

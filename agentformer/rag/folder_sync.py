@@ -77,7 +77,7 @@ class _Known(NamedTuple):
 
 class FolderSync:
     """One sync of the folder `root` with the documents of a namespace. `metadata` is stored with new and changed
-    documents; None keeps that of changed documents."""
+    documents; None keeps that of changed documents. The folders `own` are left out."""
 
     def __init__(
         self,
@@ -86,6 +86,7 @@ class FolderSync:
         namespace: str,
         metadata: Mapping[str, Any] | None,
         limits: SizeLimits,
+        own: Iterable[Path] = (),
     ) -> None:
         self._changes = changes
         self._origin = Origin.of_file(root).path
@@ -93,7 +94,7 @@ class FolderSync:
         self._namespace = namespace
         self._metadata = metadata
         self._limits = limits
-        self._found = FolderFiles(self._root, limits.file)
+        self._found = FolderFiles(self._root, limits.file, own)
         self._lists: dict[str, list[Any]] = {"added": [], "changed": [], "renamed": [], "removed": []}
         self._unchanged = 0
 

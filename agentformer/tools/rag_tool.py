@@ -6,17 +6,17 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
-from agentformer.errors import Conflict
+from agentformer.errors import Conflict, InvalidInput
 from agentformer.http.fetch_rules import Fetcher
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Document, KeyedLock, document_of
-from agentformer.rag.folder_files import SizeLimits, folder_in_roots
+from agentformer.rag.folder_files import Folders, SizeLimits, checked_folder, folder_in_roots
 from agentformer.rag.folder_sync import DocumentChanges, FolderSync, SyncProgress, SyncReport
+from agentformer.rag.home_marker import is_home
 from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import (
     OnConflict,
@@ -55,7 +55,7 @@ class RAGTool(StoredDocuments):
     """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe.
 
     `ingest` returns the pipeline that stores documents, and builds it at the first call. `limits` are those of files,
-    and `sync_roots` are the folders that other callers may sync."""
+    and `folders` tell which folders other callers may sync, and which no sync reads."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class RAGTool(StoredDocuments):
         *,
         limits: SizeLimits,
         fetcher: Fetcher,
-        sync_roots: Sequence[Path] = (),
+        folders: Folders,
     ) -> None:
         self._backend = backend
         self._ingest = ingest
@@ -76,7 +76,8 @@ class RAGTool(StoredDocuments):
         self._usage = usage
         self._limits = limits
         self._fetcher = fetcher
-        self.sync_roots = sync_roots
+        self.sync_roots = folders.allowed
+        self._own = folders.own
         self._uploads = KeyedLock()
 
     def reingest(self, document: MemoryEntry) -> Document:
@@ -183,7 +184,13 @@ class RAGTool(StoredDocuments):
         current file, and `left` of the result is the number of files that remain; the next sync goes on with them.
 
         A file that cannot be read is in `failed` of the result, and the other files are stored. Raises `InvalidInput`
-        if the folder is missing, or if more than half of its files are gone, unless `delete` is true."""
+        if the folder is missing, is a memory home, or if more than half of its files are gone, unless `delete` is
+        true."""
+        path = checked_folder(folder)
+        if is_home(path):
+            raise InvalidInput(
+                "folder", "is a memory home, not a folder of documents; use `agentformer sync` or `af.markdown.sync`"
+            )
         namespace = fields.name("namespace", namespace)
         stored = fields.stored_metadata(metadata) if metadata is not None else None
         changes = DocumentChanges(
@@ -192,7 +199,7 @@ class RAGTool(StoredDocuments):
             lambda document_id: self.remove(document_id, namespace=namespace),
             lambda head: self._ingest().is_text(head),
         )
-        sync = FolderSync(changes, Path(folder), namespace, stored, self._limits)
+        sync = FolderSync(changes, path, namespace, stored, self._limits, self._own)
         documents = all_entries(self._backend, sync.scope)
         return sync.run(documents, delete=delete, progress=progress, seconds=seconds)
 

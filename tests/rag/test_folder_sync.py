@@ -26,7 +26,7 @@ from agentformer.cli import main
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Forbidden, InvalidInput
 from agentformer.rag import folder_sync
-from agentformer.rag.folder_files import FolderFiles, SizeLimits, read_file
+from agentformer.rag.folder_files import FolderFiles, OwnFolders, SizeLimits, read_file
 from agentformer.rag.folder_sync import SyncReport
 from tests.faults.long_form import LONG
 
@@ -479,6 +479,61 @@ def test_a_file_that_became_a_pipe_is_not_read(root: Path) -> None:
     os.mkfifo(root / "a.txt")
     with pytest.raises(InvalidInput, match="not a regular file any more"):
         read_file(file, SizeLimits(LIMIT, LIMIT), lambda head: True)
+
+
+@pytest.mark.process  # JSON is read in a process
+def test_the_folders_of_the_memory_itself_are_left_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root)
+    write(root, "notes/a.txt", "The gate closes at ten.")
+    places = ["--index-dir", "indexes", "--upload-dir", "files", "--embedder", "hashing", "--json"]
+
+    def run(*arguments: str) -> Any:
+        done = CliRunner().invoke(main, [*arguments, *places])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    run("sync", "notes")  # creates the folders
+    (root / "files" / "b.txt").write_text("The gate opens at six.")
+    (root / "indexes" / "c.txt").write_text("The gate opens at five.")
+    report = run("sync", ".", "--namespace", "synced")
+    assert report["added"] == ["notes/a.txt"]
+    assert report["skipped"] == [
+        {"name": name, "reason": "belongs to the memory itself"} for name in ("files", "indexes")
+    ]
+    ingested = run("ingest", ".", "files", "--namespace", "ingested")["documents"]
+    assert [document["name"] for document in ingested] == ["notes/a.txt"]
+    refused = CliRunner().invoke(main, ["sync", "files", *places])
+    assert (refused.exit_code, "belongs to the memory itself" in refused.output) == (2, True)
+
+
+def test_the_private_folder_of_a_home_belongs_to_the_memory(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    af.markdown.export(tmp_path / "home")
+    own = OwnFolders([])
+    assert (tmp_path / "home" / ".agentformer" in own, tmp_path / "home" in own) == (True, False)
+
+
+def test_an_empty_folder_is_not_the_current_one(
+    af: agentformer.AgentFormer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    write(root, "a.txt", "The gate closes at ten.")
+    folder: Any
+    for folder, message in (("", "folder: is empty"), (0, "got int"), (b"x", "got bytes"), ("a\0", "NUL")):
+        with pytest.raises(InvalidInput, match=message):
+            af.rag.sync(folder)
+        with pytest.raises(InvalidInput, match=message):
+            af.markdown.sync(folder)
+    for command in ("sync", "ingest"):
+        done = CliRunner().invoke(main, [command, ""])
+        assert (done.exit_code, "is empty" in done.output) == (2, True)
+    assert af.rag.documents() == []
+
+
+def test_a_memory_home_is_no_folder_of_documents(allowing: agentformer.AgentFormer, root: Path) -> None:
+    allowing.markdown.export(root / "home")
+    for sync in (allowing.rag.sync, allowing.rag.sync_allowed):
+        with pytest.raises(InvalidInput, match=r"is a memory home.*`agentformer sync` or `af\.markdown\.sync`"):
+            sync(str(root / "home"))
 
 
 PART = st.sampled_from(["a", "b", "ab", "c.txt", "d.log", "src", "x y"])

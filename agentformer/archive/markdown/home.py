@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from agentformer.archive.markdown.entries import scope_of
 from agentformer.archive.markdown.folder import HomeFolder
-from agentformer.archive.markdown.marker import is_home
 from agentformer.archive.markdown.report import HomeReport
 from agentformer.archive.markdown.sync import HomeSync
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.memory.background import PeriodicThread
 from agentformer.memory.memory_manager import MemoryManager
+from agentformer.rag.folder_files import checked_folder
+from agentformer.rag.home_marker import is_home
 from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.types import DEFAULT_NAMESPACE, Condition, MemoryBackend
@@ -184,9 +185,7 @@ class HomeKeeper(PeriodicThread):
 
 
 def _path(folder: Place) -> Path:
-    if "\0" in str(folder):
-        raise InvalidInput("folder", "is not a path, because it contains a NUL character")
-    return Path(folder)
+    return checked_folder(folder)
 
 
 def _check_namespace(home: HomeFolder, namespace: str) -> None:

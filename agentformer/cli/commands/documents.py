@@ -41,8 +41,10 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.http.fetch_rules import is_url
 from agentformer.http.redaction import redact_url
 from agentformer.rag.documents import Document
+from agentformer.rag.folder_files import OwnFolders
 from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.records import fields
+from agentformer.settings import load_settings
 from agentformer.tools.result_json import answer_json, document_json, event_json, passages_json
 from agentformer.types import Answer, AnswerEvent, AnswerPiece, Scope
 
@@ -112,7 +114,9 @@ def ingest(
     }
     urls = [path for path in paths if is_url(path)]
     local = [path for path in paths if not is_url(path)]
-    files = existing_files(local) if local else []
+    settings = load_settings({name: options[name] for name in ("index_dir", "upload_dir")})
+    own = OwnFolders([settings.index_dir, settings.upload_dir])
+    files = existing_files(local, own) if local else []
     with connect(**options) as af:
         names = names_of(files)
         results = []

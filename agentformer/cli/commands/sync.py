@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from agentformer.archive.markdown.marker import is_home
 from agentformer.cli.group import common, examples, explicit_namespace, main
 from agentformer.cli.home import sync_home
 from agentformer.cli.inputs import object_of
 from agentformer.cli.output import clip, duration, on_terminal, plural, print_json, safe, say
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.factory import AgentFormer, connect
-from agentformer.rag.folder_files import encodable
+from agentformer.rag.folder_files import checked_folder, encodable
 from agentformer.rag.folder_sync import SyncProgress, SyncReport
+from agentformer.rag.home_marker import is_home
 from agentformer.records import fields
 from agentformer.tools.result_json import sync_json
 
@@ -70,7 +70,7 @@ def sync(
     files become new memories, and the memories of deleted files are archived. Changes of the memories are written into
     the files (docs/MARKDOWN.md). The exit code is 1 if a memory was changed on both sides, or a file cannot be used.
     """
-    if adopt or is_home(Path(folder)):
+    if adopt or is_home(checked_folder(folder)):
         if metadata:
             raise InvalidInput("--metadata", "is not used for a memory home; write the metadata into the files")
         how = {"delete": delete, "watch": watch, "adopt": adopt}
@@ -81,8 +81,9 @@ def sync(
         "metadata": fields.stored_metadata(object_of(metadata), "--metadata") if metadata else None,
         "delete": delete,
     }
-    changes = _changes(folder) if watch and Path(folder).is_dir() else iter(())
     with connect(**options) as af:
+        own = (af.settings.index_dir, af.settings.upload_dir)
+        changes = _changes(folder, own) if watch and Path(folder).is_dir() else iter(())
         report = _sync(af, folder, given, as_json)
         for _ in changes:
             report = _sync(af, folder, given, as_json)
@@ -155,19 +156,31 @@ def _summary(report: SyncReport) -> str:
     return f"{', '.join(parts)}{rate}"
 
 
-def _changes(folder: str) -> Iterator[object]:
-    """Return an iterator that yields when files of the folder have changed since this call. Raises `MissingExtra`, and
+def _changes(folder: str, own: Iterable[Path]) -> Iterator[object]:
+    """Return an iterator that yields when files of the folder, outside of the folders `own`, have changed
+    since this call. Raises `MissingExtra`, and
     `InvalidInput` if the path is not UTF-8."""
     try:
-        from watchfiles import watch
+        from watchfiles import Change, DefaultFilter, watch
     except ImportError as error:
         raise MissingExtra("folders", "--watch", error) from None
     if encodable(folder) != Path(folder).as_posix():
         raise InvalidInput("--watch", "cannot follow a folder whose path is not UTF-8; rename it, or sync without it")
 
+    usual, left_out = DefaultFilter(), [path.resolve() for path in own]
+
+    def counts(change: Change, path: str) -> bool:
+        return usual(change, path) and not any(Path(path).resolve().is_relative_to(each) for each in left_out)
+
     def start() -> Iterator[object]:
-        wait = _DEBOUNCE
-        return watch(Path(folder), debounce=wait, rust_timeout=wait, yield_on_timeout=True, raise_interrupt=False)
+        return watch(
+            Path(folder),
+            watch_filter=counts,
+            debounce=_DEBOUNCE,
+            rust_timeout=_DEBOUNCE,
+            yield_on_timeout=True,
+            raise_interrupt=False,
+        )
 
     def restart() -> Iterator[object]:
         time.sleep(_DEBOUNCE / 1_000)
