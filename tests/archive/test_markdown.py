@@ -452,7 +452,9 @@ def test_a_home_is_followed_and_its_files_are_no_documents(af: agentformer.Agent
     edit(file_of(home, entry), "Changed.", "Edited.")
     assert (report := follower.step()) and changes(report) == {"changed": 1, "written": 1}
     assert current(af, entry).content == "Edited."
-    assert af.rag.sync(home).added == () and af.rag.documents() == []
+    with pytest.raises(InvalidInput, match="is a memory home"):
+        af.rag.sync(home)
+    assert af.rag.sync(home.parent).added == () and af.rag.documents() == []
     home.rename(home.with_name("away"))
     with pytest.raises(InvalidInput, match="is gone"):
         follower.step()
