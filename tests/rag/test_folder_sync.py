@@ -380,7 +380,7 @@ def test_only_folders_below_the_allowed_ones_are_synced(
 
 def test_without_allowed_folders_there_is_no_tool(af: agentformer.AgentFormer, root: Path) -> None:
     assert "rag_sync" not in {tool.name for tool in af.toolbox.definitions()}
-    with pytest.raises(Forbidden, match="only after the setting sync_roots names them"):
+    with pytest.raises(Forbidden, match="the setting sync_roots .* names the allowed ones"):
         af.rag.sync_allowed(str(root))
 
 
@@ -404,6 +404,15 @@ def test_a_folder_is_synced_over_http(tmp_path: Path, root: Path) -> None:
         assert host.post("/api/rag/sync", {"folder": str(root)}, grant("write")).status_code == 403
         assert host.post("/api/rag/sync", {"folder": str(root)}, grant("read", "write", only=("x",))).status_code == 200
         assert [entry.namespace for entry in host.af.rag.documents(namespace="x")] == ["x"]
+        host.af.markdown.export(root / "home")
+        refused = host.post("/api/rag/sync", {"folder": str(root / "home")})
+        assert (refused.status_code, "is a memory home" in refused.json["detail"]) == (400, True)
+        os.mkfifo(root / ".gitignore")
+        if can_store(root, LATIN):
+            write(root, f"{LATIN}.txt", "The gate closes at nine.")
+            answer = host.post("/api/rag/sync", {"folder": str(root)})
+            assert (answer.status_code, answer.json["added"]) == (200, ["latin\\udce9.txt"])
+            assert [problem["name"] for problem in answer.json["failed"]] == [".gitignore"]
 
 
 def test_names_in_both_unicode_forms_are_two_files(af: agentformer.AgentFormer, root: Path) -> None:
