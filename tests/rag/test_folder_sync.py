@@ -436,6 +436,7 @@ def can_store(folder: Path, name: str) -> bool:
     return True
 
 
+@pytest.mark.process  # source code is read in a process
 def test_a_name_that_is_not_utf8_is_cleaned_and_the_other_files_are_stored(tmp_path: Path, root: Path) -> None:
     if not can_store(root, LATIN):
         pytest.skip("this file system has no names that are not UTF-8")
