@@ -1,9 +1,6 @@
 """Functions that build the parts of an `AgentFormer` (backend, embedder, language model, document tool) from
-`Settings`.
-
-Each function imports the classes that it needs when it is called, so that a command imports only the parts that it
-uses.
-"""
+`Settings`. Each function imports the classes that it needs when it is called, so that a command imports only the parts
+that it uses."""
 
 from __future__ import annotations
 
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
     from agentformer.rag.answer.answerer import Answerer
     from agentformer.rag.answer.context import PassageBuilder
     from agentformer.rag.ingest import IngestPipeline
+    from agentformer.tools.questions import Questions
     from agentformer.tools.rag_tool import RAGTool
 
 log = logging.getLogger("agentformer")
@@ -136,8 +134,7 @@ def build_rag(
     """Return the tool that ingests documents and answers questions. The parts that ingest and answer are built when
     they are first used."""
     from agentformer.rag.folder_files import Folders, SizeLimits
-    from agentformer.tools.questions import QuestionLimits, Questions
-    from agentformer.tools.rag_tool import RAGTool
+    from agentformer.tools.rag_tool import RAGTool, UploadSources
 
     def ingest() -> IngestPipeline:
         from agentformer.rag.ingest import IngestPipeline
@@ -146,11 +143,28 @@ def build_rag(
         sizes = {"chunk_tokens": settings.chunk_tokens, "chunk_overlap": settings.chunk_overlap}
         return IngestPipeline(backend, originals, embedder, **sizes, limits=ReadLimits.from_settings(settings))
 
+    questions = _build_questions(settings, backend, embedder, model, usage)
+    limits = SizeLimits(settings.max_file_bytes, settings.sync_text_bytes)
+    roots = [Path(root) for root in settings.sync_roots.split(os.pathsep) if root]
+    folders = Folders(roots, (settings.index_dir, settings.upload_dir))
+    sources = UploadSources(limits, folders, _build_fetcher(settings))
+    return RAGTool(backend, once(ingest), questions, originals, usage, sources)
+
+
+def _build_questions(
+    settings: Settings,
+    backend: MemoryBackend,
+    embedder: Embedder,
+    model: Callable[[], LanguageModel | None],
+    usage: UsageCounter,
+) -> Questions:
+    from agentformer.tools.questions import QuestionLimits, Questions
+
     def answerer() -> Answerer:
         from agentformer.rag.answer.answerer import Answerer
 
-        temperature, limit, abstain = settings.temperature, settings.answer_tokens, settings.abstain
-        check = settings.answer_check
+        limit, abstain, check = settings.answer_tokens, settings.abstain, settings.answer_check
+        temperature = settings.temperature
         return Answerer(model(), embedder, temperature=temperature, max_tokens=limit, abstain=abstain, check=check)
 
     def contexts() -> PassageBuilder:
@@ -158,14 +172,8 @@ def build_rag(
 
         return PassageBuilder(backend, token_spans(embedder))
 
-    asked = QuestionLimits(settings.top_k, settings.answer_context_tokens, settings.max_question_chars)
-    questions = Questions(backend, once(answerer), once(contexts), usage, asked)
-    limits = SizeLimits(settings.max_file_bytes, settings.sync_text_bytes)
-    roots = [Path(root) for root in settings.sync_roots.split(os.pathsep) if root]
-    folders = Folders(roots, (settings.index_dir, settings.upload_dir))
-    fetcher = _build_fetcher(settings)
-    parts = backend, once(ingest), questions, originals, usage
-    return RAGTool(*parts, limits=limits, folders=folders, fetcher=fetcher)
+    limits = QuestionLimits(settings.top_k, settings.answer_context_tokens, settings.max_question_chars)
+    return Questions(backend, once(answerer), once(contexts), usage, limits)
 
 
 def _build_fetcher(settings: Settings) -> Fetcher:
@@ -319,14 +327,10 @@ def of_backends(group: str, settings: Settings) -> Iterator[Any]:
 
 def in_folder(settings: Settings, index_dir: Path) -> Settings:
     """Return the settings of a copy of the store in a folder. A store on a server is copied to the backend `faiss`."""
-    routes = tuple(replace(route, target=_local(route.target)) for route in settings.routes)
-    hierarchical = settings.hierarchical_backend and _local(settings.hierarchical_backend)
-    backend = _local(settings.backend)
-    return replace(settings, index_dir=index_dir, backend=backend, hierarchical_backend=hierarchical, routes=routes)
-
-
-def _local(name: str) -> str:
-    return "faiss" if name in SERVERS else name
+    local = dict.fromkeys(SERVERS, "faiss")
+    routes = tuple(replace(route, target=local.get(route.target, route.target)) for route in settings.routes)
+    one, other = (local.get(name, name) for name in (settings.backend, settings.hierarchical_backend))
+    return replace(settings, index_dir=index_dir, backend=one, hierarchical_backend=other, routes=routes)
 
 
 def any_without(group: str, settings: Settings) -> bool:

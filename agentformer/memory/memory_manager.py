@@ -83,13 +83,11 @@ class MemoryManager(BatchOperations):
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
         """Store messages, mappings with the arguments of `add_message` in order of time, in one transaction, and return
         their entries. If one message is invalid, raises `InvalidInput` and stores none."""
-        return self.add_checked(
-            [validation.new_message(message) for message in validation.mappings("messages", messages)]
-        )
+        checked = validation.mappings("messages", messages)
+        return self.add_checked([validation.new_message(message) for message in checked])
 
     def add_checked(self, entries: Sequence[MemoryEntry]) -> Entries:
-        """Store messages, and other entries that belong to them, in one transaction. `memory.validation` makes such
-        entries: `new_message` and `new_entries`."""
+        """Store entries that `memory.validation` has made with `new_message` or `new_entries`, in one transaction."""
         stored = list(self._backend.store(entries, replacing=validation.replaced(entries))) if entries else []
         for entry in stored:
             if entry.kind == "message":
@@ -97,24 +95,21 @@ class MemoryManager(BatchOperations):
         return stored
 
     def store(self, content: str, **values: Unpack[StoredFields]) -> MemoryEntry:
-        """Store an entry and return it. When the call returns, the entry is on disk, and every later search can find
-        it.
+        """Store an entry and return it. After the call, the entry is on disk, and every search can find it.
 
         `values` can contain `tier` (default: "semantic"), `kind` (default: "fact"), `title`, `category`, `speaker`,
         `salience` (importance, 0..1), `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone), and
         `metadata` (JSON; a list under `aliases` contains other names of the entry). `namespace`, `session_id`,
         `agent_id`, `user_id` and `project` are the owner of the entry. `parent_id` is the id of the entry that contains
-        the new entry. The id is not checked. If the parent has the same user and project, the new entry is removed
-        together with the parent. `pair_id` is the id of an entry that forms a pair with the new entry.
+        the new entry; the id is not checked. An entry is removed together with a parent of the same user and project.
+        `pair_id` is the id of an entry that forms a pair with the new entry.
 
         `source_type` and `source_id` (at most 1,000 characters) identify a record of the host application. The new
-        entry replaces earlier entries of the same record. With `verbatim`, the text is stored as it is: by default,
-        text that a prompt has quoted from memory is removed. With `searchable` False, no search returns the entry.
+        entry replaces earlier entries of the same record. Text that a prompt has quoted from memory is removed, unless
+        `verbatim` is True. With `searchable` False, no search returns the entry.
 
-        If an equal fact is already stored, the stored fact is returned and its `repeat_count` is increased. Raises
-        `InvalidInput` with the name of the wrong argument. Raises `Conflict` if a core block with the same name and a
-        different text exists.
-        """
+        If an equal fact is already stored, it is returned, and its `repeat_count` is increased. Raises `InvalidInput`
+        with the name of the wrong argument, and `Conflict` if a core block has the same name and another text."""
         return self.store_many([{**values, "content": content}])[0]
 
     def store_many(self, items: Iterable[str | Mapping[str, Any]], **common: Unpack[StoredFields]) -> list[MemoryEntry]:
@@ -138,21 +133,19 @@ class MemoryManager(BatchOperations):
     ) -> Hits:
         """Return at most `limit` entries that match `text`, best first, as hits with scores; see `Hit`.
 
-        `scope` contains filters: `namespace`, `session_id`, `agent_id`, `user_id`, `project`, `tiers`, `kinds`,
-        `categories`, `metadata` (an entry must have the same values under these keys), `occurred_from`, `occurred_to`,
-        `since`, `until`, `parent_id`, `document_id`, `source_type`, `source_id`, `min_salience` (importance after
-        decay), `include_archived` and `where` (a tree of conditions on metadata and fields, see docs/MEMORY.md). The
-        default of `namespace` is "default". Any other filter that is not given allows every value. `since` (inclusive)
-        and `until` (exclusive) are compared with `occurred_at`, or with `created_at` if the entry has no `occurred_at`,
-        as in documents. Each is a time, or a whole day in UTC, such as "2026-11-20".
+        `scope` contains filters: `namespace` (default: "default"), `session_id`, `agent_id`, `user_id`, `project`,
+        `tiers`, `kinds`, `categories`, `metadata` (an entry must have the same values under these keys),
+        `occurred_from`, `occurred_to`, `since`, `until`, `parent_id`, `document_id`, `source_type`, `source_id`,
+        `min_salience` (importance after decay), `include_archived` and `where` (a tree of conditions, see
+        docs/MEMORY.md). `since` (inclusive) and `until` (exclusive) are compared with `occurred_at`, or with
+        `created_at` if an entry has no `occurred_at`. Each is a time, or a day in UTC, such as "2026-11-20".
 
         `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
         no word of `text` and has a cosine below `noise_floor` (default: `Settings.noise_floor`), unless words or
         vectors are unavailable. With `relevant_only`, all hits that are not relevant are dropped. Salience has a small
-        influence on the ranking. If facts contradict each other, the newest fact is ranked first. A relative date in
-        `text`, such as "yesterday", is resolved at the moment `at` (datetime with a time zone, or ISO 8601 text with a
-        time zone; default: now). Raises `InvalidInput` with the name of the wrong argument.
-        """
+        influence on the ranking. Of facts that contradict each other, the newest is ranked first. A relative date in
+        `text`, such as "yesterday", is resolved at the moment `at` (default: now). Raises `InvalidInput` with the name
+        of the wrong argument."""
         query = _query(text, self._scope(scope), limit, min_score, mode, at)
         if noise_floor is not None:
             noise_floor = fields.number("noise_floor", noise_floor)
@@ -213,10 +206,10 @@ class MemoryManager(BatchOperations):
         where: Where | None = None,
         **place: Unpack[Place],
     ) -> Context:
-        """Return a context: chat messages for a language model, with a report about the messages; see
-        `ContextBuilder.build`. The messages have at most `max_tokens` tokens together (default:
-        `Settings.context_tokens`). `place` selects the entries: `namespace`, `session_id`, `agent_id`, `user_id` and
-        `project`. `where` is a filter of the recalled entries. The entries in the messages are counted as read."""
+        """Return a context: chat messages for a language model, with a report; see `ContextBuilder.build`. The messages
+        have at most `max_tokens` tokens (default: `Settings.context_tokens`). `place` selects the entries: `namespace`,
+        `session_id`, `agent_id`, `user_id` and `project`. `where` is a filter of the recalled entries. The entries in
+        the messages are counted as read."""
         context = self._parts.context_builder().build(task, conversation, max_tokens, where=where, **place)
         self._usage.count((entry_id for ids in context.report.included.values() for entry_id in ids), reads=1)
         return context
@@ -233,24 +226,22 @@ class MemoryManager(BatchOperations):
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
         """Mark the entry `old_id` as superseded (replaced) by the entry `new_id`, so that searches no longer return it.
         Return the old entry. If the new entry is removed, or archived without a summary, searches find the old entry
-        again. Raises `NotFound` if an entry does not exist, `InvalidInput` if the new entry cannot supersede the old
-        one, and `Conflict` if one of them is already superseded, or the new one is archived."""
+        again. Raises `NotFound`, `InvalidInput` if the new entry cannot supersede the old one, and `Conflict` if one of
+        them is already superseded, or the new one is archived."""
         old, new = changeable(self._backend, old_id), changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
 
     def remove(self, what: str | Scope, *, expected_version: int | None = None) -> int:
-        """Delete an entry, or all entries in a scope. The parts, vectors, index terms, history and uploaded files of
-        these entries are deleted too. Return the number of deleted entries.
+        """Delete an entry, or all entries in a scope, with their parts, vectors, index terms, history and uploaded
+        files. Return the number of deleted entries.
 
         If a part of a document is in the scope, the complete document is deleted. If an original of a summary is
-        deleted, the summary is deleted too. Searches then find the other originals of the summary again, and the
-        entries that a deleted entry superseded. A part with another namespace, user or project than the deleted entry
-        is not deleted.
+        deleted, the summary is deleted too, and searches find its other originals again. They also find the entries
+        that a deleted entry superseded. A part of another namespace, user or project is not deleted.
 
-        Raises `NotFound` if the entry does not exist, `Conflict` if `expected_version` is given and the stored entry
-        has another version, and `InvalidInput` if `what` is the id of an uploaded document or of a part of one; use
-        `rag.remove` for these."""
+        Raises `NotFound`, `Conflict` if the stored entry has not the `expected_version`, and `InvalidInput` for the id
+        of an uploaded document or of a part of one; use `rag.remove` for these."""
         if isinstance(what, Scope):
             return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
         changeable(self._backend, what)
@@ -266,30 +257,26 @@ class MemoryManager(BatchOperations):
         self._usage.flush()
 
     def clean(self, **scope: Unpack[CleaningScope]) -> CleaningReport:
-        """Replace old episodic entries by summaries, and return a report. With `namespace` or `session_id`, only the
-        sessions of this namespace or with this id are cleaned. With `user_id` or `project`, only the entries of this
-        user or project are replaced."""
+        """Replace old episodic entries by summaries, and return a report. Only the given `namespace`, `session_id`,
+        `user_id` and `project` are cleaned."""
         return self._cleaner.run(**{name: fields.optional_name(name, value) for name, value in scope.items()})
 
     def restore(self, summary_id: str) -> Entries:
-        """Undo a summary: end the archiving of its originals (the entries that it replaced), and archive the summary.
-        If `summary_id` is the id of a superseded entry, this entry is no longer superseded. If it is the id of another
-        archived entry, such as one whose Markdown file was deleted, this entry is live again. Return the entries that
-        searches can find again. Raises `NotFound` if the entry does not exist. Raises `InvalidInput` if the entry is
-        live and no summary, or archived by a summary. Raises `Conflict` if the summary was already restored."""
+        """Undo a summary: archive it, and return the entries that it replaced, which searches find again. Searches also
+        find again an entry that was superseded, or archived without a summary. Raises `NotFound`, `InvalidInput` if the
+        entry is live and no summary, or was archived by a summary, and `Conflict` if the summary was restored."""
         entry = existing(self._backend, summary_id)
-        if entry.kind != "summary" and entry.archived_at is not None and entry.superseded_by is None:
-            return [self._backend.update(summary_id, {"archived_at": None}, entry.version)]
         if entry.superseded_by is not None:
             return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]
+        if entry.kind != "summary" and entry.archived_at is not None:
+            return [self._backend.update(summary_id, {"archived_at": None}, entry.version)]
         return [*self._backend.restore(summary_id)]
 
     def audit(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None
     ) -> AuditReport:
         """Return a report about duplicates, entries that are never read, contradictions between facts and between core
-        blocks, and core blocks that are too large. With `user_id` or `project`, only the entries of this user or
-        project are examined. The audit uses no language model and changes nothing."""
+        blocks, and core blocks that are too large. The audit uses no language model and changes nothing."""
         self._usage.flush()
         user_id, project = fields.optional_name("user_id", user_id), fields.optional_name("project", project)
         return self._parts.audit(namespace=fields.name("namespace", namespace), user_id=user_id, project=project)

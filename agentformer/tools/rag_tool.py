@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
-from agentformer.errors import Conflict, InvalidInput
+from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.http.fetch_rules import Fetcher
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.documents import Document, KeyedLock, document_of
+from agentformer.rag.documents import METADATA_REPLACED, Document, KeyedLock, document_of, page_of
 from agentformer.rag.folder_files import Folders, SizeLimits, checked_folder, folder_in_roots
 from agentformer.rag.folder_sync import DocumentChanges, FolderSync, SyncProgress, SyncReport
 from agentformer.rag.home_marker import is_home
@@ -31,14 +31,17 @@ from agentformer.rag.uploads import (
 )
 from agentformer.records import fields
 from agentformer.tools.questions import ChunkFilters, Questions
-from agentformer.tools.stored_documents import PENDING, StoredDocuments
-from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, MemoryBackend, MemoryEntry, Scope
+from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, MemoryBackend, MemoryEntry, Page, Scope
 
 if TYPE_CHECKING:
     from agentformer.rag.answer.context import PassageContext
     from agentformer.rag.ingest import IngestPipeline, Progress
 
 _ATTEMPTS = 20  # at an upload; each failed attempt means that another process has changed the same document
+PENDING = (
+    "the embedder was unavailable; searches find the document only by its words until you run `agentformer reindex`"
+)
+_HOME = "is a memory home, not a folder of documents; use `agentformer sync` or `af.markdown.sync`"
 
 
 class UploadOptions(TypedDict, total=False):
@@ -51,11 +54,91 @@ class UploadOptions(TypedDict, total=False):
     on_conflict: OnConflict
 
 
-class RAGTool(StoredDocuments):
-    """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe.
+@dataclasses.dataclass(frozen=True, slots=True)
+class UploadSources:
+    """The places that documents may come from: the size limits of files, the folders that a sync may read, and the
+    object that fetches URLs."""
 
-    `ingest` returns the pipeline that stores documents, and builds it at the first call. `limits` are those of files,
-    and `folders` tell which folders other callers may sync, and which no sync reads."""
+    limits: SizeLimits
+    folders: Folders
+    fetcher: Fetcher
+
+
+class StoredDocuments:
+    """The methods of `RAGTool` that list, read and remove stored documents."""
+
+    _backend: MemoryBackend
+    _originals: Originals
+
+    def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
+        """Return every document of the namespace, the oldest first. A document with the status `pending` has no vectors
+        yet, but searches find the document by its words."""
+        scope = Scope(fields.name("namespace", namespace), kinds=("document",))
+        return [self._with_state(document_of(entry)) for entry in all_entries(self._backend, scope)]
+
+    def page_of_documents(
+        self, *, namespace: str = DEFAULT_NAMESPACE, after: str = "", limit: int = 100
+    ) -> list[Document]:
+        """Return at most `limit` documents of the namespace, the oldest first. The list begins after the document with
+        the id `after`."""
+        scope = Scope(fields.name("namespace", namespace), kinds=("document",))
+        return [self._with_state(document_of(entry)) for entry in self._page(scope, after, limit)]
+
+    def document(self, document_id: str, *, namespace: str | None = None) -> Document:
+        """Return the document with this id. Raises `NotFound` if the namespace has no such document. If `namespace` is
+        None, all namespaces are searched."""
+        return self._with_state(document_of(self._document(document_id, namespace)))
+
+    def original(self, document_id: str, *, namespace: str | None = None) -> bytes:
+        """Return the uploaded bytes of a document. Raises `NotFound` if the document or its original file is
+        missing."""
+        return self._originals.get(self._document(document_id, namespace).metadata["sha256"])
+
+    def chunks(
+        self, document_id: str, *, namespace: str | None = None, after: str = "", limit: int = 100
+    ) -> list[MemoryEntry]:
+        """Return at most `limit` chunks of a document in the order of the text. The list begins after the chunk with
+        the id `after`. Raises `NotFound` if there is no such document."""
+        entry = self._document(document_id, namespace)
+        return self._page(Scope(entry.namespace, kinds=("chunk",), document_id=document_id), after, limit)
+
+    def pages(self, document_id: str, *, namespace: str | None = None) -> list[Page]:
+        """Return the pages of a document with their stored text. The offsets in citations are positions in this text.
+        Raises `NotFound` if there is no such document."""
+        entry = self._document(document_id, namespace)
+        scope = Scope(entry.namespace, kinds=("page",), document_id=document_id)
+        return [page_of(page) for page in all_entries(self._backend, scope)]
+
+    def remove(self, document_id: str, *, namespace: str | None = None, expected_version: int | None = None) -> None:
+        """Delete a document, everything that was made from the document, and its original file. Raises `NotFound` if
+        there is no such document, and `Conflict` if `expected_version` is given and its entry has another version."""
+        self._document(document_id, namespace)
+        self._backend.remove([document_id], expected_version)
+        self._originals.sweep()
+
+    def _document(self, document_id: str, namespace: str | None) -> MemoryEntry:
+        entries = self._backend.get([document_id])
+        if not entries or entries[0].kind != "document" or namespace not in (None, entries[0].namespace):
+            place = f" in namespace {namespace}" if namespace else ""
+            raise NotFound(f"there is no document {document_id}{place}; `agentformer list` shows the documents")
+        return entries[0]
+
+    def _with_state(self, document: Document) -> Document:
+        """Return the document. If a part of the document still waits for the embedder, the status in the result is
+        `pending`."""
+        if document.status != "ready" or not self._backend.pending(Scope(document.namespace, document_id=document.id)):
+            return document
+        replaced = f"{METADATA_REPLACED}; " if document.reason.startswith(METADATA_REPLACED) else ""
+        return dataclasses.replace(document, status="pending", reason=f"{replaced}{PENDING}")
+
+    def _page(self, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
+        after = fields.text("after", after, fields.MAX_NAME)
+        return [*self._backend.list(scope, after=after, limit=fields.limit("limit", limit))]
+
+
+class RAGTool(StoredDocuments):
+    """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe. `ingest` returns
+    the pipeline that stores documents, and builds it at the first call."""
 
     def __init__(
         self,
@@ -64,20 +147,15 @@ class RAGTool(StoredDocuments):
         questions: Questions,
         originals: Originals,
         usage: UsageCounter,
-        *,
-        limits: SizeLimits,
-        fetcher: Fetcher,
-        folders: Folders,
+        sources: UploadSources,
     ) -> None:
         self._backend = backend
         self._ingest = ingest
         self._questions = questions
         self._originals = originals
         self._usage = usage
-        self._limits = limits
-        self._fetcher = fetcher
-        self.sync_roots = folders.allowed
-        self._own = folders.own
+        self._sources = sources
+        self.sync_roots = sources.folders.allowed
         self._uploads = KeyedLock()
 
     def reingest(self, document: MemoryEntry) -> Document:
@@ -109,41 +187,37 @@ class RAGTool(StoredDocuments):
         file: str | os.PathLike[str] | bytes | BinaryIO,
         *,
         name: str = "",
-        namespace: str = DEFAULT_NAMESPACE,
-        metadata: Mapping[str, Any] | None = None,
-        password: str | None = None,
-        progress: Progress | None = None,
         origin: Origin | None = None,
-        on_conflict: OnConflict = "replace",
+        **options: Unpack[UploadOptions],
     ) -> Document:
-        """Ingest a document. `file` is a path, bytes, or an open binary file.
+        """Ingest a document. `file` is a path, bytes, or an open binary file. The `options` are `namespace`,
+        `metadata`, `password`, `progress` and `on_conflict`.
 
-        A file from a path is identified by its absolute path, so files in different folders are different documents. An
-        upload without a path is identified by its name. Bytes have no path. An open file has a path only if no `name`
-        is given. `origin` can give a path for bytes and open files, and the folder that the file belongs to.
+        A document is identified by the absolute path of its file, or by its `name` if it has no path. Bytes have no
+        path. An open file has a path only if no `name` is given. `origin` can give a path for bytes and open files, and
+        the folder that the file belongs to. `name` (default: the name of the file) may begin with folders. If another
+        document has this name, folders of the path are put before it.
 
-        `name` may begin with folders. The default of `name` is the name of the file. If a document with another path
-        has this name, folders of the path are put before the name.
-
-        If the document of this path or name has the same bytes, nothing is stored: the result is the stored document,
-        with its own name and metadata, and with `unchanged` set to True. A missing original file is stored again. But
-        if `metadata` is given and differs from the stored metadata, a new version with this metadata replaces the
+        If the stored document has the same bytes, it is returned with `unchanged` set to True, and a missing original
+        file is stored again. If `metadata` is given and differs, a new version with this metadata replaces the
         document, and the `reason` says so. Nothing is read or embedded again.
 
-        If the document of this path or name has other bytes, `on_conflict` decides: `replace` replaces this former
-        version in one step, and the result has its id in `replaced`; without `metadata`, the new version keeps the
-        metadata of the former one. `keep-both` stores the file under a new name such as `report (2).pdf`; `fail` raises
-        `Conflict`, for other metadata too. Equal bytes from two paths, or under two names, are two documents.
+        If the stored document has other bytes, `on_conflict` decides: `replace` replaces this former version in one
+        step, and the result has its id in `replaced`; without `metadata`, the new version keeps the former metadata.
+        `keep-both` stores the file under a new name such as `report (2).pdf`; `fail` raises `Conflict`.
 
         Problems of the content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a
         path that is not a readable file."""
-        namespace, stored = fields.name("namespace", namespace), fields.stored_metadata(metadata)
-        on_conflict = checked_on_conflict(on_conflict)
-        data, document = read_upload(file, name, origin, self._limits.file)
+        _check_names(options)
+        namespace = fields.name("namespace", options.get("namespace", DEFAULT_NAMESPACE))
+        metadata = options.get("metadata")
+        stored, conflict = fields.stored_metadata(metadata), checked_on_conflict(options.get("on_conflict", "replace"))
+        data, document = read_upload(file, name, origin, self._sources.limits.file)
         document = dataclasses.replace(document, namespace=namespace, metadata=stored)
-        choose = functools.partial(place, self._backend, document, on_conflict, given_metadata=metadata is not None)
+        choose = functools.partial(place, self._backend, document, conflict, given_metadata=metadata is not None)
         with self._uploads.hold((namespace, document.sha256)):  # uploads of the same bytes at once are `unchanged`
-            return self._with_state(self._upload(data, document, choose, password, progress))
+            uploaded = self._upload(data, document, choose, options.get("password"), options.get("progress"))
+            return self._with_state(uploaded)
 
     def upload_url(
         self,
@@ -152,18 +226,17 @@ class RAGTool(StoredDocuments):
         name: str = "",
         allow_private: bool = False,
         listed: bool = False,
-        **upload: Unpack[UploadOptions],
+        **options: Unpack[UploadOptions],
     ) -> Document:
         """Ingest the document at a URL (http or https). Its `origin` is the URL, which identifies the document, so a
-        second call stores a new version. `upload` are the parameters of `upload`: `namespace`, `metadata`, `password`,
-        `progress` and `on_conflict`.
+        second call stores a new version. `options` are those of `upload`.
 
         Without the setting `url_hosts`, every host with a public address is allowed; if `listed` is true, which servers
         use, none is. If `allow_private` is true, the host may have a private address. Raises `InvalidInput` for an
         invalid URL, `FetchRefused` for a host or an address that is not allowed, and `FetchFailed` if the document
         cannot be loaded."""
-        download = self._fetcher.get(url, allow_private=allow_private, listed=listed)
-        return self.upload(download.data, name=name or download.name, origin=Origin(download.url), **upload)
+        download = self._sources.fetcher.get(url, allow_private=allow_private, listed=listed)
+        return self.upload(download.data, name=name or download.name, origin=Origin(download.url), **options)
 
     def sync(
         self,
@@ -178,19 +251,17 @@ class RAGTool(StoredDocuments):
         """Make the documents of a folder equal to its files, and return what was done.
 
         New and changed files are stored, a file that was moved in the folder keeps its chunks and vectors, and the
-        documents of files that are gone are removed. A file whose size, time and number are those of the last sync is
-        not read. `docs/FOLDERS.md` says which files are left out. `metadata` is stored with new and changed documents.
+        documents of files that are gone are removed. A file with the size, time and number of the last sync is not
+        read. `docs/FOLDERS.md` says which files are left out. `metadata` is stored with new and changed documents.
         `progress` receives the number of handled files and of all files. After `seconds`, the sync ends with the
-        current file, and `left` of the result is the number of files that remain; the next sync goes on with them.
+        current file; `left` of the result is the number of remaining files, with which the next sync goes on.
 
         A file that cannot be read is in `failed` of the result, and the other files are stored. Raises `InvalidInput`
         if the folder is missing, is a memory home, or if more than half of its files are gone, unless `delete` is
         true."""
         path = checked_folder(folder)
         if is_home(path):
-            raise InvalidInput(
-                "folder", "is a memory home, not a folder of documents; use `agentformer sync` or `af.markdown.sync`"
-            )
+            raise InvalidInput("folder", _HOME)
         namespace = fields.name("namespace", namespace)
         stored = fields.stored_metadata(metadata) if metadata is not None else None
         changes = DocumentChanges(
@@ -199,7 +270,7 @@ class RAGTool(StoredDocuments):
             lambda document_id: self.remove(document_id, namespace=namespace),
             lambda head: self._ingest().is_text(head),
         )
-        sync = FolderSync(changes, path, namespace, stored, self._limits, self._own)
+        sync = FolderSync(changes, path, namespace, stored, self._sources.limits, self._sources.folders.own)
         documents = all_entries(self._backend, sync.scope)
         return sync.run(documents, delete=delete, progress=progress, seconds=seconds)
 
@@ -308,3 +379,8 @@ class RAGTool(StoredDocuments):
         tokens are those of the embedding model. `scope` and the errors are those of `query`.
         """
         return self._questions.context(question, scope, max_tokens=max_tokens)
+
+
+def _check_names(options: UploadOptions) -> None:
+    if unknown := options.keys() - UploadOptions.__annotations__.keys():
+        raise TypeError(f"upload() got an unexpected keyword argument {min(unknown)!r}")

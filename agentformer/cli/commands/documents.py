@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -98,37 +99,25 @@ def ingest(
     """Ingest documents: files, folders with all their files, and URLs (http and https).
 
     A document is identified by the absolute path of its file. If the content of a file has changed since it was
-    ingested, the new version replaces the former version, and the id of the former version is shown. If the content has
-    not changed, nothing is stored. The name of a file in a folder includes its path in this folder, such
-    as 2024/rules.pdf. If files have the same name, the names of their folders are put before it. Unreadable pages are
-    reported and not indexed. The exit code is 1 if a file cannot be read or has no usable text.
+    ingested, the new version replaces the former version, whose id is shown. If the content has not changed, nothing is
+    stored. The name of a file in a folder includes its path in this folder, such as 2024/rules.pdf. If files have the
+    same name, the names of their folders are put before it. Unreadable pages are reported and not indexed. The exit
+    code is 1 if a file cannot be read or has no usable text.
 
     A document from a URL is identified by the URL. Hosts with private or loopback addresses are refused, also after a
     redirect. If the setting url_hosts is set, only its hosts are allowed.
     """
-    given = {
-        "namespace": fields.name("--namespace", namespace),
-        "metadata": fields.stored_metadata(object_of(metadata), "--metadata") if metadata else None,
-        "password": password,
-        "on_conflict": on_conflict,
-    }
+    stored = fields.stored_metadata(object_of(metadata), "--metadata") if metadata else None
+    given = {"namespace": fields.name("--namespace", namespace), "metadata": stored}
+    given |= {"password": password, "on_conflict": on_conflict}
     urls = [path for path in paths if is_url(path)]
     local = [path for path in paths if not is_url(path)]
     settings = load_settings({name: options[name] for name in ("index_dir", "upload_dir")})
     own = OwnFolders([settings.index_dir, settings.upload_dir])
     files = existing_files(local, own) if local else []
     with connect(**options) as af:
-        names = names_of(files)
         results = []
-        total = len(files) + len(urls)
-        for number in range(1, total + 1):
-            position = f"{number}/{total}"
-            if number <= len(files):
-                file, root = files[number - 1]
-                result = _ingest_file(af, file, root, names[number - 1], given, position)
-            else:
-                url = urls[number - len(files) - 1]
-                result = _ingest_url(af, url, given, position, allow_private=allow_private)
+        for result in _ingest_all(af, files, urls, given, allow_private=allow_private):
             results.append(result)
             if not as_json:
                 say(_document_line(result))
@@ -305,35 +294,35 @@ def _print_mode(answer: Answer) -> None:
         say(f"\n({answer.mode})")
 
 
-def _ingest_file(
-    af: AgentFormer, file: Path, root: Path | None, name: str, given: Mapping[str, Any], position: str
-) -> dict[str, Any]:
-    """Ingest one file, show progress on a terminal, and return the result. An error of this file becomes a result with
-    the status `failed`, so that the other files are still ingested."""
-    with bar(f"{position} {clip(safe(file.name), 40)}") as progress:
-        try:
-            origin = Origin.of_file(file, root)
-            document = af.rag.upload(file, name=name, origin=origin, progress=progress, **given)
-        except SpaceMismatch:
-            raise  # no file can be stored
-        except AgentFormerError as error:
-            return document_json(Document(str(file), given["namespace"], "failed", str(error)))
-    return document_json(document)
+def _ingest_all(
+    af: AgentFormer,
+    files: Sequence[tuple[Path, Path | None]],
+    urls: Sequence[str],
+    given: Mapping[str, Any],
+    *,
+    allow_private: bool,
+) -> Iterator[dict[str, Any]]:
+    """Ingest the files and the URLs, show progress on a terminal, and yield the result of each. An error of one file
+    becomes a result with the status `failed`, so that the other files are still ingested."""
+    uploads: list[tuple[str, str, Callable[..., Document]]] = []  # the name of a failed document, the label, the call
+    for (file, root), name in zip(files, names_of(files), strict=True):
+        uploads.append((str(file), safe(file.name), functools.partial(_upload_file, af, file, root, name=name)))
+    for url in urls:
+        shown = safe(redact_url(url))
+        uploads.append((shown, shown, functools.partial(af.rag.upload_url, url, allow_private=allow_private)))
+    for number, (place, label, upload) in enumerate(uploads, 1):
+        with bar(f"{number}/{len(uploads)} {clip(label, 40)}") as progress:
+            try:
+                document = upload(progress=progress, **given)
+            except SpaceMismatch:
+                raise  # no file can be stored
+            except AgentFormerError as error:
+                document = Document(place, given["namespace"], "failed", str(error))
+        yield document_json(document)
 
 
-def _ingest_url(
-    af: AgentFormer, url: str, given: Mapping[str, Any], position: str, *, allow_private: bool
-) -> dict[str, Any]:
-    """Ingest the document at a URL, and return the result as `_ingest_file` does."""
-    shown = safe(redact_url(url))
-    with bar(f"{position} {clip(shown, 40)}") as progress:
-        try:
-            document = af.rag.upload_url(url, allow_private=allow_private, progress=progress, **given)
-        except SpaceMismatch:
-            raise  # no file can be stored
-        except AgentFormerError as error:
-            return document_json(Document(shown, given["namespace"], "failed", str(error)))
-    return document_json(document)
+def _upload_file(af: AgentFormer, file: Path, root: Path | None, **options: Any) -> Document:
+    return af.rag.upload(file, origin=Origin.of_file(file, root), **options)
 
 
 def _document_line(document: Mapping[str, Any]) -> str:

@@ -116,12 +116,16 @@ def export(
         if not all_namespaces:
             hint_namespaces(af, namespace)
         done = _export(af, folder, None if all_namespaces else [namespace], vectors)
+    _print_export(done, folder, as_json=as_json)
+    _report_missing(done.missing_originals)
+
+
+def _print_export(done: Exported, folder: Path, *, as_json: bool) -> None:
     result = {"to": str(folder), "namespaces": done.namespaces, "former_versions": done.former}
     counts = {"originals": done.originals, "vectors": done.vectors, "missing_originals": done.missing_originals}
     places = f"{plural(len(done.namespaces), 'namespace')} and {plural(done.originals, 'file')} in {folder}"
     size = f"{plural(sum(done.namespaces.values()), 'entry')} of {places}"
     print_result({**result, **counts}, size, as_json=as_json)
-    _report_missing(done.missing_originals)
 
 
 @main.command(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,11 +83,16 @@ def sync(
         "delete": delete,
     }
     with connect(**options) as af:
-        own = (af.settings.index_dir, af.settings.upload_dir)
-        changes = _changes(folder, own) if watch and Path(folder).is_dir() else iter(())
+        _sync_folder(af, folder, given, watch=watch, as_json=as_json)
+
+
+def _sync_folder(af: AgentFormer, folder: str, given: dict[str, Any], *, watch: bool, as_json: bool) -> None:
+    """Sync a folder once or, with `watch`, after each change. Exits with code 1 if a file could not be read."""
+    own = (af.settings.index_dir, af.settings.upload_dir)
+    changes = _changes(folder, own) if watch and Path(folder).is_dir() else iter(())
+    report = _sync(af, folder, given, as_json)
+    for _ in changes:
         report = _sync(af, folder, given, as_json)
-        for _ in changes:
-            report = _sync(af, folder, given, as_json)
     if report.failed:
         sys.exit(1)
 
@@ -157,9 +163,8 @@ def _summary(report: SyncReport) -> str:
 
 
 def _changes(folder: str, own: Iterable[Path]) -> Iterator[object]:
-    """Return an iterator that yields when files of the folder, outside of the folders `own`, have changed
-    since this call. Raises `MissingExtra`, and
-    `InvalidInput` if the path is not UTF-8."""
+    """Return an iterator that yields when files of the folder, outside of the folders `own`, have changed since this
+    call. Raises `MissingExtra`, and `InvalidInput` if the path is not UTF-8."""
     try:
         from watchfiles import Change, DefaultFilter, watch
     except ImportError as error:
@@ -172,33 +177,32 @@ def _changes(folder: str, own: Iterable[Path]) -> Iterator[object]:
     def counts(change: Change, path: str) -> bool:
         return usual(change, path) and not any(Path(path).resolve().is_relative_to(each) for each in left_out)
 
-    def start() -> Iterator[object]:
-        return watch(
-            Path(folder),
-            watch_filter=counts,
-            debounce=_DEBOUNCE,
-            rust_timeout=_DEBOUNCE,
-            yield_on_timeout=True,
-            raise_interrupt=False,
-        )
-
-    def restart() -> Iterator[object]:
-        time.sleep(_DEBOUNCE / 1_000)
-        found = start()
-        try:
-            next(found, None)
-        finally:
-            yield True  # what changed before the watcher ran
-        yield from found
-
-    def follow(found: Iterator[object]) -> Iterator[object]:
-        while True:
-            try:
-                yield from (changes for changes in found if changes)
-                return
-            except RuntimeError:  # the watcher ends at a name that is not UTF-8
-                found = restart()
-
+    times: dict[str, Any] = {
+        "debounce": _DEBOUNCE,
+        "rust_timeout": _DEBOUNCE,
+        "yield_on_timeout": True,
+        "raise_interrupt": False,
+    }
+    start = functools.partial(watch, Path(folder), watch_filter=counts, **times)
     found = start()
     next(found, None)  # the first call starts the watcher; it returns after `rust_timeout`
-    return follow(found)
+    return _follow(found, start)
+
+
+def _follow(found: Iterator[object], start: Callable[[], Iterator[object]]) -> Iterator[object]:
+    while True:
+        try:
+            yield from (changes for changes in found if changes)
+            return
+        except RuntimeError:  # the watcher ends at a name that is not UTF-8
+            found = _restarted(start)
+
+
+def _restarted(start: Callable[[], Iterator[object]]) -> Iterator[object]:
+    time.sleep(_DEBOUNCE / 1_000)
+    found = start()
+    try:
+        next(found, None)
+    finally:
+        yield True  # what changed before the watcher ran
+    yield from found

@@ -58,9 +58,8 @@ class ContextBuilder:
         """Return a context with at most `max_tokens` tokens. Its messages contain core memory, recalled entries
         (entries that a search for the task finds), `conversation` and `task`.
 
-        Core memory and recalled entries are in the first message. The role of this message is user, because the message
-        contains data and no instructions. Two messages of the user may follow each other; for chat templates that do
-        not allow this, `agent.conversation.alternate` joins these messages.
+        Core memory and recalled entries are data, so they are in the first message, and its role is user. Two messages
+        of the user may follow each other; `agent.conversation.alternate` joins them for models that need it.
 
         `conversation` is a list of `ChatMessage` objects, of mappings with role and content, or of entries. If
         `conversation` is empty, the last messages of the session are used. Recalled entries come from all sessions of
@@ -70,12 +69,8 @@ class ContextBuilder:
         Raises `InvalidInput` with the name of the wrong argument. The wrong argument is `max_tokens` if core memory
         alone has more than `max_tokens` tokens.
         """
-        if not isinstance(task, str):
-            raise InvalidInput("task", f"must be a string, got {type(task).__name__}")
-        fields.encodable("task", task)
         max_tokens = self._max_tokens if max_tokens is None else max_tokens
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-            raise InvalidInput("max_tokens", f"must be a whole number above 0, got {max_tokens!r:.80}")
+        _check(task, max_tokens)
         owner = place_from(place)
         turns = turns_of(conversation) or self._session(owner["namespace"], owner.pop("session_id"))
         scope = Scope(**owner, where=parse(where))
@@ -112,6 +107,14 @@ class ContextBuilder:
         plan.leave_out((hit.entry.id for hit in hits if hit.entry.id not in relevant), _NOT_RELEVANT)
         plan.warn(hits.warnings)
         return list(relevant.values())
+
+
+def _check(task: Any, max_tokens: Any) -> None:
+    if not isinstance(task, str):
+        raise InvalidInput("task", f"must be a string, got {type(task).__name__}")
+    fields.encodable("task", task)
+    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+        raise InvalidInput("max_tokens", f"must be a whole number above 0, got {max_tokens!r:.80}")
 
 
 def turns_of(items: Any) -> list[Turn]:
