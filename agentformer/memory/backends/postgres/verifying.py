@@ -16,6 +16,13 @@ from agentformer.types import RecordStore
 
 _PAGE = 500  # entries analyzed at a time
 _RESTORE = "restore the row from a backup of the database"
+_SEARCHED_OR_STORED = f"SELECT num FROM entries WHERE {SEARCHED} UNION SELECT num FROM word_entries ORDER BY num"
+# Entries of which a term is missing in the inverted table.
+_INCOMPLETE = """
+    SELECT e.num FROM word_entries AS e CROSS JOIN LATERAL unnest(e.terms) AS t (term)
+    LEFT JOIN words AS w ON w.namespace = e.namespace AND w.term = t.term AND w.num = e.num
+    WHERE e.num = ANY(%s) GROUP BY e.num HAVING count(w.num) <> count(*)
+"""
 Check = Callable[[sqlite3.Connection], Findings]
 Mend = Callable[[RecordStore, Findings], None]
 
@@ -45,18 +52,24 @@ def check_words(connection: sqlite3.Connection, analyzers: Analyzers) -> Finding
     """Check that the stored terms of each searched entry are those of its text. The keys of the findings are the
     numbers of the entries whose terms differ."""
     findings = Findings("words", "each searched entry has the terms of its text")
-    query = f"SELECT num FROM entries WHERE {SEARCHED} UNION SELECT num FROM word_entries ORDER BY num"
-    nums = [row[0] for row in native(connection).run(query, []).fetchall()]
+    raw = native(connection)
+    nums = [row[0] for row in raw.run(_SEARCHED_OR_STORED, []).fetchall()]
     findings.looked_at = len(nums)
     for start in range(0, len(nums), _PAGE):
+        page = nums[start : start + _PAGE]
         with findings.reading():
-            for num in differing(connection, nums[start : start + _PAGE], analyzers):
+            incomplete = {row[0] for row in raw.run(_INCOMPLETE, [page]).fetchall()}
+            for num in sorted(incomplete.union(differing(connection, page, analyzers))):
                 findings.add(f"the terms of the entry with the number {num} differ from its text", num)
     return findings
 
 
 def repair_words(database: RecordStore, findings: Findings, analyzers: Analyzers) -> None:
-    """Write the terms of these entries anew."""
+    """Write the terms of all entries anew, since damaged rows cannot show what else of them is in the counts."""
     with database.writing() as connection:
-        update_words(connection, findings.keys, analyzers)
-    findings.mark_repaired(len(findings.keys), "their terms are written anew")
+        raw = native(connection)
+        nums = [row[0] for row in raw.run(_SEARCHED_OR_STORED, []).fetchall()]
+        for table in ("words", "word_entries", "word_counts", "word_totals"):
+            raw.run(f"DELETE FROM {table}", [])
+        update_words(connection, nums, analyzers)
+    findings.mark_repaired(len(findings.keys), "the terms of all entries are written anew")
