@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from gitignore_parser import rule_from_pattern
 
 from agentformer.errors import Forbidden, InvalidInput
-from agentformer.rag.home_marker import PRIVATE, is_home
 from agentformer.records.files import open_regular_file
 
 IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include again what the first excludes
@@ -51,6 +50,9 @@ _NOTICE = 2_048  # bytes at the beginning in which generated files say so
 _LINE = 2_000  # mean bytes of a line of minified text
 _MAX_PATTERNS = 1_000_000  # bytes of an ignore file
 _RACY = 2.0  # seconds: a file changed since then may change again without a new time stamp
+FORMAT = "agentformer-markdown-1"
+PRIVATE = ".agentformer"  # the folder of the private files
+MARKER = "home.json"
 
 
 class FolderFile(NamedTuple):
@@ -356,3 +358,8 @@ def _is_foreign(folder: os.DirEntry[str], beside: set[str], *, in_project: bool)
 
 def _is_binary_name(name: str) -> bool:
     return _BINARY.search(name) is not None
+
+
+def is_home(folder: Path) -> bool:
+    """Return whether the folder has the marker of a memory home."""
+    return "\0" not in str(folder) and (folder / PRIVATE / MARKER).is_file()

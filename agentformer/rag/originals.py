@@ -10,9 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agentformer.errors import InvalidInput, StoreError
-from agentformer.rag.original_files import SHA256, LocalFiles, OriginalFiles, unwritable
+from agentformer.rag.original_files import (
+    SHA256,
+    DatabaseOriginals,
+    LocalFiles,
+    OriginalFiles,
+    SharedUploads,
+    unwritable,
+)
 from agentformer.rag.s3_files import SCHEME, S3Files
-from agentformer.rag.shared_files import DatabaseOriginals, SharedUploads
 from agentformer.types import MemoryBackend, MemoryEntry, Scope, SharedFiles, SharedLocks, new_id
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from agentformer.http.fetch_rules import Fetcher
 from agentformer.memory.backends import all_entries
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import METADATA_REPLACED, Document, KeyedLock, document_of, page_of
-from agentformer.rag.folder_files import Folders, SizeLimits, checked_folder, folder_in_roots
+from agentformer.rag.folder_files import Folders, SizeLimits, checked_folder, folder_in_roots, is_home
 from agentformer.rag.folder_sync import DocumentChanges, FolderSync, SyncProgress, SyncReport
-from agentformer.rag.home_marker import is_home
 from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import (
     OnConflict,

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agentformer
-from agentformer.archive.chats import importer, json_stream
-from agentformer.archive.chats.json_stream import Unusable, read_values
+from agentformer.archive.chats import files, importer
+from agentformer.archive.chats.files import Unusable, read_values
 from agentformer.errors import InvalidInput
 from tests.faults.long_form import LONG
 
@@ -147,7 +147,7 @@ def test_json_lines_are_messages_of_the_sessions_that_they_name(af: agentformer.
 def test_a_conversation_that_cannot_be_used_is_reported_and_the_rest_goes_on(
     af: agentformer.AgentFormer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_stream, "MAX_VALUE", 20_000)
+    monkeypatch.setattr(files, "MAX_VALUE", 20_000)
     cycle = chatgpt(2)
     cycle["mapping"]["u1"]["parent"] = "a1"
     broken = {
@@ -253,7 +253,7 @@ def test_the_stream_reads_what_json_reads(values: list[Any]) -> None:
 
 
 def test_a_value_that_is_left_out_ends_where_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_stream, "MAX_VALUE", 200)
+    monkeypatch.setattr(files, "MAX_VALUE", 200)
     text = json.dumps([1, {"a": ["x" * 150, {"b": ["y" * 150]}, 2], "c": 3}, {"d": 4}, [["z" * 201]], "end"])
     first, second, third, fourth, fifth = read_values(io.BytesIO(text.encode()))
     assert (first, third, fifth) == (1, {"d": 4}, "end")
@@ -276,7 +276,7 @@ class Endless:
 
 @pytest.mark.parametrize("fill", [b"a", b" "])
 def test_a_text_without_an_end_is_not_read_to_its_end(fill: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_stream, "MAX_VALUE", 1 << 20)
+    monkeypatch.setattr(files, "MAX_VALUE", 1 << 20)
     values = read_values(cast(BinaryIO, Endless(b'[{"a": 1}, "' if fill == b"a" else b'[{"a": 1}, ', fill, 3 << 20)))
     assert next(values) == {"a": 1}
     with pytest.raises(ValueError, match="has more than 1 MB"):
@@ -286,7 +286,7 @@ def test_a_text_without_an_end_is_not_read_to_its_end(fill: bytes, monkeypatch: 
 def test_an_export_with_a_text_that_is_too_long_is_stored_up_to_it(
     af: agentformer.AgentFormer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_stream, "MAX_VALUE", 1 << 20)
+    monkeypatch.setattr(files, "MAX_VALUE", 1 << 20)
     text = json.dumps([chatgpt(1), chatgpt(2, title="a" * (4 << 20)), chatgpt(3)])
     with zipfile.ZipFile(tmp_path / "export.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("conversations.json", text)

@@ -13,9 +13,9 @@ import pytest
 
 import agentformer
 from agentformer.archive.markdown.pages import MAX_BYTES
-from agentformer.archive.markdown.report import HomeReport
+from agentformer.archive.markdown.writing import HomeReport
 from agentformer.errors import InvalidInput
-from agentformer.rag.home_marker import PRIVATE
+from agentformer.rag.folder_files import PRIVATE
 from agentformer.types import MemoryEntry, Scope
 from tests.faults.long_form import LONG
 

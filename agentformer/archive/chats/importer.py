@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from agentformer.archive.chats.files import ChatFile, find_files, read_items
+from agentformer.archive.chats.files import ChatFile, Unusable, find_files, read_items
 from agentformer.archive.chats.formats import PLAIN, Chat, ChatMessage, chat_of, digest_of, name_of
-from agentformer.archive.chats.json_stream import Unusable
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.memory.backends import all_entries
 from agentformer.memory.batches import source_scopes

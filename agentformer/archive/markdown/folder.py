@@ -29,8 +29,7 @@ from filelock import FileLock, Timeout
 
 from agentformer.archive.markdown.pages import MAX_BYTES
 from agentformer.errors import InvalidInput, StoreBusy, StoreFull
-from agentformer.rag.folder_files import Problem, stamp_of
-from agentformer.rag.home_marker import FORMAT, MARKER, PRIVATE
+from agentformer.rag.folder_files import FORMAT, MARKER, PRIVATE, Problem, stamp_of
 from agentformer.records import fields
 from agentformer.records.files import delete, open_regular_file, sync_folder, write_atomically
 

@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 from agentformer.archive.markdown.entries import scope_of
 from agentformer.archive.markdown.folder import HomeFolder
-from agentformer.archive.markdown.report import HomeReport
 from agentformer.archive.markdown.sync import HomeSync
+from agentformer.archive.markdown.writing import HomeReport
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.memory.background import PeriodicThread
 from agentformer.memory.memory_manager import MemoryManager
-from agentformer.rag.folder_files import checked_folder
-from agentformer.rag.home_marker import is_home
+from agentformer.rag.folder_files import checked_folder, is_home
 from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.types import DEFAULT_NAMESPACE, Condition, MemoryBackend

@@ -21,9 +21,8 @@ from agentformer.archive.markdown.entries import Categories, belongs, scope_of, 
 from agentformer.archive.markdown.folder import HomeFolder, Record, check_loss
 from agentformer.archive.markdown.new_files import NewFiles, groups
 from agentformer.archive.markdown.pages import Page, is_same, render, values_of
-from agentformer.archive.markdown.report import HomeReport
 from agentformer.archive.markdown.scan import Found, Scan, scan
-from agentformer.archive.markdown.writing import HomeWriter
+from agentformer.archive.markdown.writing import HomeReport, HomeWriter
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, SpaceMismatch, StoreError
 from agentformer.memory.backends import all_entries
 from agentformer.memory.memory_manager import MemoryManager

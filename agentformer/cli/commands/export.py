@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,15 @@ import click
 from agentformer.archive.backup import check_backup
 from agentformer.archive.export import Exported
 from agentformer.archive.format import MANIFEST
-from agentformer.cli.chats import import_conversations
 from agentformer.cli.group import common, examples, in_place, main, without_namespace
 from agentformer.cli.home import export_home
 from agentformer.cli.inputs import address, hint_namespaces, open_existing, require_memory, same_place, shown_place
-from agentformer.cli.output import bar, plural, print_json, print_result, print_warnings, say, watching
+from agentformer.cli.output import bar, plural, print_json, print_result, print_warnings, safe, say, watching
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.settings import load_settings
+
+_SHOWN = 20  # problems that are named
 
 
 @main.command(
@@ -244,3 +245,24 @@ def _print_text(af: AgentFormer, namespace: str, as_json: bool) -> None:
         for page in pages:
             say(f"=== {document.name}, page {page.number} ({page.label or page.status})")
             say(page.text)
+
+
+def import_conversations(path: Path, chosen: Mapping[str, Any], options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Import a chat export, and print what was stored. `chosen` are the owner, the session and the speaker. Exit with
+    code 1 if a conversation cannot be used."""
+    with connect(**options) as af, bar("bytes") as progress:
+        done = af.import_conversations(path, **chosen, progress=progress)
+    if as_json:
+        print_json({**dataclasses.asdict(done), "failed": [problem._asdict() for problem in done.failed]})
+    else:
+        for name, reason in done.failed[:_SHOWN]:
+            say(f"failed     {safe(name)}  ({safe(reason)})")
+        if (more := done.failures - min(len(done.failed), _SHOWN)) > 0:
+            say(f"failed     {plural(more, 'more conversation')} (--json lists the first 1,000)")
+        say(
+            f"messages imported: {done.messages}, in {plural(done.conversations, 'session')}; "
+            f"there already: {done.there_already}; without text of a person or an assistant: {done.skipped}; "
+            f"failed: {done.failures}"
+        )
+    if done.failures:
+        sys.exit(1)

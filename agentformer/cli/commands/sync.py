@@ -22,9 +22,8 @@ from agentformer.cli.inputs import object_of
 from agentformer.cli.output import clip, duration, on_terminal, plural, print_json, safe, say
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.factory import AgentFormer, connect
-from agentformer.rag.folder_files import checked_folder, encodable
+from agentformer.rag.folder_files import checked_folder, encodable, is_home
 from agentformer.rag.folder_sync import SyncProgress, SyncReport
-from agentformer.rag.home_marker import is_home
 from agentformer.records import fields
 from agentformer.tools.result_json import sync_json
 

@@ -18,8 +18,7 @@ from agentformer.memory.backends.cosmos_db import CACHE_FOLDER, SEARCHED_FOLDER,
 from agentformer.memory.backends.cosmos_db.container import Container
 from agentformer.memory.backends.cosmos_db.head import Heads
 from agentformer.memory.backends.cosmos_db.replica import ReplicaDatabase
-from agentformer.memory.backends.cosmos_db.server_mode import local_properties, server_properties
-from agentformer.memory.backends.cosmos_db.server_search import ServerSearch
+from agentformer.memory.backends.cosmos_db.server_mode import ServerSearch, local_properties, server_properties
 from agentformer.memory.backends.faiss import DEFAULT_OPTIONS, FaissOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, OpenIndexes, search_options
 from agentformer.records.database import Database
