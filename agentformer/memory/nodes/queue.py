@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 from agentformer.errors import StoreError
-from agentformer.index.embedding.queue import EmbeddingQueue
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends.postgres.connection import PostgresDatabase, native
+from agentformer.memory.backends.postgres.indexes import ServerQueue
 from agentformer.memory.nodes.node import Node
 from agentformer.records import vectors as store
 
@@ -21,12 +21,13 @@ _POLL_SECONDS = 0.2
 # Entries whose claim has ended are free. Rows that another statement has locked are skipped and not waited for.
 _CLAIM = """
     WITH free AS (
-        SELECT entry FROM pending
+        SELECT entry_namespace, entry FROM pending
         WHERE entry > %s AND refused <= %s AND (claim IS NULL OR claim_ends <= server_micros())
         ORDER BY entry LIMIT %s FOR UPDATE SKIP LOCKED
     )
     UPDATE pending SET claim = %s, claim_ends = server_micros() + %s
-    FROM free WHERE pending.entry = free.entry RETURNING pending.entry
+    FROM free WHERE pending.entry_namespace = free.entry_namespace AND pending.entry = free.entry
+    RETURNING pending.entry
 """
 _RELEASE = """
     WITH done AS (UPDATE nodes SET embedded = embedded + %s WHERE id = %s)
@@ -36,7 +37,7 @@ _RELEASE = """
 _OTHERS = "SELECT EXISTS (SELECT 1 FROM pending WHERE claim IS NOT NULL AND refused = 0)"
 
 
-class SharedQueue(EmbeddingQueue):
+class SharedQueue(ServerQueue):
     """An `EmbeddingQueue` whose entries several nodes embed at once. An entry belongs to one node at a time. If the
     node dies, its claim ends, and another node embeds the entries of this batch again."""
 

@@ -22,6 +22,7 @@ from agentformer.memory.backends.postgres.pool import Connections
 from agentformer.memory.backends.postgres.server import (
     Connection,
     Ready,
+    ReadyKey,
     TransactionLost,
     as_connection,
     import_psycopg,
@@ -42,6 +43,7 @@ __all__ = [
     "Connection",
     "PostgresDatabase",
     "Ready",
+    "ReadyKey",
     "as_connection",
     "drop_schema",
     "has_store",

@@ -46,7 +46,7 @@ def copy_to_sqlite(source: PostgresDatabase, folder: Path) -> None:
 def _copy(rows: sqlite3.Connection, copy: sqlite3.Connection, table: str, key: tuple[str, ...]) -> None:
     names = [row[1] for row in copy.execute(f"PRAGMA table_info({table})")]
     columns, marks, order = ", ".join(names), ", ".join("?" * len(names)), ", ".join(key)
-    query = f"SELECT {columns} FROM {table}"
+    query = f"SELECT DISTINCT ON ({order}) {columns} FROM {table}"  # equal vectors of several namespaces have one key
     last: list[object] = []
     while True:
         after = f" WHERE ({order}) > ({', '.join('?' * len(key))})" if last else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,9 +19,9 @@ _KEYS = {
     "meta": "key",
     "leases": "name",
     "absent_documents": "id",
-    "moving": "entry",
+    "moving": "entry_namespace, entry",
     "points": "seq",
-    "derived": "entry",
+    "derived": "entry_namespace, entry",
 }
 _COLUMNS = {
     "meta": ("value", "checksum"),
@@ -31,6 +31,88 @@ _COLUMNS = {
     "points": ("token",),
     "derived": ("version", "source", "title", "language", "days", "facts", "message", "checksum"),
 }
+_PLACE = "SELECT namespace, num, {} FROM entry_places WHERE num = ?1"
+
+
+def _derived(match: re.Match[str]) -> str:
+    columns = match[1].split(", ")
+    marks = ", ".join(f"?{n}" for n in range(2, len(columns) + 1))
+    return f"INSERT OR REPLACE INTO derived (entry_namespace, {', '.join(columns)}) {_PLACE.format(marks)}"
+
+
+# Here all keys begin with the namespace, see `schema`. Each rule: a pattern of a statement of `records/`, and the same
+# statement with the namespace.
+_NAMESPACED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (
+            r"^INSERT INTO entries \((.*)\) VALUES \((.*)\) ON CONFLICT \(id\) DO NOTHING RETURNING num$",
+            r"WITH place AS (INSERT INTO entry_places (id, namespace) VALUES (:id, :namespace) ON CONFLICT (id) "
+            r"DO NOTHING RETURNING num) INSERT INTO entries (num,\1) SELECT place.num,\2 FROM place RETURNING num",
+        ),
+        (
+            r"^(UPDATE entries SET .*)\bnamespace = :namespace,(.*) WHERE id = :id$",
+            r"\1\2 WHERE namespace = :namespace AND id = :id",
+        ),
+        (r"^DELETE FROM entries\b", "DELETE FROM entry_places"),
+        (
+            r"^INSERT INTO history VALUES \(\?, \?, \?, \?\)$",
+            f"INSERT INTO history (entry_namespace, entry, version, state, checksum) {_PLACE.format('?2, ?3, ?4')}",
+        ),
+        (
+            r"^INSERT INTO pending VALUES \(\?, 1, \?, \?\) ON CONFLICT \(entry\)",
+            "INSERT INTO pending (entry_namespace, entry, attempts, last_error, refused) "
+            f"{_PLACE.format('1, ?2, ?3')} ON CONFLICT (entry_namespace, entry)",
+        ),
+        (
+            r"^INSERT OR REPLACE INTO moving VALUES \(\?, 0, ''\)$",
+            "INSERT OR REPLACE INTO moving (entry_namespace, entry, attempts, last_error) " + _PLACE.format("0, ''"),
+        ),
+        (r"^INSERT OR REPLACE INTO derived \((.*)\) VALUES \(.*\)$", _derived),
+        (
+            r"^INSERT INTO moving SELECT num, 0, '' FROM entries",
+            "INSERT INTO moving (entry_namespace, entry, attempts, last_error) "
+            "SELECT namespace, num, 0, '' FROM entries",
+        ),
+        (
+            r"^INSERT INTO pending SELECT entry, attempts, last_error, 1 FROM moving",
+            "INSERT INTO pending (entry_namespace, entry, attempts, last_error, refused) "
+            "SELECT entry_namespace, entry, attempts, last_error, 1 FROM moving",
+        ),
+        (
+            r"^INSERT OR IGNORE INTO pending SELECT num, 0, ('[^']*'), 0 FROM entries",
+            r"INSERT OR IGNORE INTO pending (entry_namespace, entry, attempts, last_error, refused) "
+            r"SELECT namespace, num, 0, \1, 0 FROM entries",
+        ),
+        # one vector of equal texts of several namespaces
+        (
+            r"^SELECT hash, id FROM vectors WHERE space = \? AND hash IN \((\?(?:,\?)*)\)$",
+            lambda match: (
+                "SELECT v.hash, v.id FROM (SELECT ?::bigint AS space) AS s CROSS JOIN "
+                f"unnest(#{match[1].count('?')}#::bytea[]) AS h (hash) CROSS JOIN LATERAL (SELECT hash, id "
+                "FROM vectors WHERE vectors.space = s.space AND vectors.hash = h.hash LIMIT 1) AS v"
+            ),
+        ),
+        (
+            r"^SELECT id, data, checksum FROM vectors WHERE id IN \((\?(?:,\?)*)\) ORDER BY id$",
+            lambda match: (
+                f"SELECT v.id, v.data, v.checksum FROM unnest(#{match[1].count('?')}#::bigint[]) AS n (id) CROSS JOIN "
+                "LATERAL (SELECT id, data, checksum FROM vectors WHERE vectors.id = n.id LIMIT 1) AS v ORDER BY v.id"
+            ),
+        ),
+        (r"^SELECT \* FROM vectors WHERE \(id\) >=", "SELECT DISTINCT ON (id) * FROM vectors WHERE (id) >="),
+        (
+            r"^SELECT id, hash, data, checksum FROM vectors\b",
+            "SELECT DISTINCT ON (hash) id, hash, data, checksum FROM vectors",
+        ),
+        (r"^SELECT count\(\*\) FROM vectors\b", "SELECT count(DISTINCT id) FROM vectors"),
+        (r"\b(FROM windows WHERE) vector = vectors\.id", r"\1 windows.vector = vectors.id"),
+        (r"\b(\w+)\.(vector = (\w+)\.id)\b", r"\1.entry_namespace = \3.entry_namespace AND \1.\2"),
+        (r"\b(\w+)\.(id = (\w+)\.vector)\b", r"\1.entry_namespace = \3.entry_namespace AND \1.\2"),
+        (r"\b(?!changes\.)(\w+)\.(entry = (\w+)\.num)\b", r"\1.entry_namespace = \3.namespace AND \1.\2"),
+        (r"\b(\w+)\.(num = (?!changes\.)(\w+)\.entry)\b", r"\1.namespace = \3.entry_namespace AND \1.\2"),
+    )
+)
 # Each rule: a pattern of SQLite, and its replacement. `@` marks a parameter that is a JSON list.
 _RULES = tuple(
     (re.compile(pattern), replacement)
@@ -82,6 +164,8 @@ def _value(value: Any, is_list: bool) -> Any:
 def translate(sql: str) -> Statement:
     """Return the statement of PostgreSQL that does what `sql` does in SQLite."""
     end = ""
+    for known, namespaced in _NAMESPACED:
+        sql = known.sub(namespaced, sql)
     if replacing := _REPLACE.match(sql):
         table = replacing[1]
         changes = ", ".join(f"{column} = excluded.{column}" for column in _COLUMNS[table])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
@@ -10,23 +11,43 @@ from filelock import Timeout
 from agentformer.errors import Conflict, EmbedderError, SpaceMismatch, StoreError, StoreFull
 from agentformer.index.embedding.active import embedder_for
 from agentformer.index.embedding.migration import SpaceMigration
-from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
+from agentformer.index.embedding.queue import EmbeddedEntries, EmbeddingQueue, NotEmbedded, VectorImport
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.embedding.windows import Progress
-from agentformer.memory.backends.postgres.connection import PostgresDatabase
+from agentformer.memory.backends.postgres.connection import PostgresDatabase, native
 from agentformer.memory.backends.postgres.scopes import ServerScopes
 from agentformer.memory.backends.postgres.searching import SearchReads
 from agentformer.memory.backends.postgres.vectors import ServerVectors
-from agentformer.memory.backends.postgres.verifying import CHECKS, check_words, repair_words
+from agentformer.memory.backends.postgres.verifying import CHECKS, check_copies, check_words, repair_words
 from agentformer.memory.backends.postgres.words import ServerWords, update_words
 from agentformer.records import change_feed
 from agentformer.records.spaces import active_space
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.hybrid import RankedSearch
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import Check, Embedder, Reembedding, StoredVector
+from agentformer.types import Check, Embedder, MemoryEntry, Reembedding, StoredVector
 
 _MOVING = "another node is re-embedding this store; wait until it has finished, or stop that process"
+
+
+class ServerQueue(EmbeddingQueue):
+    """An `EmbeddingQueue` that stores the new vectors in the namespace of their entries."""
+
+    def commit(
+        self,
+        connection: sqlite3.Connection,
+        nums: Sequence[int],
+        entries: Sequence[MemoryEntry],
+        outcome: EmbeddedEntries | NotEmbedded,
+    ) -> None:
+        """Write the windows and vectors of entries; see `EmbeddingQueue.commit`. Vectors for entries of several
+        namespaces are copied into each of them when their windows are written."""
+        namespaces = {entry.namespace for entry in entries}
+        native(connection).namespace = namespaces.pop() if len(namespaces) == 1 else None
+        try:
+            super().commit(connection, nums, entries, outcome)
+        finally:
+            native(connection).namespace = None
 
 
 class ServerIndexes:
@@ -58,7 +79,7 @@ class ServerIndexes:
             fusion=fusion,
             one_transaction=reads.joined,
         )
-        self.embedding = EmbeddingQueue(
+        self.embedding: EmbeddingQueue = ServerQueue(
             lambda wait: database.lock("embedding", wait=wait), database, embedder, window_tokens=window_tokens
         )
         self._imported = VectorImport(database, embedder)
@@ -113,6 +134,7 @@ class ServerIndexes:
             results.append(findings)
         with self._database.reading() as connection:
             vectors = verify_vectors(connection)
+            check_copies(connection, vectors)
         if repair and vectors.keys:
             repair_vectors(self._database, vectors)
         embedder, problem = self._active_embedder()

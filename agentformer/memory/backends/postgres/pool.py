@@ -96,7 +96,7 @@ class Connections:
             raw.execute(f'SET search_path = "{self._schema}", public; {_KEEPALIVE}'.encode())
             if extended:
                 register_vector(raw)
-                raw.execute("SET hnsw.iterative_scan = relaxed_order")
+                raw.execute("SET hnsw.iterative_scan = relaxed_order; SET hnsw.max_scan_tuples = 20000")
         return raw
 
     def results(self, raw: psycopg.Connection[Any], ready: Ready) -> dict[ReadyKey, list[Any]]:

@@ -17,6 +17,11 @@ from agentformer.types import Scope
 
 FEW = 5_000  # entries; the vectors of a scope with at most as many are compared one by one
 _MAX_CACHED = 256
+# The windows of the entries `e` in the space that is a parameter, with their vectors.
+WINDOWS_OF_ENTRIES = (
+    "JOIN windows AS w ON w.entry_namespace = e.namespace AND w.entry = e.num AND w.space = %s "
+    "JOIN vectors AS v ON v.entry_namespace = w.entry_namespace AND v.id = w.vector"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.memory.backends.postgres.connection import PostgresDatabase, Ready
+from agentformer.memory.backends.postgres.scope_codes import STATE
 from agentformer.records.database import RecordsSnapshot
 from agentformer.types import RecordStore
 
@@ -24,6 +25,7 @@ _STATE: Ready = {
     ),
 }
 _QUEUE: Ready = {
+    STATE: STATE[0],
     ("SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)", (1,)): (
         "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= 1)"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.postgres import dialect
+from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
 
 if TYPE_CHECKING:
     import psycopg
@@ -23,7 +25,37 @@ _PARAMETERS = {
     "tcp_user_timeout": "30000",
 }
 _ADDRESS = "must be the address of a PostgreSQL database, such as postgresql://user:password@host:5432/name"
-_VECTORS = "INSERT OR IGNORE INTO vectors "
+_VECTORS, _WINDOWS = "INSERT OR IGNORE INTO vectors ", "INSERT INTO windows "
+_OVERWRITE = re.compile(r"UPDATE entries SET .*\bnamespace = :namespace")
+_ADD_VECTOR = f"""
+    INSERT INTO vectors (entry_namespace, space, hash, data, checksum, half)
+    SELECT coalesce(%s, {NO_NAMESPACE}), v.* FROM (VALUES (%s::bigint, %s::bytea, %s::bytea, %s::bigint, %b::halfvec))
+        AS v (space, hash, data, checksum, half)
+    WHERE NOT EXISTS (SELECT 1 FROM vectors AS o WHERE o.space = v.space AND o.hash = v.hash) ON CONFLICT DO NOTHING
+"""
+# The windows with the namespaces of their entries. A namespace that lacks a vector of them gets a copy.
+_NEW_WINDOWS = """
+    WITH new AS MATERIALIZED (
+        SELECT p.namespace, w.* FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],
+            %s::bigint[]) WITH ORDINALITY AS w (space, entry, span_start, span_end, vector, checksum, place)
+        JOIN entry_places AS p ON p.num = w.entry
+    )
+"""
+_CLAIM_VECTORS = f"""
+    {_NEW_WINDOWS}
+    INSERT INTO vectors (entry_namespace, id, space, hash, data, checksum, half)
+    SELECT n.namespace, v.id, v.space, v.hash, v.data, v.checksum, v.half
+    FROM (SELECT DISTINCT namespace, vector FROM new) AS n
+    CROSS JOIN LATERAL (SELECT * FROM vectors WHERE vectors.id = n.vector LIMIT 1) AS v
+    WHERE NOT EXISTS (SELECT 1 FROM vectors AS o WHERE o.entry_namespace = n.namespace AND o.id = n.vector)
+    ON CONFLICT DO NOTHING RETURNING id
+"""
+_ADD_WINDOWS = f"""
+    {_NEW_WINDOWS}
+    INSERT INTO windows (entry_namespace, space, entry, span_start, span_end, vector, checksum)
+    SELECT namespace, space, entry, span_start, span_end, vector, checksum FROM new ORDER BY place
+"""
+_DROP_CLAIMED = f"DELETE FROM vectors WHERE entry_namespace = {NO_NAMESPACE} AND id = ANY(%s)"
 
 
 class ServerUnreachable(StoreError):
@@ -70,6 +102,7 @@ class Connection:
 
     def __init__(self, raw: psycopg.Connection[Any], ready: dict[ReadyKey, list[Any]] | None = None) -> None:
         self.raw = raw
+        self.namespace: str | None = None  # of the entries whose vectors are inserted, if it is known
         self._ready = ready or {}  # results of statements that were executed in advance
 
     def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
@@ -78,7 +111,11 @@ class Connection:
             return _Result(rows)
         statement = dialect.translate(sql)
         with translated_errors():
-            return self.raw.execute(statement.text.encode(), statement.bind(values), binary=True)
+            cursor = self.raw.execute(statement.text.encode(), statement.bind(values), binary=True)
+            if not cursor.rowcount and _OVERWRITE.match(sql) and isinstance(values, Mapping):
+                self.run("SELECT move_entry(%s, %s)", [values["id"], values["namespace"]])
+                cursor = self.raw.execute(statement.text.encode(), statement.bind(values), binary=True)
+        return cursor
 
     def run(self, query: str, values: Sequence[Any]) -> Any:
         """Execute a statement of PostgreSQL, and return a cursor."""
@@ -89,6 +126,9 @@ class Connection:
         """Execute a statement of SQLite once for each item of `rows`."""
         if sql.startswith(_VECTORS):
             self._insert_vectors(rows)
+            return
+        if sql.startswith(_WINDOWS):
+            self._insert_windows(rows)
             return
         statement = dialect.translate(sql)
         bound = [statement.bind(row) for row in rows]
@@ -104,15 +144,28 @@ class Connection:
         import numpy as np
         from pgvector import HalfVector
 
-        query = (
-            "INSERT INTO vectors (space, hash, data, checksum, half) VALUES (%s, %s, %s, %s, %b) ON CONFLICT DO NOTHING"
-        )
         bound = [
-            (space, key, bytes(data), checksum, HalfVector(np.frombuffer(data, "<f4").astype(np.float16)))
+            (
+                self.namespace,
+                space,
+                key,
+                bytes(data),
+                checksum,
+                HalfVector(np.frombuffer(data, "<f4").astype(np.float16)),
+            )
             for space, key, data, checksum in rows
         ]
         with translated_errors(), self.raw.cursor() as cursor:
-            cursor.executemany(query, bound)
+            cursor.executemany(_ADD_VECTOR.encode(), bound)
+
+    def _insert_windows(self, rows: Iterable[Any]) -> None:
+        """Insert windows, and let the namespaces of their entries have their vectors."""
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        if columns:
+            claimed = [row[0] for row in self.run(_CLAIM_VECTORS, columns)]
+            if claimed:
+                self.run(_DROP_CLAIMED, [claimed])
+            self.run(_ADD_WINDOWS, columns)
 
 
 class _Result:

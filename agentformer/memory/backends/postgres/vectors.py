@@ -1,6 +1,7 @@
-"""The search by vectors in PostgreSQL. The windows of a scope with few entries are compared one by one. In larger
-scopes, an HNSW index of the embedding space finds candidates. In both cases the vectors have half precision, and the
-caller ranks the best windows again by their stored vectors.
+"""The search by vectors in PostgreSQL. The windows of a scope with few entries are compared one by one: by the server,
+or by this process if the scope is searched again (`scope_codes`). In larger scopes, an HNSW index of the embedding
+space finds candidates. The vectors of these comparisons have half precision, and the caller ranks the best windows
+again by their stored vectors.
 
 The index of a space is created in the background when the space has many vectors; other spaces are searched exactly.
 """
@@ -20,7 +21,9 @@ from agentformer.errors import AgentFormerError
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
 from agentformer.memory.backends.postgres.connection import Connection, PostgresDatabase, native
-from agentformer.memory.backends.postgres.scopes import FEW, ScopeRows, scope_condition
+from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
+from agentformer.memory.backends.postgres.scope_codes import ScopeCodes, nearest
+from agentformer.memory.backends.postgres.scopes import FEW, WINDOWS_OF_ENTRIES, ScopeRows, scope_condition
 from agentformer.memory.backends.postgres.searching import SearchReads
 from agentformer.types import RecordStore, Vector
 
@@ -29,7 +32,7 @@ log = logging.getLogger("agentformer")
 INDEXED_FROM = 10_000  # vectors; a smaller space is searched exactly
 _SPARE = 16  # additional windows, since rounding may have moved good ones below the limit
 _EFFORT = (200, 1_000)  # least and most candidates that the index keeps during a search (hnsw.ef_search)
-_MAX_CANDIDATES = 20_000  # windows read from the index before the scope is searched exactly
+_MAX_CANDIDATES = 20_000  # of the index (hnsw.max_scan_tuples); after them, the scope is searched exactly
 _BUILD = {"m": 16, "ef_construction": 100}
 _COLUMNS = "w.id, w.entry, w.vector, -(v.half <#> %b) AS cosine"
 
@@ -40,6 +43,7 @@ class ServerVectors:
     def __init__(self, database: PostgresDatabase, reads: SearchReads) -> None:
         self._database = database
         self._reads = reads
+        self._codes = ScopeCodes()
         self._indexed: set[int] = set()  # spaces that have an index
         self._builder: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -65,9 +69,12 @@ class ServerVectors:
             rows = None
             if allowed.count > FEW and self._has_index(raw, space):
                 rows = _from_index(raw, space, half, limit, allowed)
-            if rows is None:
+            codes = self._codes.codes(raw, space, allowed.scope) if allowed.count <= FEW else None
+            if rows is None and codes is None:
                 rows = _exact(raw, space, half, limit, allowed)
-        return _hits(query, limit, rows)
+        if codes is not None:
+            return nearest(codes, query, limit, _SPARE)
+        return _hits(query, limit, rows or [])
 
     def status(self, connection: sqlite3.Connection, space: int) -> dict[str, Any]:
         """Return the state of the index of an embedding space as JSON values."""
@@ -132,7 +139,7 @@ def create_index(raw: Connection) -> None:
         options = ", ".join(f"{key} = {value}" for key, value in _BUILD.items())
         raw.run(
             f"CREATE INDEX CONCURRENTLY {name} ON vectors USING hnsw ((half::halfvec({dimension})) halfvec_ip_ops) "
-            f"WITH ({options}) WHERE space = {space}",
+            f"WITH ({options}) WHERE space = {space} AND entry_namespace <> {NO_NAMESPACE}",
             [],
         )
 
@@ -144,9 +151,8 @@ def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRow
     count = limit + _SPARE
     while True:
         query = (
-            f"SELECT {_COLUMNS} FROM (SELECT num FROM entries WHERE {condition}) AS e "
-            "JOIN windows AS w ON w.entry = e.num AND w.space = %s JOIN vectors AS v ON v.id = w.vector "
-            "ORDER BY cosine DESC, w.id LIMIT %s"
+            f"SELECT {_COLUMNS} FROM (SELECT namespace, num FROM entries WHERE {condition}) AS e "
+            f"{WINDOWS_OF_ENTRIES} ORDER BY cosine DESC, w.id LIMIT %s"
         )
         rows = raw.run(query, [half, *values, space, count]).fetchall()
         if len(rows) < count or len({row[1] for row in rows}) >= limit:
@@ -155,27 +161,32 @@ def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRow
 
 
 def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any] | None:
-    """Return the nearest windows of the scope among the candidates of the index. Return None if the index would have to
-    return very many candidates, because the scope has few of them."""
+    """Return the nearest windows of the scope among the candidates of the index, which are vectors of its namespace.
+    Return None if the index would have to compare very many vectors, because the scope or its namespace has few of
+    them."""
     condition, values = scope_condition(allowed.scope)
     dimension = half.dimensions() if callable(getattr(half, "dimensions", None)) else len(half.to_list())
     count = (limit + _SPARE) * 2
     while count <= _MAX_CANDIDATES:
         effort = min(max(count, _EFFORT[0]), _EFFORT[1])
         raw.run(f"SET LOCAL hnsw.ef_search = {effort}", [])
+        # the namespace is written so that the planner cannot use an index of namespaces, and sort what it finds
         nearest = (
-            f"SELECT id, half FROM vectors WHERE space = {space} "
+            f"SELECT entry_namespace, id, half FROM vectors WHERE space = {space} "
+            f"AND entry_namespace <> {NO_NAMESPACE} AND (entry_namespace || '') = %s "
             f"ORDER BY half::halfvec({dimension}) <#> %b::halfvec({dimension}) LIMIT {count}"
         )
         query = (
             f"WITH v AS MATERIALIZED ({nearest}) SELECT {_COLUMNS}, (SELECT count(*) FROM v) FROM v "
-            f"JOIN windows AS w ON w.vector = v.id AND w.space = {space} "
+            f"JOIN windows AS w ON w.entry_namespace = v.entry_namespace AND w.vector = v.id AND w.space = {space} "
             f"JOIN LATERAL (SELECT num FROM entries WHERE num = w.entry AND {condition}) AS e ON true "
             "ORDER BY cosine DESC, w.id"
         )
-        rows = raw.run(query, [half, half, *values]).fetchall()
-        if len({row[1] for row in rows}) >= limit or (rows and rows[0][4] < count):
+        rows = raw.run(query, [allowed.scope.namespace, half, half, *values]).fetchall()
+        if len({row[1] for row in rows}) >= limit:
             return [row[:4] for row in rows]
+        if not rows or rows[0][4] < count:
+            return None
         count *= 4
     return None
 

@@ -48,6 +48,19 @@ CHECKS: tuple[tuple[Check, Mend | None], ...] = (
 )
 
 
+def check_copies(connection: sqlite3.Connection, findings: Findings) -> None:
+    """Add to the findings of the vectors those whose copies in several namespaces differ."""
+    query = (
+        "SELECT id FROM vectors GROUP BY id HAVING count(DISTINCT (space, hash)) > 1 OR count(DISTINCT data) > 1 "
+        "OR count(DISTINCT checksum) > 1 OR count(checksum) NOT IN (0, count(*)) ORDER BY id"
+    )
+    for (num,) in native(connection).run(query, []):
+        findings.add(
+            f"vector {num} is damaged: its copies in several namespaces differ",
+            verify.DamagedRow("vectors", num, num, ""),
+        )
+
+
 def check_words(connection: sqlite3.Connection, analyzers: Analyzers) -> Findings:
     """Check that the stored terms of each searched entry are those of its text. The keys of the findings are the
     numbers of the entries whose terms differ."""

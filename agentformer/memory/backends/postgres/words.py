@@ -2,8 +2,9 @@
 ranks them.
 
 The terms of a changed entry are written in the transaction that changes the entry, so a search sees every acknowledged
-write. For each term, the number of its entries is kept, and for each language the number of entries and of terms. All
-numbers are those of one namespace: the words of other namespaces have no influence.
+write. For each term, the number of its entries is kept, and for each language the number of entries and of terms. These
+numbers are those of the whole store, as with the embedded backend, because ranks by them are better in small
+namespaces. So other namespaces have an influence on the rarity of a word, but none of their entries is read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS, RecordStore, Scope
 
 _K1, _B = 1.2, 0.75  # of BM25, as tantivy has them
-_LARGE = 10_000  # entries; in a larger namespace, queries are stemmed in the main languages only
+_LARGE = 10_000  # entries; in a larger store, queries are stemmed in the main languages only
 _LANGUAGE_SHARE = 0.001
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
 _HEAD = 3  # first entries of a result whose share of the query is computed
@@ -46,10 +47,12 @@ _HELD = """
     JOIN words AS p ON p.namespace = %s AND p.term = q.term WHERE p.num = ANY(%s::bigint[]) GROUP BY p.num
 """
 _ADD = """
-    INSERT INTO words SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::integer[])
+    INSERT INTO words (namespace, term, num, times, length)
+    SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::integer[])
 """
 _ADD_ENTRIES = """
-    INSERT INTO word_entries SELECT n, s, l, h::integer[], t::bigint[], d
+    INSERT INTO word_entries (num, namespace, language, lengths, terms, digest)
+    SELECT n, s, l, h::integer[], t::bigint[], d
     FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[]) AS u (n, s, l, h, t, d)
 """
 _REMOVE = """
@@ -57,11 +60,11 @@ _REMOVE = """
     WHERE e.num = ANY(%s) AND p.namespace = e.namespace AND p.term = ANY(e.terms) AND p.num = e.num
 """
 _COUNT = """
-    INSERT INTO word_counts AS c SELECT n, t, d FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) AS u (n, t, d)
-    ON CONFLICT (namespace, term) DO UPDATE SET entries = c.entries + excluded.entries
+    INSERT INTO word_counts AS c (term, entries) SELECT t, d FROM unnest(%s::bigint[], %s::bigint[]) AS u (t, d)
+    ON CONFLICT (term) DO UPDATE SET entries = c.entries + excluded.entries
 """
 _TOTAL = """
-    INSERT INTO word_totals AS t VALUES (%s, %s, %s, %s) ON CONFLICT (namespace, language) DO UPDATE SET
+    INSERT INTO word_totals AS t VALUES (%s, %s, %s) ON CONFLICT (language) DO UPDATE SET
     entries = t.entries + excluded.entries,
     lengths = ARRAY[t.lengths[1] + excluded.lengths[1], t.lengths[2] + excluded.lengths[2],
         t.lengths[3] + excluded.lengths[3]]
@@ -112,27 +115,27 @@ def _update_batch(connection: sqlite3.Connection, nums: Sequence[int], analyzers
     same = {terms.num for terms in new if terms.num in old and bytes(old[terms.num][5]) == terms.digest}
     new = [terms for terms in new if terms.num not in same]
     gone = [num for num in old if num not in same]
-    counts: Counter[tuple[str, int]] = Counter()
-    totals: dict[tuple[str, str], list[int]] = {}
+    counts: Counter[int] = Counter()
+    totals: dict[str, list[int]] = {}
     for num in gone:
-        _, namespace, language, lengths, terms, _ = old[num]
-        counts.subtract((namespace, term) for term in terms)
-        _add(totals, (namespace, language), -1, lengths)
+        _, _, language, lengths, terms, _ = old[num]
+        counts.subtract(terms)
+        _add(totals, language, -1, lengths)
     for entry in new:
-        counts.update((entry.namespace, posting[0]) for posting in entry.postings)
-        _add(totals, (entry.namespace, entry.language), 1, entry.lengths)
+        counts.update(posting[0] for posting in entry.postings)
+        _add(totals, entry.language, 1, entry.lengths)
     raw = native(connection)
     if gone:
         raw.run(_REMOVE, [gone])
         raw.run("DELETE FROM word_entries WHERE num = ANY(%s)", [gone])
     if new:
         _insert(raw, new)
-    moved = sorted((key, count) for key, count in counts.items() if count)
+    moved = sorted((term, count) for term, count in counts.items() if count)
     if moved:
-        raw.run(_COUNT, [[key[0] for key, _ in moved], [key[1] for key, _ in moved], [count for _, count in moved]])
-    for (namespace, language), (entries, *lengths) in sorted(totals.items()):
+        raw.run(_COUNT, [[term for term, _ in moved], [count for _, count in moved]])
+    for language, (entries, *lengths) in sorted(totals.items()):
         if entries or any(lengths):
-            raw.run(_TOTAL, [namespace, language, entries, lengths])
+            raw.run(_TOTAL, [language, entries, lengths])
     return len({*gone, *(entry.num for entry in new)})
 
 
@@ -150,8 +153,8 @@ def _array(numbers: Iterable[int]) -> str:
     return f"{{{','.join(map(str, numbers))}}}"
 
 
-def _add(totals: dict[tuple[str, str], list[int]], key: tuple[str, str], sign: int, lengths: Sequence[int]) -> None:
-    sums = totals.setdefault(key, [0] * (1 + len(_FIELDS)))
+def _add(totals: dict[str, list[int]], language: str, sign: int, lengths: Sequence[int]) -> None:
+    sums = totals.setdefault(language, [0] * (1 + len(_FIELDS)))
     sums[:] = [one + sign * other for one, other in zip(sums, (1, *lengths), strict=True)]
 
 
@@ -212,9 +215,9 @@ class ServerView:
     ) -> WordHits:
         """Return the best `limit` entries of the scope, best first. Entries with equal scores are sorted by number."""
         with self._reads.beside() as connection:
-            statistics = _statistics(connection, scope.namespace)
+            statistics = _statistics(connection)
             terms = weighted_terms(query.terms(_languages(statistics, query), self._analyzers), dates)
-            frequencies = _frequencies(connection, scope.namespace, terms)
+            frequencies = _frequencies(connection, terms)
             language = max(statistics.languages, key=lambda name: statistics.languages[name], default="")
             terms = without_common_terms(terms, frequencies, statistics.entries, language)
             present = [term for term in terms if frequencies[term.field, term.term]]
@@ -252,9 +255,8 @@ def _languages(statistics: _Statistics, query: QueryTerms) -> set[str]:
     return languages
 
 
-def _statistics(connection: sqlite3.Connection, namespace: str) -> _Statistics:
-    query = "SELECT language, entries, lengths FROM word_totals WHERE namespace = %s AND entries > 0"
-    rows = native(connection).run(query, [namespace]).fetchall()
+def _statistics(connection: sqlite3.Connection) -> _Statistics:
+    rows = native(connection).run("SELECT language, entries, lengths FROM word_totals WHERE entries > 0", []).fetchall()
     languages = {row[0]: int(row[1]) for row in rows}
     entries = sum(languages.values())
     sums = [sum(row[2][n] for row in rows) for n in range(len(_FIELDS))]
@@ -262,12 +264,10 @@ def _statistics(connection: sqlite3.Connection, namespace: str) -> _Statistics:
     return _Statistics(entries, languages, means)
 
 
-def _frequencies(
-    connection: sqlite3.Connection, namespace: str, terms: Sequence[WeightedTerm]
-) -> dict[tuple[str, str], int]:
+def _frequencies(connection: sqlite3.Connection, terms: Sequence[WeightedTerm]) -> dict[tuple[str, str], int]:
     hashes = {term_hash(field, term): (field, term) for field, term, _ in terms}
-    query = "SELECT term, entries FROM word_counts WHERE namespace = %s AND term = ANY(%s::bigint[])"
-    found = dict(native(connection).run(query, [namespace, list(hashes)]).fetchall())
+    query = "SELECT term, entries FROM word_counts WHERE term = ANY(%s::bigint[])"
+    found = dict(native(connection).run(query, [list(hashes)]).fetchall())
     return {key: int(found.get(number, 0)) for number, key in hashes.items()}
 
 
