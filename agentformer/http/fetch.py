@@ -174,7 +174,7 @@ class _Limit(ResponseLimit):
     silence = _SILENCE
 
     def read(self, receive: Callable[[float], Any], timeout: float | None = None) -> Any:
-        """Read from the network. Raises `OverLimit`."""
+        """Read as `ResponseLimit.read` does. Without `timeout`, a read may wait for `silence` seconds."""
         return super().read(receive, self.silence if timeout is None else timeout)
 
 

@@ -182,7 +182,7 @@ class Fetcher:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address belongs to the public internet. An IPv6 address that stands for an IPv4 address
+    """Return whether an IP address belongs to the public internet. An IPv6 address that contains an IPv4 address
     (mapped, or of NAT64) is public only if this address is public; addresses of tunnels (6to4, Teredo) are not."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])

@@ -1,7 +1,7 @@
-"""Source code: detect it by its look, and separate its comments from its statements.
+"""Detects source code by its look, and separates its comments from its statements.
 
-A stored text may be code of any programming language, and nothing says so. Code in an unknown human language would be
-stemmed by the wrong rules, because identifiers such as `len` or `dict` resemble words of several languages.
+A stored text may be code without being marked as code. Its identifiers, such as `len` or `dict`, look like words of
+several human languages, so they must not be stemmed by the rules of one of them.
 """
 
 from __future__ import annotations

@@ -37,11 +37,6 @@ def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
     return unicodedata.normalize(form, _LONG_RUN.sub(_limited, text))
 
 
-def letters_and_digits(text: str) -> str:
-    """Return the letters and digits of a text in small letters, without spaces, hyphens and punctuation."""
-    return "".join(filter(str.isalnum, normalized("NFKC", text).casefold()))
-
-
 def bare_letters(text: str) -> str:
     """Return the letters and digits of a text in small letters and without accents."""
     return "".join(filter(str.isalnum, normalized("NFKD", text).casefold()))

@@ -1,4 +1,4 @@
-"""Find the rows of tables in plain text: lines that end with amounts, or lines of cells between "|". A row is written
+"""Finds the rows of tables in plain text: lines that end with amounts, or lines of cells between "|". A row is written
 with the headers of its columns, the group that it belongs to and the scale of the amounts.
 
 A chunk keeps only the text of a table, and columns of numbers have no blank cells there. So a value gets a header only

@@ -91,7 +91,9 @@ class Factor(ResponseModel):
         description="The reason: `usual`, `missed`, `distance`, `least`, `most`, `language`, `code`, `long`, "
         "`setting` or `alone`. docs/RETRIEVAL.md explains them."
     )
-    value: float = Field(ge=0, description="A value above 1 raises the weight.")
+    value: float = Field(
+        ge=0, description="A value above 1 raises the weight of the vectors, and a value below 1 lowers it."
+    )
 
 
 class MemoryHits(ResponseModel):

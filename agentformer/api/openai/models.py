@@ -27,7 +27,7 @@ Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME * 4)]
 class ErrorDetails(BaseModel):
     """The details of an error."""
 
-    message: str = Field(description="What is wrong, and how to correct it.")
+    message: str = Field(description="The reason of the error, and how to correct it.")
     type: str = Field(examples=["invalid_request_error"])
     param: str | None = Field(description="The name of the invalid field, if there is one.")
     code: str | None = Field(examples=["invalid_input"])

@@ -122,7 +122,7 @@ class HomeFolder:
             lock.release()
 
     def files(self) -> Iterator[HomeFile]:
-        """Yield the Markdown files in the order of their names. Hidden files, other files and files beside the folders
+        """Yield the Markdown files in the order of their names. Hidden files, other files and files outside the folders
         of the categories are left out."""
         yield from self._walk(self.root, "", _MAX_DEPTH + 1, time.time())
 

@@ -53,9 +53,9 @@ _B = 0.75  # how much a long text lowers the weight of each word
 
 class WordHits(NamedTuple):
     """The result of a search by words: entry numbers, best first, and the BM25 score of each entry. A higher score is
-    better, and scores have no upper limit. `covered` is 0..1: the largest share of the query that one of the first
-    three entries has. A rare stem of the query is a larger share than a common one. A query without stems, or with
-    a day, has 1."""
+    better, and scores have no upper limit. `covered` is 0..1: the share of the query's stems in one of the first
+    three entries, the largest of the three. Rare stems count more than common ones. If the query has no stems, or names
+    a day, `covered` is 1."""
 
     entries: list[int]
     scores: list[float]

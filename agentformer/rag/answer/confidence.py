@@ -140,7 +140,7 @@ class QuoteFeatures(NamedTuple):
         return self.confidence_by(_QUOTE)
 
     def confidence_by(self, weights: Sequence[float]) -> float:
-        """Return the probability with other coefficients."""
+        """Return the confidence, 0..1, that `weights` give: one weight for each of `values`."""
         logit = sum(weight * value for weight, value in zip(weights, self.values, strict=True))
         probability = 1 / (1 + math.exp(-logit))
         probability = min(probability, self.hits) if self.hits < _HOPELESS else probability

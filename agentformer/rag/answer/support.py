@@ -151,7 +151,7 @@ class _Reader:
         ]
 
     def _is_written_out(self, name: str) -> bool:
-        """Return whether a passage contains what an abbreviation stands for, or the sign of a unit."""
+        """Return whether a passage contains the words of an abbreviation, or the sign of a unit."""
         texts = [passage.content for passage in self._passages]
         if unit := _UNITS.get(name.casefold()):
             return any(unit in text.casefold() for text in texts)
@@ -231,8 +231,8 @@ def _owners(name: str, text: str) -> list[str]:
 
 
 def _initials(text: str) -> str:
-    """Return the initials of the capitalised words of a text. Between them, a space stands for other words, except for
-    short ones."""
+    """Return the initials of the capitalised words of a text. Other words become a space, and short ones are left
+    out."""
     words = _WORD.findall(text)
     return "".join(word[0] if word[0].isupper() else " " if len(word) > _LINKING else "" for word in words)
 

@@ -127,7 +127,7 @@ def _is_skipped(element: etree._Element, below: etree._Element) -> bool:
 
 
 def _text(element: etree._Element) -> str:
-    """Return the text of a paragraph. A note stands in brackets at its place."""
+    """Return the text of a paragraph. The text of a note is put in brackets at its place."""
     pieces: list[str] = []
     _collect(element, pieces, 0)
     return "".join(pieces)

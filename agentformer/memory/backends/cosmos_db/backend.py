@@ -72,7 +72,9 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         `InvalidInput` if the settings have no address or no key."""
         for name in ("cosmos_endpoint", "cosmos_key"):
             if not getattr(settings, name):
-                raise InvalidInput(name, f"the backend cosmos_db needs it; set AGENTFORMER_{name.upper()}")
+                raise InvalidInput(
+                    name, f"is missing, but the backend cosmos_db needs it; set AGENTFORMER_{name.upper()}"
+                )
         searched = settings.cosmos_mode == "server"
         address = CosmosAddress(
             settings.cosmos_endpoint,

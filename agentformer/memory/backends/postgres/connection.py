@@ -226,8 +226,8 @@ def _lost_transactions(raw: psycopg.Connection[Any]) -> Iterator[None]:
 
 
 def schema_of(settings: Settings) -> str:
-    """Return the name of the schema that holds the store of the settings: `{folder}` in it stands for the index
-    folder."""
+    """Return the name of the schema with the store of these settings. `{folder}` in the setting is replaced by a hash
+    of the index folder."""
     folder = hashlib.sha256(str(settings.index_dir.absolute()).encode()).hexdigest()[:16]
     return settings.postgres_schema.replace("{folder}", folder)
 

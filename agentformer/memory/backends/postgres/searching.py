@@ -55,7 +55,7 @@ class SearchReads(RecordStore):
 
     @contextmanager
     def beside(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction for the part of a search that runs beside the rest of it. The
+        """Yield a connection in a read transaction for a part of a search that runs in a helper thread. The
         connection does not count, because the search may hold the last one and wait for this part."""
         joined: sqlite3.Connection | None = getattr(self._local, "joined", None)
         if joined is not None:  # this part runs in the thread of the search
