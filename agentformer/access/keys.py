@@ -14,15 +14,14 @@ import re
 import secrets
 import unicodedata
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from filelock import Timeout
+from filelock import FileLock, Timeout
 
-from agentformer.access.key_place import FILE, OWNER_ONLY, KeyFile, KeyPlace
 from agentformer.access.permissions import RIGHTS, Grant, Right
 from agentformer.errors import (
     Busy,
@@ -31,11 +30,11 @@ from agentformer.errors import (
     NotFound,
     StoreDamaged,
     StoreError,
+    StoreFull,
     Unauthenticated,
 )
 from agentformer.records import fields
-
-__all__ = ["FILE", "OWNER_ONLY", "Key", "KeyStore", "Keys"]
+from agentformer.records.files import read_file, write_atomically
 
 PREFIX = "af_"
 _VERSION = 1
@@ -43,6 +42,8 @@ _LOCAL = "local_access"  # field of the file: programs on this machine need no k
 _SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL_CATEGORIES = ("Cc", "Zl", "Zp")  # control characters, line and paragraph separators
 _LOCK_SECONDS = 10.0  # seconds to wait for the lock; a change takes milliseconds
+FILE = "keys.json"
+OWNER_ONLY = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,3 +314,62 @@ def _printable_name(name: str) -> str:
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+class KeyPlace(Protocol):
+    """The stored JSON of the API keys. `str()` of the object names the place in messages."""
+
+    def read(self) -> bytes | None:
+        """Return the stored bytes, or None if nothing was ever stored. Raises `StoreError` if they cannot be read."""
+
+    def write(self, data: bytes) -> None:
+        """Replace the stored bytes. Raises `StoreFull` if they cannot be written."""
+
+    def locked(self, seconds: float) -> AbstractContextManager[None]:
+        """Hold the lock of the writers of all processes. Raises `filelock.Timeout` if another process has the lock for
+        `seconds`."""
+
+
+class KeyFile:
+    """The file `keys.json` in a folder of this machine. Only its owner can read it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._lock = FileLock(folder / "keys.lock")
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def read(self) -> bytes | None:
+        """Return the bytes of the file, or None if there is no file."""
+        try:
+            return read_file(self._path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reason = f"cannot be read ({error.strerror or error}); all requests are refused until the file can be read"
+            raise StoreError(f"{self._path} {reason}") from None
+
+    def write(self, data: bytes) -> None:
+        """Replace the file in one step."""
+        try:
+            write_atomically(self._path, data, mode=OWNER_ONLY)
+        except OSError as error:
+            raise self._full(error) from None
+
+    @contextmanager
+    def locked(self, seconds: float) -> Iterator[None]:
+        """Hold the lock of the file, which is a file beside it."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=seconds)
+        except OSError as error:
+            raise self._full(error) from None
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _full(self, error: OSError) -> StoreFull:
+        reason = f"cannot be written: {error.strerror or error}; free some disk space or check permissions"
+        return StoreFull(f"{self._path} {reason}")

@@ -12,8 +12,17 @@ from flask import Response
 from agentformer.access.permissions import Grant
 from agentformer.api.documents import attachment
 from agentformer.api.openai import models
-from agentformer.api.openai.finding import NAMESPACE_HEADER, copies, documents, home, page, page_json
-from agentformer.api.openai.names import file_id, no_file, seconds
+from agentformer.api.openai.finding import (
+    NAMESPACE_HEADER,
+    copies,
+    documents,
+    file_id,
+    home,
+    no_file,
+    page,
+    page_json,
+    seconds,
+)
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
 from agentformer.api.uploads import file_name, files_of_request, read_multipart

@@ -1,7 +1,11 @@
-"""Finds files, vector stores and their documents in the namespaces of a key, and returns one page of a list."""
+"""Finds files, vector stores and their documents in the namespaces of a key, and returns one page of a list. The id of
+a vector store is `vs_NAMESPACE`, and the id of a file is `file-SHA256`."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -9,9 +13,8 @@ from flask import request
 from werkzeug.datastructures import Headers
 
 from agentformer.access.permissions import Grant
-from agentformer.api.openai.names import digest_of, namespace_of, no_file, no_store
 from agentformer.api.operations import Service
-from agentformer.errors import InvalidInput
+from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory.backends import all_entries
 from agentformer.rag.kept_files import STORED
 from agentformer.records import fields
@@ -29,6 +32,10 @@ NAMESPACE_HEADER = {
 }
 RECORD = fields.VECTOR_STORE
 _READ = {"type": "not", "filters": [{"type": "eq", "key": "status", "value": STORED}]}
+_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_STORE = "vs_"
+_ENCODED = "vs_~"  # before a namespace in URL-safe base64
+_FILE = re.compile(r"file-([0-9a-f]{64})")
 
 
 def header(headers: Headers, name: str) -> str:
@@ -127,3 +134,51 @@ def page_json(items: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
     """Return a page of a list in OpenAI's format."""
     ends = (items[0]["id"], items[-1]["id"]) if items else (None, None)
     return {"object": "list", "data": [*items], "first_id": ends[0], "last_id": ends[1], "has_more": more}
+
+
+def store_id(namespace: str) -> str:
+    """Return the id of the vector store of a namespace."""
+    if _PLAIN.fullmatch(namespace):
+        return f"{_STORE}{namespace}"
+    return _ENCODED + base64.urlsafe_b64encode(namespace.encode()).decode().rstrip("=")
+
+
+def namespace_of(vector_store_id: str) -> str:
+    """Return the namespace of a vector store. Raises `NotFound` for an id that no vector store can have."""
+    namespace = vector_store_id.removeprefix(_STORE)
+    if vector_store_id.startswith(_ENCODED):
+        encoded = vector_store_id.removeprefix(_ENCODED)
+        try:
+            namespace = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True).decode()
+        except (binascii.Error, ValueError):
+            namespace = ""
+    if not namespace or store_id(namespace) != vector_store_id:
+        raise no_store(vector_store_id)
+    return namespace
+
+
+def file_id(document: MemoryEntry) -> str:
+    """Return the id of the file of a document. Equal files have equal ids."""
+    return f"file-{document.metadata['sha256']}"
+
+
+def digest_of(id: str) -> str:
+    """Return the SHA-256 of a file. Raises `NotFound` for an id that no file can have."""
+    if match := _FILE.fullmatch(id):
+        return match[1]
+    raise no_file(id)
+
+
+def no_store(id: str) -> NotFound:
+    """Return the error for a vector store that does not exist, or that the key may not use."""
+    return NotFound(f"there is no vector store {id:.80}; GET /v1/vector_stores lists them")
+
+
+def no_file(id: str) -> NotFound:
+    """Return the error for a file that does not exist, or that the key may not use."""
+    return NotFound(f"there is no file {id:.80}; GET /v1/files lists them")
+
+
+def seconds(entry: MemoryEntry) -> int:
+    """Return the time at which an entry was stored, in seconds since 1970."""
+    return int(entry.created_at.timestamp()) if entry.created_at else 0

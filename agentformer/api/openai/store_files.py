@@ -13,15 +13,19 @@ from agentformer.api.openai.files import upload_slot
 from agentformer.api.openai.finding import (
     NAMESPACE_HEADER,
     copies,
+    digest_of,
     documents,
+    file_id,
     find_store,
     home,
+    no_file,
     page,
     page_json,
     reachable,
+    seconds,
     store_documents,
+    store_id,
 )
-from agentformer.api.openai.names import digest_of, file_id, no_file, seconds, store_id
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import check_length
 from agentformer.api.response import reply

@@ -18,13 +18,15 @@ from agentformer.api.openai.finding import (
     copies,
     find_store,
     home,
+    no_store,
     page,
     page_json,
     reachable,
     record_of,
+    seconds,
     store_documents,
+    store_id,
 )
-from agentformer.api.openai.names import no_store, seconds, store_id
 from agentformer.api.openai.store_files import add_file, remove_file
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply

@@ -6,21 +6,23 @@ If a field differs on both sides, the file decides, the version of the memory st
 the field. If one side has removed an entry that the other side has changed, the changed one is kept.
 
 Each step is repeatable: after an interruption at any point, the next sync ends in the same state. The id of a new file
-is recorded before its entry is stored, a file is replaced as a whole, and the record is written last.
+is recorded before its entry is stored, and the entry is stored before the id is written into the file, so that the next
+sync finds the recorded id by the path of the file. A file is replaced as a whole, and the record is written last.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from agentformer.archive.markdown.entries import Categories, belongs, scope_of, why_not_live
-from agentformer.archive.markdown.folder import HomeFolder, Record, check_loss
-from agentformer.archive.markdown.new_files import NewFiles, groups
-from agentformer.archive.markdown.pages import Page, is_same, render, values_of
+from agentformer.archive.markdown.entries import Categories, adopted, belongs, created, scope_of, why_not_live
+from agentformer.archive.markdown.folder import HomeFile, HomeFolder, Record, check_loss
+from agentformer.archive.markdown.pages import EDITABLE, Page, is_same, render, values_of
 from agentformer.archive.markdown.scan import Found, Scan, scan
 from agentformer.archive.markdown.writing import HomeReport, HomeWriter
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, SpaceMismatch, StoreError
@@ -33,6 +35,9 @@ from agentformer.types import MemoryBackend, MemoryEntry, new_id
 _ATTEMPTS = 5  # of a change, while other callers change the same entry
 _EXPORTED = "was changed in the folder; `agentformer sync` takes the change"
 _RESTORED = "was removed from the memory and edited in the folder"
+T = TypeVar("T")
+_PAGE = 500  # entries of one transaction
+_New = tuple[MemoryEntry, Found]
 
 
 class HomeSync:
@@ -285,3 +290,95 @@ class HomeSync:
 
 def _content(entry: MemoryEntry) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in values_of(entry).items() if name not in ("version", "updated_at")]
+
+
+@dataclass(slots=True)
+class NewFiles:
+    """The memory and the folder. `live` contains the versions of the live entries, to which new ones are added.
+    `reporting` turns an error of the file with a name into a problem of the report."""
+
+    memory: MemoryManager
+    backend: MemoryBackend
+    writer: HomeWriter
+    categories: Categories
+    live: dict[str, int]
+    reporting: Callable[[str], AbstractContextManager[None]]
+
+    def store(self, found: Scan, *, adopt: bool) -> None:
+        """Store the entries of new files; with `adopt`, also of files whose id is not in the memory. Files whose entry
+        exists already, because a sync was interrupted, are added to `found.entries`."""
+        folder = self.writer.folder
+        planned = {record.path: entry_id for entry_id, record in folder.records.items() if not record.version}
+        new = [*self._planned(found.new, planned)]
+        for entry, each in new:
+            folder.records[entry.id] = Record(each.file.name, 0, each.sha256)
+        if new:
+            folder.save()
+        for group in groups([*new, *(self._foreign(found) if adopt else ())]):
+            self._store(found, group)
+        for path, entry_id in planned.items():
+            record = folder.records.get(entry_id)
+            if record and not record.version and not folder.has(path):  # the file was deleted before it was written
+                del folder.records[entry_id]
+                if entry_id in self.live:
+                    folder.records[entry_id] = dataclasses.replace(record, version=self.live[entry_id])
+
+    def entry(self, page: Page, file: HomeFile, entry_id: str) -> MemoryEntry:
+        """Return the new entry of a file. Raises `InvalidInput`."""
+        placed = self.categories.placed(page, file)
+        return created(placed, file, self.writer.folder.namespace, entry_id, self.memory.hierarchical.check_tier)
+
+    def _planned(self, founds: Iterable[Found], planned: Mapping[str, str]) -> Iterator[_New]:
+        for each in founds:
+            with self.reporting(each.file.name):
+                assert each.page
+                known = planned.get(each.file.name, "")
+                entry = self.entry(each.page, each.file, known or new_id())
+                if entry.id in self.live and entry.id != known:
+                    raise Conflict(f"a core block {entry.title[:80]!r} exists already; edit its file")
+                yield entry, each
+
+    def _foreign(self, found: Scan) -> Iterator[_New]:
+        ids = [entry_id for entry_id in found.entries if entry_id not in self.live]
+        stored = {entry.id for group in groups(ids) for entry in self.backend.get(group)}
+        for entry_id in ids:
+            each = found.entries[entry_id]
+            if entry_id not in stored and each.page:
+                del found.entries[entry_id]
+                with self.reporting(each.file.name):
+                    page = self.categories.placed(each.page, each.file)
+                    yield adopted(page, self.writer.folder.namespace, self.memory.hierarchical.check_tier), each
+
+    def _store(self, found: Scan, group: list[_New]) -> None:
+        present = {entry.id for entry in self.backend.get([entry.id for entry, _ in group])}
+        missing = [pair for pair in group if pair[0].id not in present]
+        for entry, each in group:
+            if entry.id in present:
+                found.entries[entry.id] = each._replace(page=_complete(entry))
+        for entry in self.backend.store([entry for entry, _ in missing]) if missing else ():
+            self.live[entry.id] = entry.version
+            self.categories.add(entry.category)
+        stored = {entry.id: entry for entry in self.backend.get([entry.id for entry, _ in missing])}
+        for entry, each in missing:
+            self.writer.report.added.append(each.file.name)
+            with self.reporting(each.file.name):
+                self.writer.write(stored.get(entry.id, entry), each)
+
+
+def _complete(entry: MemoryEntry) -> Page:
+    """Return a page with all fields of the entry of a new file, also those that the file leaves out."""
+    values = values_of(entry)
+    fields: dict[str, Any] = {name: values[name] for name in EDITABLE}
+    return Page({**fields, "id": entry.id})
+
+
+def groups(items: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the items in lists of at most 500."""
+    group: list[T] = []
+    for item in items:
+        group.append(item)
+        if len(group) == _PAGE:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from agentformer.access.key_place import KeyFile
+from agentformer.access.keys import KeyFile
 from agentformer.errors import StoreError
 from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.nodes.node import Node, take_lease
