@@ -40,7 +40,6 @@ _INDENT = "    "
 _READABLE = 24  # least width of the last column; in a narrower column, long cells move to a separate line
 _REFRESH_SECONDS = 0.5
 _PIPE_SECONDS = 10.0  # seconds until the first line of progress, and between two lines, if there is no terminal
-_LINE_SECONDS = 5.0  # seconds between two progress lines if there is no terminal
 
 Progress = Callable[[int, int], None]  # called with the number of finished items and the number of all items
 
@@ -276,30 +275,34 @@ def on_terminal() -> bool:
 
 
 @contextmanager
-def bar(label: str) -> Iterator[Progress]:
+def bar(label: str, noun: str = "") -> Iterator[Progress]:
     """Show progress while the `with` block runs. Yield the function that reports progress. On a terminal, a progress
-    bar is shown. Otherwise, long work prints lines."""
+    bar is shown. Otherwise, long work prints lines. `noun` names the items, such as "files"; the lines then have the
+    speed and the remaining time too."""
     if not on_terminal():
-        yield _printed_progress(label)
+        yield _printed_progress(label, noun)
         return
-    with click.progressbar(length=1, label=label, file=sys.stderr) as shown:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
-        def progress(done: int, total: int) -> None:
-            shown.length = total
-            shown.update(done - shown.pos)
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), noun, TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(label, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
 
-        yield progress
-        shown.finish()
 
-
-def _printed_progress(label: str) -> Progress:
-    printed = time.monotonic()
+def _printed_progress(label: str, noun: str) -> Progress:
+    started = printed = time.monotonic()
 
     def progress(done: int, total: int) -> None:
         nonlocal printed
         if (now := time.monotonic()) - printed >= _PIPE_SECONDS:
             printed = now
-            say(f"{label}: {done} of {total}", err=True)
+            speed = done / (now - started)
+            left = duration((total - done) / speed) if speed else "unknown"
+            say(f"{label}: {done} of {total}" + (f" {noun}, {speed:.1f}/s, {left} left" if noun else ""), err=True)
 
     return progress
 
@@ -320,38 +323,17 @@ def watching(state: Callable[[], str]) -> Iterator[None]:
 
 def _watch(state: Callable[[], str], done: threading.Event) -> None:
     started = time.monotonic()
-    line = ""
+    longest = 0
     terminal = on_terminal()
     while not done.wait(_REFRESH_SECONDS if terminal else _PIPE_SECONDS):
         with suppress(AgentFormerError):  # the work reports its own errors
-            line = f"{state()}, {duration(time.monotonic() - started)}"
-            click.echo(f"\r{line:70}" if terminal else line, err=True, nl=not terminal)
-    if line and terminal:
-        click.echo(f"\r{'':70}\r", err=True, nl=False)
-
-
-@contextmanager
-def rate(noun: str) -> Iterator[Progress]:
-    """Show progress, speed and remaining time while the `with` block runs. Yield the function that reports progress. On
-    a terminal, one line is updated. Otherwise a new line is printed every few seconds."""
-    started = printed = time.monotonic()
-    terminal = on_terminal()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal printed
-        now = time.monotonic()
-        if not terminal and now - printed < _LINE_SECONDS and done < total:
-            return
-        printed = now
-        speed = done / max(now - started, 1e-9)
-        line = f"{done} of {total} {noun}, {speed:.1f}/s, {duration((total - done) / max(speed, 1e-9))} left"
-        click.echo(f"\r{line:70}" if terminal else line, err=True, nl=not terminal)
-
-    try:
-        yield progress
-    finally:
-        if terminal:
-            click.echo(err=True)
+            line = safe(f"{state()}, {duration(time.monotonic() - started)}")
+            if terminal:
+                line = clip(line, shutil.get_terminal_size().columns - 1)
+                longest = max(longest, len(line))
+            click.echo(f"\r{line:{longest}}" if terminal else line, err=True, nl=not terminal)
+    if longest:
+        click.echo(f"\r{'':{longest}}\r", err=True, nl=False)
 
 
 def duration(seconds: float) -> str:

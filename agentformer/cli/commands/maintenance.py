@@ -13,6 +13,7 @@ from agentformer.cli.group import common, examples, main
 from agentformer.cli.inputs import entry_of, lines_of, open_existing
 from agentformer.cli.output import (
     INTERRUPTED,
+    bar,
     excerpt,
     plural,
     print_entries,
@@ -20,7 +21,6 @@ from agentformer.cli.output import (
     print_result,
     print_table,
     print_warnings,
-    rate,
     say,
     watching,
 )
@@ -256,7 +256,7 @@ def _space_cells(state: SpaceState) -> tuple[str, ...]:
 
 def _reembed(af: AgentFormer, to: str, queries: list[str]) -> Reembedding:
     try:
-        with rate("entries") as progress:
+        with bar(f"reembed {to}", "entries") as progress:
             return af.reembed(to, queries=queries, progress=progress)
     except EmbedderUnavailable:
         say(_RESUME.format(to=to), err=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -29,8 +28,8 @@ from agentformer.cli.output import (
     print_json,
     print_table,
     print_warnings,
-    safe,
     say,
+    watching,
 )
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.evaluation.dataset import Dataset, read_dataset
@@ -63,8 +62,6 @@ from agentformer.types import Embedder
 
 _HALVES: dict[Half, str] = {"development": "used to choose", "test": "used to judge"}
 _SHOWN = 10  # at most this many configurations are printed
-_LINE_SECONDS = 5.0  # seconds between two progress lines if there is no terminal
-_REFRESH_SECONDS = 0.1
 _STORED = {parameter.name for parameter in PARAMETERS if parameter.cost in ("vectors", "chunks")}
 _UNBALANCED = (
     "{} were not searched, because generated questions favor the search by words; use --only to search these settings"
@@ -272,28 +269,19 @@ def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield a function that shows progress, or None. On a terminal, one line is updated. Otherwise a line is printed
-    every few seconds, unless `quiet` is true."""
-    terminal = on_terminal()
-    printed, longest = 0.0, 0
+    """Yield a function that shows progress, or None if `quiet` is true and there is no terminal."""
+    if quiet and not on_terminal():
+        yield None
+        return
+    state = "starting"
 
     def show(progress: Progress) -> None:
-        nonlocal printed, longest
-        now = time.monotonic()
-        if now - printed < (_REFRESH_SECONDS if terminal else _LINE_SECONDS):
-            return
-        printed = now
+        nonlocal state
         left = f"about {duration(progress.seconds_left)} left, " if progress.seconds_left else ""
-        line = safe(f"{progress.done} measured, {progress.left} planned, {left}{progress.doing}")
-        if terminal:
-            line = line[: shutil.get_terminal_size().columns - 1]
-            longest = max(longest, len(line))
-            line = f"\r{line:{longest}}"
-        click.echo(line, err=True, nl=not terminal)
+        state = f"{progress.done} measured, {progress.left} planned, {left}{progress.doing}"
 
-    yield show if terminal or not quiet else None
-    if terminal and longest:
-        click.echo(f"\r{'':{longest}}\r", err=True, nl=False)
+    with watching(lambda: state):
+        yield show
 
 
 def _write(target: Path, result: Optimization, force: bool) -> Written | None:

@@ -6,29 +6,23 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from agentformer.cli.group import common, examples, explicit_namespace, main
 from agentformer.cli.home import sync_home
 from agentformer.cli.inputs import object_of
-from agentformer.cli.output import clip, duration, on_terminal, plural, print_json, safe, say
+from agentformer.cli.output import bar, clip, plural, print_json, safe, say
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.factory import AgentFormer, connect
 from agentformer.rag.folder_files import checked_folder, encodable, is_home
-from agentformer.rag.folder_sync import SyncProgress, SyncReport
+from agentformer.rag.folder_sync import SyncReport
 from agentformer.records import fields
 from agentformer.tools.result_json import sync_json
 
 _SHOWN = 10  # skipped files that are named
-_LINE_SECONDS = 5.0  # between two lines of progress
 _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is synced
 
 
@@ -97,7 +91,7 @@ def _sync_folder(af: AgentFormer, folder: str, given: dict[str, Any], *, watch: 
 
 
 def _sync(af: AgentFormer, folder: str, given: dict[str, Any], as_json: bool) -> SyncReport:
-    with _progress(f"sync {clip(safe(folder), 40)}") as progress:
+    with bar(f"sync {clip(safe(folder), 40)}", "files") as progress:
         report = af.rag.sync(folder, progress=progress, **given)
     if as_json:
         print_json(sync_json(report), indent=None)
@@ -115,35 +109,6 @@ def _sync(af: AgentFormer, folder: str, given: dict[str, Any], as_json: bool) ->
             say(f"{state:9}  {safe(name)}")
     say(_summary(report))
     return report
-
-
-@contextmanager
-def _progress(label: str) -> Iterator[SyncProgress]:
-    """Show the number of files, their rate and the remaining time on standard error. Yield the function that reports
-    progress. A terminal shows a bar; otherwise, long work prints lines."""
-    started = printed = time.monotonic()
-    if on_terminal():
-        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "files", "{task.fields[rate]}")
-        with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as shown:
-            task = shown.add_task(escape(label), total=None, rate="")
-
-            def move(done: int, total: int) -> None:
-                rate = f"{done / max(time.monotonic() - started, 1e-9):.1f}/s"
-                shown.update(task, completed=done, total=total, rate=rate)
-
-            yield move
-        return
-
-    def line(done: int, total: int) -> None:
-        nonlocal printed
-        now = time.monotonic()
-        if now - printed >= _LINE_SECONDS:
-            printed = now
-            rate = done / (now - started)
-            left = duration((total - done) / rate) if rate else "unknown"
-            say(f"{label}: {done} of {total} files, {rate:.1f}/s, {left} left", err=True)
-
-    yield line
 
 
 def _summary(report: SyncReport) -> str:
