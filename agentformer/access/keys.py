@@ -359,7 +359,7 @@ class KeyFile:
 
     @contextmanager
     def locked(self, seconds: float) -> Iterator[None]:
-        """Hold the lock of the file, which is a file beside it."""
+        """Hold the lock of the file, which is another file in its folder."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=seconds)

@@ -60,7 +60,7 @@ _OUTDATED = (
 
 
 class Message(NamedTuple):
-    """The properties of a message. `stated` is 0..1: how much it states beside questions. `times` is True or False
+    """The properties of a message. `stated` is 0..1: how much it states, apart from questions. `times` is True or False
     if the message names a time or not in whichever language it is read, otherwise the languages (ISO 639-1, and "" for
     all others) in which it names one; then `votes` decides its language."""
 

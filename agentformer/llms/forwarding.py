@@ -157,7 +157,7 @@ def _is_completion(data: bytes) -> bool:
 
 
 def _no_completion(sent: str) -> Refusal:
-    """Return the error for a response with status 200 that is no chat completion. `sent` is what the server sent,
+    """Return the error for a response with status 200 that is not a chat completion. `sent` is what the server sent,
     without secrets."""
     return Refusal(
         502,

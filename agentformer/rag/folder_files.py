@@ -295,7 +295,7 @@ def read_file(file: FolderFile, limits: SizeLimits, is_text: Callable[[bytes], b
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open a file that is no link: the folder may have changed since it was listed."""
+    """Open a file that is not a link: the folder may have changed since it was listed."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 

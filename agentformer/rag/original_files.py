@@ -42,7 +42,7 @@ class OriginalFiles(Protocol):
         """Delete files and what interrupted writes left of them. Missing files are ignored."""
 
     def names(self) -> dict[str, str]:
-        """Return the digest of each stored file by the file's name, and "" for a file that is no original file."""
+        """Return the digest of each stored file by the file's name, and "" for a file that is not an original file."""
 
     def size(self, name: str) -> int | None:
         """Return the size of the file `name` in bytes, or None if this file does not exist."""

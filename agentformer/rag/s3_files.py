@@ -85,7 +85,7 @@ class S3Files:
                     raise StoreError(f"{len(refused)} original files in {self.place} cannot be deleted ({code})")
 
     def names(self) -> dict[str, str]:
-        """Return the digest of each stored file by the file's name, and "" for a file that is no original file."""
+        """Return the digest of each stored file by the file's name, and "" for a file that is not an original file."""
         with self._errors("read"):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
             keys = [item["Key"].removeprefix(self._prefix) for page in pages for item in page.get("Contents", [])]

@@ -325,7 +325,7 @@ def safe_name(name: Any) -> str:
 
     The result has at most 255 characters, all of them printable. It has no parts such as `..`, no empty parts, no
     backslashes, and no spaces at the ends of its parts. If the given name had to be changed, ` ~` and 8 digits of the
-    hash of the given name stand before the suffix, so that different names remain different. Raises `InvalidInput` if
+    hash of the given name are put before the suffix, so that different names remain different. Raises `InvalidInput` if
     no name is left.
     """
     if not isinstance(name, str):

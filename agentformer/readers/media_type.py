@@ -123,7 +123,7 @@ def _mail_type(data: bytes, suffix: str) -> str:
 
 
 def _begins_html(start: bytes) -> bool:
-    """Return whether the first tag belongs to HTML. An XML declaration and comments may stand before the tag.
+    """Return whether the first tag belongs to HTML. An XML declaration and comments may precede the tag.
 
     The comments are skipped in a loop, because a regular expression could take a very long time on hostile content.
     """
@@ -147,7 +147,7 @@ def looks_like_text(data: bytes) -> bool:
 
 def utf16_without_bom(data: bytes) -> str:
     """Return `utf-16-le` or `utf-16-be` if the bytes look like UTF-16 without a byte order mark, else "". In such text,
-    every second byte is zero where the characters are ASCII, and the byte beside it is a printable character."""
+    every second byte is zero where the characters are ASCII, and the other byte is a printable character."""
     sample = data[:4096]
     if len(sample) < 4 or len(data) % 2:
         return ""

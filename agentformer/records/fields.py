@@ -233,7 +233,7 @@ def moment_in_zone(field: str, value: Any) -> datetime | None:
 def period(since: Any, until: Any, prefix: str = "") -> tuple[datetime | None, datetime | None]:
     """Return the bounds of a period in UTC: the first bound is inclusive, the second is exclusive. A value is a `date`,
     a `datetime`, an ISO 8601 text, or None. A value without a time of day is a whole day in UTC: the period begins with
-    the day `since` and ends with the day `until`. Raises `InvalidInput` for another value. `prefix` stands before the
+    the day `since` and ends with the day `until`. Raises `InvalidInput` for another value. `prefix` is put before the
     name of the field in the error, such as "--" for an option."""
     return _bound(f"{prefix}since", since, timedelta()), _bound(f"{prefix}until", until, timedelta(days=1))
 

@@ -78,7 +78,7 @@ class Settings:
     summary_tokens: int = 512
     lease_seconds: float = 300.0  # seconds after which the claim of a dead cleaner ends; longer than one summary takes
 
-    # A folder of Markdown files that a server or a worker keeps in step with the memories of its namespace.
+    # A folder of Markdown files that a server or a worker syncs with the memories of its namespace.
     markdown_home: str = ""  # such as ~/notes/memory; "": none
     markdown_seconds: float = 5.0  # between two looks for changes of the folder and of the memory
 

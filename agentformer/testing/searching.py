@@ -28,7 +28,7 @@ def _corpus(size: int = 300) -> list[MemoryEntry]:
 
 def _long(fact: str, at: int, sentences: int = 120) -> str:
     """Return a text that is longer than the embedder can read at once. It consists of `sentences` similar sentences,
-    and of `fact`, which stands before the sentence with index `at`."""
+    and of `fact`, which precedes the sentence with index `at`."""
     filler = [f"Nothing of note was written about item {n} in that long year." for n in range(sentences)]
     return " ".join([*filler[:at], fact, *filler[at:]])
 

@@ -27,7 +27,7 @@ _MEASURES = ("money", "age", "share", "span")
 _PERIODS = ("hour", "day", "week", "month", "year")
 _OF_NOUN: dict[str, QuestionType] = {"person": "who", "place": "where", "time": "when", "number": "much"}
 _UNSPACED = frozenset({"ja", "zh", "th", "lo", "km", "my"})  # words are found inside of the text
-_ANYWHERE = _UNSPACED | frozenset({"ko", "hi", "ne", "ta", "tr", "hy", "fa"})  # interrogatives stand before the verb
+_ANYWHERE = _UNSPACED | frozenset({"ko", "hi", "ne", "ta", "tr", "hy", "fa"})  # interrogatives precede the verb
 _LATE = 6  # words: in other languages, a later interrogative is usually a relative pronoun
 _NOUN_WITHIN = 4  # words behind the interrogative
 _DEGREES = frozenset({"hvor", "hur", "how"})
@@ -85,7 +85,7 @@ def pattern_of(kind: str, language: str) -> re.Pattern[str] | None:
 @cache
 def same_meaning(language: str) -> dict[str, frozenset[str]]:
     """Return for each word of `synonyms.txt` the words of about the same meaning in this language. The words are stems
-    with their language ("en~cost"); a word is one of its own."""
+    with their language ("en~cost"); the group of a word contains the word itself."""
     groups: dict[str, set[str]] = {}
     for line in _SYNONYMS.read_text("utf-8").splitlines():
         if line and not line.startswith("#"):

@@ -19,7 +19,7 @@ _SAME_LINE = 0.45  # times the height: the largest vertical distance of two word
 _CELL_GAP = 0.75  # times the height: the least space between two cells
 _LINE_GAP = 3.2  # times the height: the largest distance of two lines of a table
 _MAX_HEADER = 60  # code points
-_MAX_HEADER_WORDS = 200  # of a line; a longer line is no header
+_MAX_HEADER_WORDS = 200  # of a line; a longer line is not a header
 
 _NUMBER = re.compile(r"[-−–+]?[($€£¥]*[-−–+]?[$€£¥]?\d[\d.,'’\u00a0]*\)?%?\)?\*?|[—–-]%?")
 _BEFORE = frozenset({"$", "€", "£", "¥", "(", "($"})  # belong to the number after them
@@ -264,8 +264,8 @@ def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
 
 def _spread(cells: Sequence[_Cell], columns: Sequence[_Cell]) -> list[str]:
     """Return the text above each column. If each cell is in the middle above as many columns as the others, it belongs
-    to these columns, or else to those that it overlaps. Return [] if a cell is no header, because it begins to the left
-    of the columns or is not in the middle above several columns."""
+    to these columns, or else to those that it overlaps. Return [] if a cell is not a header, because it begins to the
+    left of the columns or is not in the middle above several columns."""
     size, rest = divmod(len(columns), len(cells))
     pitch = (columns[-1].right - columns[0].left) / len(columns)
     if size and not rest:

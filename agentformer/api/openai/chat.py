@@ -220,7 +220,7 @@ def chat_place(headers: Headers, grant: Grant, namespace: str, tokens: int) -> C
 
 def with_memory(af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace) -> tuple[list[Any], int]:
     """Return the messages with the memories and passages that fit the last message of the user, and their number. They
-    stand before the text of this message, between the markers of recalled memory, and have at most `place.tokens`
+    are put before the text of this message, between the markers of recalled memory, and have at most `place.tokens`
     tokens together. Raises `InvalidInput` if core memory alone has more tokens."""
     asked = _last_user(messages)
     if asked is None or not place.tokens:

@@ -117,12 +117,12 @@ def _values(opened: io.BufferedReader) -> Iterator[Item]:
 
 def _is_lines(opened: io.BufferedReader, file: ChatFile) -> bool:
     """Return whether a file is JSON Lines: its first line is a whole JSON object. Raises `InvalidInput` for another
-    file that is no JSON either."""
+    file that is not JSON."""
     head = opened.peek(_PEEK).lstrip()
     if head.startswith(b"["):
         return False
     if not head.startswith(b"{"):
-        raise InvalidInput("path", f"{file.name} is no chat export: it must be UTF-8 JSON, or JSON Lines")
+        raise InvalidInput("path", f"{file.name} is not a chat export: it must be UTF-8 JSON, or JSON Lines")
     start = opened.tell() if opened.seekable() else 0
     line = b""
     while not line.strip():
@@ -133,7 +133,7 @@ def _is_lines(opened: io.BufferedReader, file: ChatFile) -> bool:
     except (ValueError, RecursionError):
         return False
     if not is_chat(value):
-        raise InvalidInput("path", f"{file.name} is no chat export: its first line has no role and content")
+        raise InvalidInput("path", f"{file.name} is not a chat export: its first line has no role and content")
     return True
 
 
@@ -191,7 +191,7 @@ class _Bounded:
 
 
 def read_values(file: BinaryIO) -> Iterator[Any]:
-    """Yield the elements of a JSON array, or the JSON value itself if it is no array. For an element that is larger
+    """Yield the elements of a JSON array, or the JSON value itself if it is not an array. For an element that is larger
     than `MAX_VALUE` or nested deeper than `MAX_DEPTH`, an `Unusable` is yielded. Raises `ValueError` where the file is
     not JSON, and `TextTooLong` for a text of more than `MAX_VALUE` bytes; the elements before that place were
     yielded."""
@@ -270,7 +270,7 @@ class _Builder:
             self._stack[-1].append(value)
 
     def _drop(self, problem: str) -> None:
-        """Forget what was built. The rest of the value is read and not kept."""
+        """Delete the unfinished value. The rest of it is read and not kept."""
         self._problem = problem
         for container in self._stack:
             container.clear()

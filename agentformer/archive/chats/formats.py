@@ -121,7 +121,7 @@ def _branch(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _last_leaf(mapping: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the id of the newest node that is no parent: the end of a conversation without `current_node`."""
+    """Return the id of the newest node without children: the end of a conversation without `current_node`."""
     parents = {str(node.get("parent")) for node in mapping.values()}
     leaves = [(node_id, _object(node, "message").get("create_time")) for node_id, node in mapping.items()]
     times = {node_id: at if isinstance(at, (int, float)) else 0 for node_id, at in leaves if node_id not in parents}

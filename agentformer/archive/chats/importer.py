@@ -64,8 +64,8 @@ def import_chats(
 
     `place` is the owner of the messages; its `session_id` is the session of messages that name none (default: the name
     of their file). `speaker` is the name of the user. `progress` is called with the numbers of read bytes and of all
-    bytes. Conversations that cannot be used are in the result. Raises `InvalidInput` if the file is no chat export, or
-    for a wrong value.
+    bytes. Conversations that cannot be used are in the result. Raises `InvalidInput` if the file is not a chat
+    export, or for a wrong value.
     """
     if "\0" in str(path):
         raise InvalidInput("path", "is not a path, because it contains a NUL character")
@@ -88,7 +88,7 @@ class _Import:
         self._done = ChatsImported()
 
     def run(self, path: Path, progress: Progress | None = None) -> ChatsImported:
-        """Import a file, a folder or a ZIP archive. Raises `InvalidInput` if it is no chat export."""
+        """Import a file, a folder or a ZIP archive. Raises `InvalidInput` if it is not a chat export."""
         files = find_files(path)
         total, before = sum(file.size for file in files), 0
         for number, file in enumerate(files):

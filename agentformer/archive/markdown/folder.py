@@ -1,7 +1,7 @@
-"""The folder of a memory home: its marker, the record of what was last in step, and safe access to its files.
+"""The folder of a memory home: its marker, the record of the last sync, and safe access to its files.
 
     .agentformer/home.json     the marker: format and namespace
-    .agentformer/state.json    for each entry: the path of its file, and the version and SHA-256 that were in step
+    .agentformer/state.json    for each entry: the path of its file, and the version and SHA-256 of the last sync
     .agentformer/lock, tmp/    a lock for one sync at a time, and files that are being written
     .agentformerignore         `*`, so that a sync of documents leaves the folder out
     CATEGORY/NAME.md           one file for each entry
@@ -44,7 +44,7 @@ _LONGEST_PRIVATE = 1 << 28  # bytes of the marker or the record
 
 @dataclass(slots=True)
 class Record:
-    """The state of one file when it was last in step with its entry. `version` is 0 for a new file whose entry is being
+    """The state of one file at the last sync with its entry. `version` is 0 for a new file whose entry is being
     stored. `stamp` changes when the file changes; "" if that is not sure (see `rag.folder_files.stamp_of`)."""
 
     path: str
@@ -229,7 +229,7 @@ class HomeFolder:
         return StoreFull(f"{self._private} cannot be written: {reason}; free some disk space or change its permissions")
 
     def forget(self) -> None:
-        """Forget what was in step, because the folder came from another memory."""
+        """Forget the last sync, because the folder came from another memory."""
         self.records = {}
 
     def _state(self) -> str:

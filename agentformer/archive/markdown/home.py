@@ -1,4 +1,4 @@
-"""A memory and its homes: exports, syncs, and a thread that keeps a home in step."""
+"""A memory and its homes: exports, syncs, and a thread that syncs a home."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class MarkdownHomes:
     def sync(
         self, folder: Place, *, namespace: str | None = None, delete: bool = False, adopt: bool = False
     ) -> HomeReport:
-        """Bring a home and the memory in step: edits become new versions, new files new entries, deleted files archived
+        """Sync a home with the memory: edits become new versions, new files new entries, deleted files archived
         entries; changes of the memory are written into the files. If a field was changed on both sides, the file
         decides, the other value stays in the history, and the report names the field. Problems of single files are in
         the report.
@@ -81,7 +81,7 @@ class MarkdownHomes:
         return HomeFollower(self, _path(folder))
 
     def keep(self, folder: Place, seconds: float) -> HomeKeeper:
-        """Start a thread that keeps a home in step, and looks for changes every `seconds`."""
+        """Start a thread that syncs a home, and looks for changes every `seconds`."""
         keeper = HomeKeeper(self.follow(folder), seconds)
         keeper.start()
         return keeper
@@ -143,7 +143,7 @@ class HomeFollower:
 
 
 class HomeKeeper(PeriodicThread):
-    """A thread that keeps a home in step while a server or a worker runs. Problems are logged, each once."""
+    """A thread that syncs a home while a server or a worker runs. Problems are logged, each once."""
 
     name = "agentformer-markdown"
 
@@ -161,7 +161,7 @@ class HomeKeeper(PeriodicThread):
         try:
             self._log(self._follower.step())
         except AgentFormerError as error:
-            self._warn(f"the memory home {self._follower.folder} is not in step: {error}")
+            self._warn(f"the memory home {self._follower.folder} was not synced: {error}")
             return True
         except Exception:
             log.exception("the memory home %s could not be synced", self._follower.folder)

@@ -1,7 +1,7 @@
 """The Markdown form of an entry: a front matter with its fields, and its content as the body.
 
 A key of the front matter is a field of the entry, or else a key of its metadata, so that `tags` and `aliases` of an
-editor are metadata. Metadata whose key is the name of a field, or is no simple word, is in the mapping `metadata`.
+editor are metadata. Metadata whose key is the name of a field, or is not a simple word, is in the mapping `metadata`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from agentformer.rag.folder_files import Problem
 
 
 class Found(NamedTuple):
-    """A file. `page` is None if the file has not changed since it was last in step, so that it was not parsed."""
+    """A file. `page` is None if the file has not changed since the last sync, so that it was not parsed."""
 
     file: HomeFile
     sha256: str

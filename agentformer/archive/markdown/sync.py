@@ -1,4 +1,4 @@
-"""Keeps a memory home and its memory in step.
+"""Syncs a memory home with its memory.
 
 For each file there is a version of its entry from which it was written, the base. A field that differs from the base in
 the file only is stored as a new version of the entry. A field that differs in the memory only is written into the file.
@@ -141,7 +141,7 @@ class HomeSync:
             self._report.failed.append(Problem(name, f"cannot be written: {error.strerror or error}"))
 
     def _one(self, entry_id: str, each: Found) -> None:
-        """Compare a file with its entry, and bring both in step."""
+        """Compare a file with its entry, and sync them."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 return self._compare(entry_id, each)

@@ -1,4 +1,4 @@
-"""Writes entries into the files of a memory home, records what is in step, and reports what a sync did."""
+"""Writes entries into the files of a memory home, records the synced versions, and reports what a sync did."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class HomeWriter:
         self.report = report
 
     def write(self, entry: MemoryEntry, each: Found | None) -> None:
-        """Write an entry into its file, if the file has other bytes, and record that both are in step. `each` is the
+        """Write an entry into its file, if the file has other bytes, and record that both are equal. `each` is the
         present file. Raises `InvalidInput` for an entry that is too long for a file, and `OSError`."""
         data, record = render(entry), self.folder.records.get(entry.id)
         if len(data) > MAX_BYTES:

@@ -18,7 +18,7 @@ from agentformer.records.files import read_file, write_atomically
 from agentformer.settings.loading import ENV_PREFIX
 
 _BOM = b"\xef\xbb\xbf"
-_BEFORE = re.compile(r"\s*(?:export[^\S\r\n]+)?")  # what stands before a name in a line, and the empty lines above
+_BEFORE = re.compile(r"\s*(?:export[^\S\r\n]+)?")  # the text before a name in a line, and the empty lines above
 
 
 @dataclass(frozen=True, slots=True)

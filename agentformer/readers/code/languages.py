@@ -60,7 +60,7 @@ _OF_SUFFIX = {suffix: language for language, suffixes in _SUFFIXES.items() for s
 class Grammar:
     """A grammar of tree-sitter, and its nodes that have names. `module` contains the function `function`, which returns
     the grammar. A node of the type in `symbols` is a symbol. Nodes in `wrappers` belong to the symbol inside, such as
-    decorators. Nodes in `notes` stand before a symbol and describe it. The field `names` of a node has its name."""
+    decorators. Nodes in `notes` precede a symbol and describe it. The field `names` of a node has its name."""
 
     module: str
     symbols: frozenset[str]

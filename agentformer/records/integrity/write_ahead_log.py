@@ -46,7 +46,7 @@ def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
 
 
 def wal_left_by_repair(path: Path) -> str:
-    """Return the header of the write-ahead log beside a database, if the log belongs to the damaged file that the
+    """Return the header of the write-ahead log of a database, if the log belongs to the damaged file that the
     database has replaced in an interrupted recovery. Return "" for any other log, and if there is no log."""
     try:
         header = wal_header(wal_path(path))
@@ -60,7 +60,7 @@ def wal_left_by_repair(path: Path) -> str:
 
 
 def check_wal(path: Path, original: Path | None = None) -> None:
-    """Raise `StoreError` if the write-ahead log beside a database belongs to another database, and `StoreDamaged` if an
+    """Raise `StoreError` if the write-ahead log at a database belongs to another database, and `StoreDamaged` if an
     interrupted recovery did not delete the log. Nothing is changed. If `original` is given, `path` is a copy of
     `original`, and messages name `original`."""
     header = ""
