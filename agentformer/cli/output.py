@@ -275,12 +275,12 @@ def on_terminal() -> bool:
 
 
 @contextmanager
-def bar(label: str, noun: str = "") -> Iterator[Progress]:
+def bar(label: str, noun: str = "", *, last_line: bool = False) -> Iterator[Progress]:
     """Show progress while the `with` block runs. Yield the function that reports progress. On a terminal, a progress
     bar is shown. Otherwise, long work prints lines. `noun` names the items, such as "files"; the lines then have the
-    speed and the remaining time too."""
+    speed and the remaining time too. With `last_line`, short work prints its last line too."""
     if not on_terminal():
-        yield _printed_progress(label, noun)
+        yield _printed_progress(label, noun, last_line)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -293,14 +293,15 @@ def bar(label: str, noun: str = "") -> Iterator[Progress]:
         yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
-def _printed_progress(label: str, noun: str) -> Progress:
+def _printed_progress(label: str, noun: str, last_line: bool) -> Progress:
     started = printed = time.monotonic()
 
     def progress(done: int, total: int) -> None:
         nonlocal printed
-        if (now := time.monotonic()) - printed >= _PIPE_SECONDS:
+        now = time.monotonic()
+        if now - printed >= _PIPE_SECONDS or (last_line and done >= total):
             printed = now
-            speed = done / (now - started)
+            speed = done / max(now - started, 1e-9)
             left = duration((total - done) / speed) if speed else "unknown"
             say(f"{label}: {done} of {total}" + (f" {noun}, {speed:.1f}/s, {left} left" if noun else ""), err=True)
 

@@ -256,7 +256,7 @@ def _space_cells(state: SpaceState) -> tuple[str, ...]:
 
 def _reembed(af: AgentFormer, to: str, queries: list[str]) -> Reembedding:
     try:
-        with bar(f"reembed {to}", "entries") as progress:
+        with bar(f"reembed {to}", "entries", last_line=True) as progress:
             return af.reembed(to, queries=queries, progress=progress)
     except EmbedderUnavailable:
         say(_RESUME.format(to=to), err=True)
