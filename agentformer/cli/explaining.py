@@ -12,7 +12,7 @@ _RANKED_BY = {
     "words": "words",
     "vectors": "meaning",
     "document": "its document",
-    "mentions": "names in the best hits",
+    "mentions": "names in the query or the best hits",
     "period": "time",
     "statements": "what it states",
     "reranker": "reranker",

@@ -71,13 +71,17 @@ def document_boost(
     return RankedList("document", order, _DOCUMENT_WEIGHT, [score_of[num] for num in order])
 
 
-def title_boost(connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived] = NONE) -> RankedList:
-    """Return a list that raises entries whose titles are mentioned in the best hits.
+def title_boost(
+    connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived] = NONE, query: str = ""
+) -> RankedList:
+    """Return a list that raises entries whose titles are mentioned in the best hits or in the query.
 
     For example, the question "Where was the director of X born?" finds the entry about X, which names the director. The
-    entry about the director shares no word with the question, but its title is mentioned in the entry about X. `nums`
+    entry about the director shares no word with the question, but its title is mentioned in the entry about X. The
+    question "Is X or Y larger?" finds other entries that name X and Y more often than the two entries do. `nums`
     contains entry numbers, best first, and `known` what is derived from some of them. Entries that the best hit
-    mentions are first in the list. Entries that the same hit mentions keep the order of `nums`.
+    mentions are first in the list, and entries that only the query mentions are last. Entries that the same text
+    mentions keep the order of `nums`.
     """
     nums = nums[:_CANDIDATES]
     titles, documents = _titles(connection, nums, known)
@@ -97,6 +101,9 @@ def title_boost(connection: sqlite3.Connection, nums: Sequence[int], known: Mapp
                 other = title != own and (documents.get(num) is None or documents[num] != documents.get(head))
                 if title in text and num != head and other and _has_words(text, title):
                     mentioned.setdefault(num)
+        for num, title in usable.items():
+            if title in query and _has_words(query, title):
+                mentioned.setdefault(num)
     return RankedList("mentions", list(mentioned), _TITLE_WEIGHT)
 
 
@@ -184,12 +191,13 @@ def all_boosts(
     hits: Sequence[tuple[int, float]],
     dates: QueryDates,
     known: Mapping[int, Derived] = NONE,
+    query: str = "",
 ) -> list[RankedList]:
     """Return the document boost, the title boost and the date boost, without empty lists. `hits` contains entry numbers
     with scores in 0..1, best first. `dates` contains the dates that the query names, and `known` what is derived from
     some of the entries."""
     nums = [num for num, _ in hits]
-    titles = title_boost(connection, nums, known)
+    titles = title_boost(connection, nums, known, query)
     lists = document_boost(connection, hits, known), titles, date_boost(connection, nums, dates, known)
     return [ranked for ranked in lists if ranked.items]
 

@@ -280,7 +280,7 @@ class RankedSearch:
         if options.kind == "adaptive":
             fused = fuse(lists)
             known = self._derived([num for num, _ in fused[:_DERIVED]], connection)
-            lists += all_boosts(connection, fused, request.dates, known)
+            lists += all_boosts(connection, fused, request.dates, known, request.query.text)
         ranking = Ranking(lists, options)
         if options.kind == "adaptive" and (options.statements or options.dated):
             ranking.reordered(*favor_statements(connection, ranking.order, request.terms, options, known))

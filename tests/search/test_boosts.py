@@ -70,6 +70,23 @@ def test_entries_that_the_first_three_hits_mention_are_boosted_in_order(connecti
     assert title_boost(connection, []).items == title_boost(connection, [99]).items == []
 
 
+def test_entries_that_the_query_names_are_boosted_after_those_that_the_hits_mention(
+    connection: sqlite3.Connection,
+) -> None:
+    add_facts(
+        connection,
+        ("Log", "Met Jane Roe."),
+        ("Carl Poe", "A cook."),
+        ("Jane Roe", "A pilot."),
+        ("Anna Moe", "A sailor."),
+    )
+    query = "Is Anna Moe older than Carl Poe, or Jane Roes son?"
+    assert title_boost(connection, [1, 2, 3, 4], query=query).items == [3, 2, 4]
+    assert title_boost(connection, [2, 4], query="is anna moe older than Carl Poems?").items == []
+    connection.execute("INSERT INTO entries (title) VALUES ('Anna Moe'), ('Anna Moe')")
+    assert title_boost(connection, [2, 4, 5, 6], query=query).items == [2]  # a title of three entries names none
+
+
 def test_a_title_is_mentioned_only_as_complete_words(connection: sqlite3.Connection) -> None:
     texts = ["Jane Roe", "(Jane Roe)", "Jane Roes Jane Roe", "MaryJane Roe", "Jane Roes", "xJane Roe", "Jane Roe2"]
     add_facts(connection, ("Jane Roe", "A pilot."), *(("", text) for text in texts))
