@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from agentformer.text.analysis import QueryTerms
-from agentformer.text.code import is_code
+from agentformer.text.code import code_parts, is_code
 from agentformer.text.languages import detect_language
 from agentformer.types import Embedder, EmbeddingSpace, Factor
 
@@ -117,11 +117,14 @@ class LanguageCoverage:
         passages that the search by vectors has found. It is called only if the passages in `by_words` have another
         language than the query and lower the coverage. Then the query may be a name, and a name occurs in texts of many
         languages. If `by_words` is empty and the language of the query is unknown, the result is 1, because the query
-        is probably a name or a typing error. Source code is ignored, because its names show no language."""
+        is probably a name or a typing error. Source code is ignored, because its names show no language. If all
+        passages are code, their comments can only raise the coverage, because a query of a few words, such as "pdb see
+        stack", is easily taken for another language."""
         alone = self.of_query(query)
         passages = [text for text in by_words if not is_code(text)]
         if by_words and not passages:
-            return alone
+            comments = [code_parts(text).comments for text in by_words]
+            return max(alone, self.of([query.text, *comments])) if any(map(str.strip, comments)) else alone
         by_words = passages
         if not by_words:
             return alone if query.language else 1.0

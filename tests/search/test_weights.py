@@ -138,3 +138,13 @@ def test_code_shows_no_language_of_a_search() -> None:
     assert coverage.of_search(query, [estonian], lambda: pytest.fail("not needed")) == 1.0
     alone = coverage.of_search(query, [GERMAN, GERMAN], lambda: [GERMAN])
     assert coverage.of_search(query, [estonian, GERMAN, GERMAN], lambda: [GERMAN]) == alone < 1.0
+
+
+def test_comments_of_code_show_the_language_of_a_few_words() -> None:
+    coverage = LanguageCoverage(Declares("en"))
+    query = analyze_query("python pdb see stack")
+    assert query.language == "et" and coverage.of_query(query) == 0.0  # so short a query is easily misread
+    commented = CODE.replace("Return the rows.", "Return the rows that were read from the file, and close it.")
+    assert coverage.of_search(query, [commented], lambda: []) == 1.0
+    bare = "def read(path):\n    return open(path).read()\n"
+    assert coverage.of_search(query, [bare], lambda: []) == 0.0
