@@ -54,10 +54,9 @@ def _pages(sections: list[_Section]) -> Iterator[Page]:
 
 def _parts(section: _Section) -> Iterator[tuple[str, int]]:
     """Yield the parts of a section with text, and the number of the first line of each."""
-    text = "\n".join(section.lines)
-    bare = text.strip("\n")
-    line = section.line + len(text) - len(text.lstrip("\n"))
-    for part in parts_of(bare) if bare.strip() else ():
+    text = "\n".join(section.lines).rstrip("\n")
+    line = section.line
+    for part in parts_of(text) if text.strip() else ():
         yield part, line
         line += part.count("\n")
 

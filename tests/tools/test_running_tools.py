@@ -240,6 +240,9 @@ def test_long_contents_and_metadata_are_not_given_whole(af: AgentFormer) -> None
     assert "metadata" not in read["memory"]
     assert read["memory"]["metadata_left_out"] == "the metadata have 3013 characters as JSON; the limit is 2000"
 
+    whole = af.memory.store("b" * 8_000)  # as long as one part: there is nothing to continue with
+    assert "next_start" not in af.toolbox.call("memory_get", {"id": whole.id})
+
     for name, metadata in (("a.txt", facts), ("b.txt", {"site": "north"})):
         af.rag.upload(f"{name} is short.".encode(), name=name, metadata=metadata)
     first, second = af.toolbox.call("rag_list", {})["documents"]
