@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from agentformer.archive.importer import Imported
     from agentformer.archive.markdown.home import HomeKeeper, MarkdownHomes
     from agentformer.evaluation.dataset import Question
-    from agentformer.evaluation.opened import Trial
+    from agentformer.evaluation.memory_evaluation import Trial
     from agentformer.evaluation.run import Evaluation
     from agentformer.memory.distributed import DistributedMemory
     from agentformer.memory.memory_cleaner import MemoryCleaner
@@ -286,7 +286,7 @@ class AgentFormer:
         do not count as uses of the entries. Raises `InvalidInput` for invalid questions.
         """
         from agentformer.evaluation.dataset import read_dataset
-        from agentformer.evaluation.opened import evaluate_opened
+        from agentformer.evaluation.memory_evaluation import evaluate_opened
 
         if isinstance(questions, (str, os.PathLike)):
             dataset = read_dataset(Path(questions))
@@ -362,7 +362,7 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
 
     The memory makes no summaries. If `embedder` is not given, the embedder of the settings is used.
     """
-    from agentformer.evaluation.opened import Trial
+    from agentformer.evaluation.memory_evaluation import Trial
 
     embedder = embedder or build_embedder(settings)
     with tempfile.TemporaryDirectory(prefix="agentformer-eval-") as temporary, ExitStack() as closing:

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentformer.cli.inputs import hint_namespaces, lines_of, open_existing
 from agentformer.cli.output import bar, print_json, print_warnings, say
-from agentformer.evaluation.opened import DocumentQuestion, is_correct, read_questions
+from agentformer.evaluation.memory_evaluation import DocumentQuestion, is_correct, read_questions
 from agentformer.evaluation.run import Mode
 from agentformer.factory import AgentFormer
 from agentformer.types import Hit, Query, Scope

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentformer.archive.markdown.writing import HomeReport
+from agentformer.archive.markdown.writer import HomeReport
 from agentformer.cli.inputs import hint_namespaces
 from agentformer.cli.output import plural, print_json, safe, say
 from agentformer.factory import AgentFormer, connect

@@ -3,7 +3,7 @@ answer them.
 
 Each line of `corpus.jsonl` is a passage, `{"id": "p1", "text": "...", "meta": {...}}`. Each line of `queries.jsonl` is
 a question, `{"id": "q1", "text": "...", "relevant": ["p1"], "meta": {...}}`. `meta` is optional. A question without
-`relevant` ids has no answer in the corpus. The module `loading` describes the keys of `meta`.
+`relevant` ids has no answer in the corpus. The module `corpus_loader` describes the keys of `meta`.
 
 Dates may have the notations of common corpora: ISO 8601, "1:56 pm on 8 May, 2023", "8.5.2023 13.56", or seconds since
 1970.

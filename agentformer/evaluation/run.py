@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from agentformer.errors import InvalidInput
-from agentformer.evaluation import loading
+from agentformer.evaluation import corpus_loader
+from agentformer.evaluation.corpus_loader import CATEGORY, LANGUAGE, text_value
 from agentformer.evaluation.dataset import Dataset, Question
-from agentformer.evaluation.loading import CATEGORY, LANGUAGE, text_value
 from agentformer.evaluation.metrics import METRICS, Interval, intervals, metric
 from agentformer.text.languages import detect_language
 from agentformer.types import Hit, Hits, Query, Scope
@@ -142,8 +142,8 @@ class EvaluationOptions:
     modes: Sequence[Mode] = MODES
     limit: int = LIMIT
     metrics: Sequence[str] = METRICS
-    scope_of: Callable[[Question], Scope] = loading.scope_of
-    passage_of: Callable[[Hit, Question], str] = lambda hit, question: loading.passage_of(hit)
+    scope_of: Callable[[Question], Scope] = corpus_loader.scope_of
+    passage_of: Callable[[Hit, Question], str] = lambda hit, question: corpus_loader.passage_of(hit)
     seed: int = 0
     progress: Progress | None = None
 

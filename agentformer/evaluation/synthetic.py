@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from agentformer.errors import InvalidInput, InvalidReply, PromptTooLong
-from agentformer.evaluation import loading
+from agentformer.evaluation import corpus_loader
+from agentformer.evaluation.corpus_loader import LANGUAGE, text_value
 from agentformer.evaluation.dataset import Dataset, Question
-from agentformer.evaluation.loading import LANGUAGE, text_value
-from agentformer.evaluation.opened import page_name
+from agentformer.evaluation.memory_evaluation import page_name
 from agentformer.llms.reasoning import strip_reasoning
 from agentformer.memory.backends import all_entries
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
@@ -242,7 +242,7 @@ def passage_of(hit: Hit, question: Question) -> str:
     """Return the id of the passage that the hit belongs to. If the hit contains the sentence that the question was made
     from, return the relevant passage of the question, because overlapping chunks and copies contain the same
     sentence."""
-    return question.relevant[0] if _holds(hit, question) else loading.passage_of(hit)
+    return question.relevant[0] if _holds(hit, question) else corpus_loader.passage_of(hit)
 
 
 def entry_of(hit: Hit, question: Question) -> str:
@@ -339,8 +339,8 @@ def _question(source: Source, text: str, sentence: str) -> Question:
 def _place_of(meta: object) -> dict[str, str]:
     """Return the conversation in the `meta` of a passage as `{"conversation": name}`, or an empty mapping. The question
     about this passage gets the same conversation."""
-    conversation = text_value(meta, loading.CONVERSATION) if isinstance(meta, dict) else ""
-    return {loading.CONVERSATION[0]: conversation} if conversation else {}
+    conversation = text_value(meta, corpus_loader.CONVERSATION) if isinstance(meta, dict) else ""
+    return {corpus_loader.CONVERSATION[0]: conversation} if conversation else {}
 
 
 def _place(text: str, seed: int) -> bytes:

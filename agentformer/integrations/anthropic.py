@@ -18,7 +18,7 @@ from typing import Any
 
 from agentformer.errors import AgentFormerError, Conflict
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import missing, owned
+from agentformer.integrations.common import missing, owned
 from agentformer.memory.backends import all_entries
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope, new_id
 

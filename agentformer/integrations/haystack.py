@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
-from agentformer.integrations.adapting import hit_metadata, missing, owned, readable, records
+from agentformer.integrations.common import hit_metadata, missing, owned, readable, records
 from agentformer.memory.backends import all_entries
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope
 

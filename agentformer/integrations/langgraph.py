@@ -17,7 +17,7 @@ from typing import Any
 
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import missing, owned, records
+from agentformer.integrations.common import missing, owned, records
 from agentformer.memory.backends import all_entries
 from agentformer.types import UNSEARCHED_KIND, MemoryEntry, Scope
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import missing, owned, tools_named
+from agentformer.integrations.common import missing, owned, tools_named
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.records import fields

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentformer.errors import AgentFormerError
 from agentformer.factory import AgentFormer
-from agentformer.integrations.adapting import missing, tools_named
+from agentformer.integrations.common import missing, tools_named
 from agentformer.tools.caller import Caller
 
 try:

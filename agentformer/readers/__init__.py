@@ -19,7 +19,7 @@ from agentformer.errors import (
     UnsupportedFormat,
 )
 from agentformer.readers.adapters import ADAPTERS, BINARY_NAMES, SUPPORTED, ReadLimits, ReadOptions, adapter_for
-from agentformer.readers.code.outlining import with_symbols
+from agentformer.readers.code.symbols import with_symbols
 from agentformer.readers.media_type import BINARY, OLE, PDF, PLAIN, sniff
 from agentformer.readers.sandbox.process import image_isolated, read_isolated
 from agentformer.readers.sandbox.protocol import PageImage

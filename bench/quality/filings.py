@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentformer.evaluation.dataset import Dataset, Passage, Question
-from agentformer.evaluation.opened import names_of, page_name
+from agentformer.evaluation.memory_evaluation import names_of, page_name
 from agentformer.rag.documents import Document
 from agentformer.readers import read
 from agentformer.types import DEFAULT_NAMESPACE, DocumentText, Hit

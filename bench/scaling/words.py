@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentformer.evaluation.dataset import Dataset
-from agentformer.evaluation.opened import Trial
+from agentformer.evaluation.memory_evaluation import Trial
 from agentformer.factory import trial
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import BOOSTS, AnalyzedEntry, weighted_terms

@@ -12,7 +12,7 @@ import pytest
 
 import agentformer
 from agentformer.archive.markdown.pages import Page, folder_of, parse
-from agentformer.archive.markdown.writing import HomeReport
+from agentformer.archive.markdown.writer import HomeReport
 from agentformer.errors import AgentFormerError
 from agentformer.types import Scope
 from tests.faults.long_form import LONG

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentformer.evaluation.opened import Trial
+from agentformer.evaluation.memory_evaluation import Trial
 from agentformer.factory import trial
 from agentformer.settings import Settings
 

@@ -11,8 +11,8 @@ import pytest
 from agentformer.errors import InvalidInput
 from agentformer.evaluation import dataset as reading
 from agentformer.evaluation.dataset import Question, parse_moment, read_dataset
+from agentformer.evaluation.memory_evaluation import evaluate_opened
 from agentformer.evaluation.metrics import Interval, difference, intervals, metric
-from agentformer.evaluation.opened import evaluate_opened
 from agentformer.evaluation.optimizing import run
 from agentformer.evaluation.optimizing.corpus import Halves
 from agentformer.evaluation.optimizing.space import Level, is_improvement

@@ -16,8 +16,8 @@ from filelock import FileLock
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.evaluation.dataset import Dataset, Passage, Question
+from agentformer.evaluation.memory_evaluation import DocumentQuestion, Trial
 from agentformer.evaluation.metrics import Interval
-from agentformer.evaluation.opened import DocumentQuestion, Trial
 from agentformer.evaluation.optimizing.cache import CachingEmbedder, work_folder
 from agentformer.evaluation.optimizing.corpus import (
     Corpus,
@@ -29,7 +29,7 @@ from agentformer.evaluation.optimizing.corpus import (
     synthetic,
     with_documents,
 )
-from agentformer.evaluation.optimizing.measuring import Optimization, Progress
+from agentformer.evaluation.optimizing.measure import Optimization, Progress
 from agentformer.evaluation.optimizing.run import OptimizeOptions, optimize
 from agentformer.evaluation.optimizing.space import present
 from agentformer.factory import connect, trial

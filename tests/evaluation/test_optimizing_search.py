@@ -12,6 +12,7 @@ import pytest
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.dataset import Question
 from agentformer.evaluation.optimizing.corpus import halves
+from agentformer.evaluation.optimizing.settings_file import write_settings
 from agentformer.evaluation.optimizing.space import (
     PARAMETERS,
     Clock,
@@ -27,7 +28,6 @@ from agentformer.evaluation.optimizing.space import (
     settings_of,
     stored_key,
 )
-from agentformer.evaluation.optimizing.writing import write_settings
 from agentformer.settings import Settings, load_settings
 
 MUCH = Facts(model_tokens=256, longest=2_000, languages=frozenset({"en", "fi", "ja"}))

@@ -15,7 +15,7 @@ from agentformer.cli import main
 from agentformer.embedders import estimated_spans
 from agentformer.rag.chunks import PageChunk, cut
 from agentformer.readers import read
-from agentformer.readers.code import outlining
+from agentformer.readers.code import symbols
 from agentformer.types import DocumentText
 
 LIMIT = 500
@@ -164,7 +164,7 @@ def test_the_language_of_the_text_in_a_notebook_is_that_of_its_text(tmp_path: Pa
 
 
 def test_the_language_of_code_is_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlining, "has_grammar", lambda language: False)
+    monkeypatch.setattr(symbols, "has_grammar", lambda language: False)
     finnish = "# Avaa kellarin portin avaimella, jos portti on kiinni eikä kukaan ole sitä vielä avannut tänään.\n"
     with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         document = af.rag.upload((finnish + "def avaa(portti):\n    return portti\n").encode(), name="a.py")

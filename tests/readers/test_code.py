@@ -11,7 +11,7 @@ import time
 import pytest
 
 from agentformer.readers import read
-from agentformer.readers.code import outlining
+from agentformer.readers.code import symbols
 from agentformer.readers.code.languages import GRAMMARS, language_of
 from agentformer.types import Page, Symbol
 
@@ -101,7 +101,7 @@ def test_each_grammar_has_a_sample() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("name", SAMPLES)
 def test_symbols_have_names_and_exact_lines(name: str) -> None:
-    if not outlining.has_grammar(language_of(name)):
+    if not symbols.has_grammar(language_of(name)):
         pytest.skip("the extra code is not installed")
     text, expected = SAMPLES[name]
     page = page_of(text, name)
@@ -124,7 +124,7 @@ def test_a_symbol_has_its_signature_and_documentation() -> None:
 def test_without_a_grammar_blank_lines_and_indentation_give_the_symbols(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlining, "has_grammar", lambda language: False)
+    monkeypatch.setattr(symbols, "has_grammar", lambda language: False)
     texts = {
         "a.py": PYTHON,
         "a.kt": "class Door {\n    fun key() = 1\n}\n\nfun open(door: Door) {\n    println(1)\n}\n",
@@ -163,7 +163,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_source_code_is_read_in_bounded_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tree_sitter")
-    monkeypatch.setattr(outlining, "_TEXT_SECONDS", 2.0)
+    monkeypatch.setattr(symbols, "_TEXT_SECONDS", 2.0)
     started = time.monotonic()
     page = page_of(HOSTILE[name], name)
     assert page.text == HOSTILE[name].strip("\n")
@@ -175,7 +175,7 @@ def test_hostile_source_code_is_read_in_bounded_time(name: str, monkeypatch: pyt
 def test_after_a_crash_of_the_child_process_the_next_text_has_a_tree() -> None:
     pytest.importorskip("tree_sitter")
     page_of(PYTHON, "a.py")
-    child = outlining._worker._process
+    child = symbols._worker._process
     assert child is not None
     os.kill(child._process.pid, signal.SIGKILL)
     child._process.wait()
@@ -186,7 +186,7 @@ def test_after_a_crash_of_the_child_process_the_next_text_has_a_tree() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="the child process is not used there")
 def test_a_text_that_takes_too_long_gets_the_symbols_of_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tree_sitter")
-    monkeypatch.setattr(outlining, "_TEXT_SECONDS", -30.0)
+    monkeypatch.setattr(symbols, "_TEXT_SECONDS", -30.0)
     assert placed(page_of(PYTHON, "a.py")) == ["Door 5-14", "open_all 17-20"]
 
 
@@ -200,8 +200,8 @@ def test_symbols_of_a_lying_child_are_made_consistent() -> None:
         ("in", 1, 1, ""),
         ("y", 3, 3, ""),
     ]
-    parts = [outlining.Part(*each) for each in lies]
-    found = list(outlining._nested(outlining._symbols(text, parts)))
+    parts = [symbols.Part(*each) for each in lies]
+    found = list(symbols._nested(symbols._symbols(text, parts)))
     assert found == [Symbol("x", 0, 6), Symbol("in", 2, 4), Symbol("y", 6, 8)]
 
 

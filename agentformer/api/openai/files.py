@@ -12,7 +12,7 @@ from flask import Response
 from agentformer.access.permissions import Grant
 from agentformer.api.documents import attachment
 from agentformer.api.openai import models
-from agentformer.api.openai.finding import (
+from agentformer.api.openai.lookup import (
     NAMESPACE_HEADER,
     copies,
     documents,

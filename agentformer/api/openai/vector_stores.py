@@ -11,7 +11,7 @@ from flask import Response
 from agentformer.access.permissions import Grant
 from agentformer.api.openai import models
 from agentformer.api.openai.files import upload_slot
-from agentformer.api.openai.finding import (
+from agentformer.api.openai.lookup import (
     NAMESPACE_HEADER,
     RECORD,
     birth_of,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from agentformer.archive.markdown.entries import scope_of
 from agentformer.archive.markdown.folder import HomeFolder
 from agentformer.archive.markdown.sync import HomeSync
-from agentformer.archive.markdown.writing import HomeReport
+from agentformer.archive.markdown.writer import HomeReport
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.memory.background import PeriodicThread
 from agentformer.memory.memory_manager import MemoryManager

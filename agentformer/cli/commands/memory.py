@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from agentformer.cli.explaining import explain_ranks, explain_weight
+from agentformer.cli.explain import explain_ranks, explain_weight
 from agentformer.cli.group import Command, category, common, examples, filters, in_place, main, memory_filters, where
 from agentformer.cli.inputs import (
     document_id_of,

@@ -33,7 +33,7 @@ from agentformer.cli.output import (
 )
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.evaluation.dataset import Dataset, read_dataset
-from agentformer.evaluation.opened import read_questions
+from agentformer.evaluation.memory_evaluation import read_questions
 from agentformer.evaluation.optimizing.cache import OWN, CachingEmbedder, Half, work_folder
 from agentformer.evaluation.optimizing.corpus import (
     Corpus,
@@ -43,7 +43,7 @@ from agentformer.evaluation.optimizing.corpus import (
     with_documents,
 )
 from agentformer.evaluation.optimizing.corpus import synthetic as built
-from agentformer.evaluation.optimizing.measuring import Optimization, Progress, Tried, Verdict
+from agentformer.evaluation.optimizing.measure import Optimization, Progress, Tried, Verdict
 from agentformer.evaluation.optimizing.run import (
     METRIC,
     OptimizeOptions,
@@ -52,8 +52,8 @@ from agentformer.evaluation.optimizing.run import (
     optimize,
     question_halves,
 )
+from agentformer.evaluation.optimizing.settings_file import Written, check_writable, write_settings
 from agentformer.evaluation.optimizing.space import BALANCE, PARAMETERS, Level, present
-from agentformer.evaluation.optimizing.writing import Written, check_writable, write_settings
 from agentformer.evaluation.synthetic import COUNT
 from agentformer.evaluation.synthetic import passage_of as generated_passage
 from agentformer.factory import AgentFormer, build_embedder, build_model, trial

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentformer.errors import DocumentError, EmbedderUnavailable, InvalidInput, NotFound, StoreError
+from agentformer.evaluation.corpus_loader import Progress
 from agentformer.evaluation.dataset import Dataset, Passage, Question
-from agentformer.evaluation.loading import Progress
-from agentformer.evaluation.opened import DocumentQuestion, Trial, contains, is_correct, normalize, page_name
+from agentformer.evaluation.memory_evaluation import DocumentQuestion, Trial, contains, is_correct, normalize, page_name
 from agentformer.evaluation.optimizing.cache import CachingEmbedder, work_folder, writing
 from agentformer.evaluation.optimizing.space import Configuration, present, settings_of, stored_key
 from agentformer.evaluation.synthetic import Built, build, corpus_sources, passage_of, with_questions

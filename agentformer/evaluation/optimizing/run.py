@@ -24,7 +24,7 @@ from agentformer.evaluation.metrics import DEPTH
 from agentformer.evaluation.metrics import metric as measure_of
 from agentformer.evaluation.optimizing.cache import ANOTHER_FOLDER, Half, Journal, short_name, work_folder, writing
 from agentformer.evaluation.optimizing.corpus import Corpus, Stores, halves
-from agentformer.evaluation.optimizing.measuring import Optimization, Optimizer, Progress
+from agentformer.evaluation.optimizing.measure import Optimization, Optimizer, Progress
 from agentformer.evaluation.optimizing.space import (
     Clock,
     Configuration,

@@ -1,4 +1,4 @@
-"""Finds the symbols of source code in its syntax tree. `outlining` starts this module in a child process, because the
+"""Finds the symbols of source code in its syntax tree. `symbols` starts this module in a child process, because the
 parsers are C code that reads untrusted text."""
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentformer.errors import InvalidInput
+from agentformer.evaluation.corpus_loader import Loader, Progress
 from agentformer.evaluation.dataset import Dataset, Question
-from agentformer.evaluation.loading import Loader, Progress
 from agentformer.evaluation.run import Evaluation, EvaluationOptions, evaluate
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.records import fields
