@@ -89,12 +89,10 @@ class _Part(functools.cached_property[T]):
 
 
 class AgentFormer:
-    """An open memory. `.memory` stores and searches entries. `.rag` ingests documents and answers questions from them.
-    `.toolbox` offers these operations as tools to a language model.
-
-    Use the object as a context manager, or call `close()` at the end. Several objects and several processes may open
-    the same folders at the same time. The constructor opens the store; each other part is built when it is first used.
-    """
+    """An open memory. `.memory` stores and searches entries, `.rag` ingests documents and answers questions from them,
+    and `.toolbox` offers these operations as tools to a language model. Use the object as a context manager, or call
+    `close()` at the end. Several objects and processes may open the same folders at the same time. Except the store,
+    each part is built when it is first used."""
 
     def __init__(self, settings: Settings) -> None:
         self._closed = False

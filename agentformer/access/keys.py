@@ -76,9 +76,8 @@ class KeyStore:
 
     @property
     def ever_made(self) -> bool:
-        """True if a key was ever made, and `reset` was not called since then. If so, every request needs a key, even
-        after the last key is revoked. If the keys are deleted in their place, the value stays True in a process that
-        has read them before."""
+        """True if a key was ever made, and `reset` was not called since then. Then every request needs a key, even
+        after the last key is revoked. A process that has read the keys keeps the value True if they are deleted."""
         return self._keys() is not None
 
     def stored(self) -> bytes | None:

@@ -69,15 +69,14 @@ class Grant:
 
     @property
     def stored_metadata(self) -> dict[str, Any]:
-        """The metadata that are added to the entries of the caller. If the key has no right to read, they contain the
-        id of the key, so that its entries can be distinguished from those of other callers. Otherwise they are
-        empty."""
+        """The metadata that are added to the entries of the caller. A key without the right to read adds its id, so
+        that its entries can be told apart from those of other callers."""
         return {} if self.may("read") else {fields.STORED_BY_KEY: self.key_id}
 
     def session(self, requested: str) -> str:
-        """Return the id under which a session is stored in which the caller adds entries. The sessions of a key without
-        the right to read are its own: their ids begin with the id of the key. Thus the key cannot add to a session of
-        another caller, and does not learn whether such a session exists."""
+        """Return the id under which a session of the caller is stored. For a key without the right to read, it begins
+        with the id of the key, so that the key cannot add to a session of another caller, or learn whether it
+        exists."""
         return requested if self.may("read") else f"{self.key_id or _NO_KEY}/{requested}"
 
     def require_all_namespaces(self) -> None:

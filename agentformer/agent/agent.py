@@ -67,12 +67,9 @@ class AgentOptions(TypedDict, total=False):
 
 
 class Agent:
-    """Answers messages with a language model, a memory and tools, and stores the conversation. Thread-safe.
-
-    Raises `TypeError` for an unknown option. Raises `InvalidInput` for an invalid value of an option. Raises
-    `LanguageModelUnavailable` if no model is configured. Raises `Forbidden` if the option `grant` does not give the
-    right to read, or does not include the namespace.
-    """
+    """Answers messages with a language model, a memory and tools, and stores the conversation. Thread-safe. Raises
+    `TypeError` for an unknown option, `InvalidInput` for an invalid value, `LanguageModelUnavailable` without a model,
+    and `Forbidden` if the option `grant` does not allow to read the namespace."""
 
     def __init__(self, af: AgentFormer, **options: Unpack[AgentOptions]) -> None:
         if unknown := set(options) - set(AgentOptions.__annotations__):
@@ -107,11 +104,9 @@ class Agent:
         """Answer a message of the session. `on_event` is called with each event of the turn, such as the start of a
         tool call.
 
-        The message is stored before the model is called. If there is no answer, `text` of the returned turn is the
-        reason, and `finish` is `failed` or the limit that was reached. Such a reason is not stored.
-
-        Raises `InvalidInput` for a message or a session id that cannot be stored. Also raises the errors of the store.
-        """
+        The message is stored before the model is called. If there is no answer, `text` of the turn is the reason, which
+        is not stored, and `finish` is `failed` or the limit that was reached. Raises `InvalidInput` for a message or a
+        session id that cannot be stored, and the errors of the store."""
         message, session = fields.content(message), fields.name("session_id", session_id)
         meter = Meter(self._limits)
         stored = self._keep("user", message, session)

@@ -66,12 +66,9 @@ _DENIED = "not run: the user was asked about this call, and does not allow it. D
 
 
 class Permission:
-    """The permissions for the tool calls of one turn.
-
-    `retrieved` is True after the model has read text from the store, such as a document. From then on, tools that
-    change stored data need a permission. The tools in `permitted` have this permission. For each call of another tool,
-    `confirm` decides. If `confirm` is None, the call is refused.
-    """
+    """The permissions for the tool calls of one turn. `retrieved` is True after the model has read text from the store,
+    such as a document. From then on, tools that change stored data must be in `permitted`, or `confirm` decides about
+    each call. If `confirm` is None, the call is refused."""
 
     def __init__(
         self, tools: Iterable[ToolDefinition], permitted: Collection[str], confirm: Confirm | None, *, retrieved: bool
@@ -112,12 +109,10 @@ class Permission:
 
 
 def may_quote(item: Any) -> bool:
-    """Return whether `item`, which is an entry or a message, may contain text from documents or tools.
-
-    Core memory and messages that the user wrote contain no such text. An answer contains no such text if its metadata
-    say that the model had not read text from the store. A message may contain such text if another speaker wrote it, if
-    it was changed later, or if a key without the right to read stored it. Only the program sets these metadata.
-    """
+    """Return whether `item`, an entry or a message, may contain text from documents or tools. Core memory and messages
+    of the user contain none. An answer contains none if its metadata say so, which only the program sets. A message may
+    contain such text if another speaker wrote it, if it was changed later, or if a key without the right to read stored
+    it."""
     if not isinstance(item, MemoryEntry):
         return bool(item.role != "user")
     if item.kind != "message":

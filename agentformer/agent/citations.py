@@ -32,12 +32,8 @@ _LISTS = {"citations": "quote", "passages": "content", "memories": "content", "m
 
 @dataclass(frozen=True, slots=True)
 class Citations:
-    """The citations of an answer.
-
-    `known` are citations of text that the model has read. `unknown` are citations of pages that the model has not read,
-    such as "rules.pdf, 7". `copied` are names of documents that are in the answer only because the model copied a
-    sentence that contains the name.
-    """
+    """The citations of an answer. `known` are citations of text that the model has read, and `unknown` of pages that it
+    has not read, such as "rules.pdf, 7". `copied` are names of documents that the model only copied in a sentence."""
 
     known: tuple[Cited, ...]
     unknown: tuple[str, ...] = ()
@@ -57,11 +53,8 @@ class Citations:
 
 def find_citations(answer: str, results: Iterable[CallResult], entries: Iterable[MemoryEntry]) -> Citations:
     """Return the citations in `answer` of documents that the model has read: in `results` of tools, and in `entries`,
-    the memories in the prompt.
-
-    If the answer names a document without a page, each page of this document that the model has read is cited. If the
-    answer names pages, only these pages are cited.
-    """
+    the memories in the prompt. If the answer names a document without pages, each page of it that the model has read is
+    cited."""
     texts = [*_of_results(results), *_of_memories(entries)]
     quoted = [cited for cited, _ in texts if cited.document]
     copied: list[str] = []

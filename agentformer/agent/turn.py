@@ -158,11 +158,8 @@ class Meter:
         self._spent += self._last
 
     def reached(self) -> Literal["", "steps", "time", "tokens"]:
-        """Return the name of the limit that prevents another request with tools, or "" if no limit is reached.
-
-        The limit of tokens counts as reached if two more requests would exceed it: a request with tools, and the
-        request for the final answer. Each of these requests is assumed to need as many tokens as the last request.
-        """
+        """Return the name of the limit that prevents another request with tools, or "". The limit of tokens is reached
+        if two more requests as long as the last one would exceed it: one with tools, and one for the final answer."""
         if self.steps >= self.limits.steps:
             return "steps"
         if not self.seconds_for_tools:

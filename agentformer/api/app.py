@@ -53,12 +53,8 @@ _OPERATIONS: tuple[Operation, ...] = tuple(operation for router in _ROUTERS for 
 
 
 def create_app(settings: Settings) -> Flask:
-    """Return a Flask application that serves one memory. The value `extensions["agentformer"]` of the application is
-    the opened `AgentFormer`.
-
-    Raises `InvalidInput` for invalid hosts or origins in the settings. Also raises an error if the memory cannot be
-    opened.
-    """
+    """Return a Flask application that serves one memory, the value `extensions["agentformer"]` of the application.
+    Raises `InvalidInput` for invalid hosts or origins in the settings, and an error if the memory cannot be opened."""
     app = Flask(_NAME, static_folder=None)
     memory = AgentFormer(settings)
     try:

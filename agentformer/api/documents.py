@@ -218,11 +218,9 @@ def _original(af: AgentFormer, document: Document) -> bytes:
 
 
 def attachment(name: str) -> str:
-    """Return a header `Content-Disposition` (RFC 6266) with which a browser saves a file and does not show the file.
-
-    The header contains the file name twice: in ASCII for old clients, and in UTF-8. Characters that are not printable
-    are removed, because a character that reverses the direction of text could show the name `fdp.exe` as `exe.pdf`.
-    """
+    """Return a header `Content-Disposition` (RFC 6266) with which a browser saves a file and does not show it. The file
+    name is in ASCII for old clients, and in UTF-8. Characters that are not printable are removed, because one that
+    reverses the direction of text could show `fdp.exe` as `exe.pdf`."""
     file_name = "".join(ch for ch in name.rpartition("/")[2] if ch.isprintable()) or "document"
     ascii_only = unicodedata.normalize("NFKD", file_name).encode("ascii", "ignore").decode()
     plain = "".join(ch if ch.isalnum() or ch in " ._-()+" else "_" for ch in ascii_only)

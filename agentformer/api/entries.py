@@ -43,9 +43,8 @@ _PLACE = ("origin", "root", "stamp")  # of the metadata of a document
 
 
 def find_entry(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
-    """Return the entry with this id, without counting a use of the entry. Raises `NotFound` if there is no such entry,
-    or if the grant does not allow the namespace of the entry. The two cases have the same message, so that a client
-    cannot find out which ids exist."""
+    """Return the entry with this id, without counting a use. Raises `NotFound` with the same message if there is no
+    such entry, or if the grant does not allow its namespace, so that a client cannot find out which ids exist."""
     entries = af.backend.get([fields.name("entry_id", entry_id)])
     if not entries:
         raise NotFound(f"there is no entry {entry_id}")
@@ -67,9 +66,8 @@ def entry_response(entry: MemoryEntry) -> Response:
 
 
 def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
-    """Return the response to a request that stored an entry. For a new entry, the status is 201. For an entry that
-    existed already, the status is 200. If the grant has no right to read, the response is always 204 without the id, so
-    that the client does not learn which entries exist."""
+    """Return the response to a request that stored an entry: 201 for a new entry, 200 for an existing one, and 204
+    without the id if the grant has no right to read, so that the client does not learn which entries exist."""
     if not grant.may("read"):
         return Response(status=204)
     headers = {"Location": url_for(f".{_ENTRY}", entry_id=entry.id), **_etag(entry)}
@@ -77,12 +75,9 @@ def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
 
 
 def new_entry_arguments(grant: Grant, body: requests.NewMemory | requests.NewMessage) -> dict[str, Any]:
-    """Return the arguments with which the entry in the body is stored.
-
-    Raises `Forbidden` if the new entry is a core block, or replaces the entries of a record, and the grant does not
-    allow this. Without the right to read, the metadata of the new entry name the key, so that the text does not
-    count as said by the user, and the session is one of the key's own.
-    """
+    """Return the arguments with which the entry in the body is stored. Raises `Forbidden` for a core block, or a record
+    whose entries would be replaced, if the grant does not allow this. Without the right to read, the metadata name the
+    key, so that the text does not count as said by the user, and the session belongs to the key."""
     if body.source_id is not None:
         PERMISSIONS["memory_add a record"].require(grant)
     if isinstance(body, requests.NewMemory) and body.tier == "core":

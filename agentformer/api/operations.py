@@ -94,11 +94,9 @@ class Router:
 
         `returns` contains the model or the media types of the response for each status. `more` contains further fields
         of `Operation`. The view gets the `Service`, and as keyword arguments `grant` (unless `needs` is None), the
-        parameters in the path, and `query`, `body` or `form`. The annotations of `query`, `body` and `form` are the
-        models of the request. The checks run in this order: key, permission, query, body. If the endpoint needs a key
-        and the view has no parameter `query`, a query string is refused. An endpoint that uses a model needs a free
-        thread. If no thread is free, the response is 429.
-        """
+        parameters in the path, and `query`, `body` or `form`, whose annotations are the models of the request. The
+        checks run in this order: key, permission, query, body. If the endpoint needs a key and the view has no
+        parameter `query`, a query string is refused. An endpoint that uses a model returns 429 if no thread is free."""
 
         def register(view: View) -> View:
             types = get_type_hints(view)
@@ -114,12 +112,8 @@ def add_rules(
     blueprint: Blueprint, operations: Sequence[Operation], service: Service, authorize: Callable[[], Grant]
 ) -> None:
     """Add the endpoints to the blueprint. A request with another method of the same path gets a problem document that
-    lists the allowed methods.
-
-    Otherwise, such a request could reach a page of the host application or another endpoint. For example, DELETE
-    /api/memory/search would delete the entry with the id `search`. `authorize` returns the grant of the current request
-    (the rights of the client), or raises `Unauthenticated`.
-    """
+    lists the allowed methods. Otherwise it could reach another endpoint: DELETE /api/memory/search would delete the
+    entry `search`. `authorize` returns the grant of the current request, or raises `Unauthenticated`."""
     paths: dict[str, dict[str, View]] = {}
     for operation in operations:
         view = functools.partial(_handle, operation, service, authorize)

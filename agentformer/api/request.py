@@ -57,12 +57,9 @@ class ParameterModel(BaseModel):
 
 
 class BoundedBody:
-    """A stream that replaces `wsgi.input` and detects bodies that are too long or incomplete.
-
-    Raises `ClientDisconnected` if the body has fewer bytes than `length` (None if the length is unknown), and
-    `RequestEntityTooLarge` if the body has more than `max_bytes`. Without this class, some servers would treat an
-    interrupted body as complete, and Werkzeug would cut off a body that is too long.
-    """
+    """A stream that replaces `wsgi.input`. Raises `ClientDisconnected` if the body has fewer bytes than `length` (None
+    if unknown), and `RequestEntityTooLarge` if it has more than `max_bytes`. Some servers would treat an interrupted
+    body as complete, and Werkzeug would cut off a body that is too long."""
 
     def __init__(self, stream: Any, max_bytes: int, length: int | None) -> None:
         self._stream = stream
@@ -84,9 +81,9 @@ class BoundedBody:
         return iter(self.readline, b"")
 
     def _allowed(self, size: int) -> int:
-        """Return the number of bytes that may be read now, at most `size`. If the length of the body is known, no byte
-        after the end of the body is read, because some servers would wait for more data. If the length is unknown, one
-        byte more than the limit may be read, to detect a body that is too long."""
+        """Return the number of bytes that may be read now, at most `size`. No byte after the end of the body is read,
+        because some servers would wait for it. If the length is unknown, one byte more than the limit is read, to
+        detect a body that is too long."""
         end = self._max_bytes + 1 if self._length is None else self._length
         left = max(end - self._read, 0)
         return left if size is None or size < 0 else min(size, left)

@@ -117,22 +117,15 @@ def answer_stream(events: Generator[AnswerEvent, None, None]) -> Response:
 
 def stream(events: Generator[Event | None, None, None], interrupted: str) -> Response:
     """Return a response that streams the events. An item None is sent as an empty comment, to check that the client is
-    still connected. If a server error interrupts the stream, the last event is `error`, and `interrupted` is the text
-    of this event.
-
-    If the client disconnects, the thread of the server is released. The generator `events` is closed as soon as it
-    yields its next event.
-    """
+    still connected. If a server error interrupts the stream, the last event is `error` with the text `interrupted`. If
+    the client disconnects, `events` is closed as soon as it yields its next event."""
     return Response(_encoded(events, interrupted), content_type=f"{EVENT_STREAM}; charset=utf-8", headers=_HEADERS)
 
 
 def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | None, None, None]:
-    """Yield the items of a generator that runs in another thread. Whenever `seconds` pass without an item, yield None.
-
-    An error that `items` raises is raised here too. Closing the returned generator does not wait: `items` is closed
-    when it yields its next item. If too many threads are in use, `items` runs in the thread of the caller, and None is
-    never yielded.
-    """
+    """Yield the items of a generator that runs in another thread, and None whenever `seconds` pass without an item.
+    Errors of `items` are raised here. Closing the returned generator does not wait: `items` is closed when it yields
+    its next item. If too many threads are in use, `items` runs in the thread of the caller."""
     if not _threads.acquire(blocking=False):
         with closing(items):
             yield from items

@@ -52,14 +52,12 @@ def copy_entries(
     delete: bool = False,
     progress: Progress | None = None,
 ) -> Copied:
-    """Make `target` equal to `source`, in at most `most` passes. The last pass finds no difference, unless the source
-    is changed all the time.
+    """Make `target`, which nobody else uses, equal to `source`, in at most `most` passes. The last pass finds no
+    difference, unless the source is changed all the time.
 
     Entries keep their ids, times, versions, counts, links and former versions. Vectors are copied if both backends use
-    the same embedding space. Leases and original files are not copied. The target must not be in use. Raises `Conflict`
-    and changes nothing if the target has entries that the source does not have, unless `delete` is True. These entries
-    are then removed.
-    """
+    the same embedding space; leases and original files are not copied. Entries that only the target has are removed if
+    `delete` is True; otherwise, raises `Conflict` and changes nothing."""
     done = Copied()
     while not done.equal and done.passes < most:
         with source.snapshot() as snapshot:

@@ -25,13 +25,9 @@ def existing_files(paths: Sequence[str], own: OwnFolders) -> list[tuple[Path, Pa
 
 
 def _files(path: Path, own: OwnFolders, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
-    """Yield the files to ingest, sorted by name, each together with the folder that the user gave. `path` is this
-    folder, or a single file; for a single file, the folder is None. Hidden files and the folders `own` are
-    skipped.
-
-    Links to folders are skipped, because such links may form a cycle. If a folder cannot be read, the folder itself is
-    yielded, so that the command reports the error when it ingests the folder.
-    """
+    """Yield the files to ingest, sorted by name, each with the folder that the user gave, or None for a single file.
+    Hidden files, the folders `own`, and links to folders (which may form a cycle) are skipped. A folder that cannot be
+    read is yielded itself, so that the command reports the error when it ingests the folder."""
     if path in own:
         return
     is_link = root is not None and path.is_symlink()

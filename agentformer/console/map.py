@@ -145,12 +145,9 @@ def _compute(backend: MemoryBackend, namespace: str, space: str, count: int) -> 
 
 def project(rows: Matrix) -> tuple[Matrix, float]:
     """Return the two principal components of the rows as float32[n, 2] in 0..1, and the share of the variance that they
-    contain, 0..1. Equal rows have equal places. The result does not depend on the signs that an algorithm happens to
-    choose: the largest part of each axis is positive.
-
-    The axes come from a subspace iteration, which needs no covariance matrix, so that the time grows with the number of
-    dimensions and not with its cube.
-    """
+    contain, 0..1. Equal rows have equal places, and the largest part of each axis is positive. The axes come from a
+    subspace iteration, which needs no covariance matrix, so the time grows with the number of dimensions and not with
+    its cube."""
     import numpy as np
 
     centred = rows - rows.mean(axis=0)

@@ -54,13 +54,10 @@ def evaluate_opened(
     scope_of: Callable[[Question], Scope] | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Measure how well an open memory finds its own entries.
-
-    The field `relevant` of a question lists names. A name is the id of an entry, a source id, the name of a document,
-    or a page (`name#3`). If a name fits several of these kinds, the first of these kinds is used. `scope_of(question)`
-    returns the scope that is searched for a question. By default, the whole namespace is searched. Raises
-    `InvalidInput` for a name that nothing in the namespace has. Also raises the errors of `evaluate`.
-    """
+    """Measure how well an open memory finds its own entries. `relevant` of a question lists names: ids of entries,
+    source ids, names of documents, or pages (`name#3`). If a name fits several kinds, the first of these kinds is used.
+    `scope_of(question)` returns the scope to search (default: the whole namespace). Raises `InvalidInput` for an
+    unknown name, and the errors of `evaluate`."""
     if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
         raise InvalidInput("questions", f"must be a list of questions or a folder, got {type(questions).__name__}")
     parsed = tuple(question_of(given, number) for number, given in enumerate(questions, 1))

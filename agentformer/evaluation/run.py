@@ -131,13 +131,10 @@ def check_modes(modes: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOptions:
-    """The options of `evaluate`. Raises `InvalidInput` if a value is invalid.
-
-    The first `limit` passages of a search are ranked. Metrics that need more passages are skipped. `scope_of(question)`
-    returns the scope to search. `passage_of(hit, question)` returns the id of the passage that the hit belongs to, as
-    in `question.relevant`. The defaults of these two functions are for a corpus that a `Loader` stored. `seed` is the
-    seed of the confidence intervals.
-    """
+    """The options of `evaluate`. The first `limit` passages of a search are ranked, and metrics that need more are
+    skipped. `scope_of(question)` returns the scope to search. `passage_of(hit, question)` returns the id of the passage
+    of a hit, as in `question.relevant`. Their defaults are for a corpus that a `Loader` stored. `seed` is that of the
+    confidence intervals. Raises `InvalidInput` for an invalid value."""
 
     modes: Sequence[Mode] = MODES
     limit: int = LIMIT
@@ -158,12 +155,9 @@ class EvaluationOptions:
 
 
 def evaluate(search: Search, dataset: Dataset, options: EvaluationOptions) -> Evaluation:
-    """Ask each question in each search mode, and rank the passages that are found. Questions without a relevant passage
-    are skipped.
-
-    `search` is the search of a backend, which does not count uses and does not rank by salience. If several hits belong
-    to one passage, the best hit counts. Raises `InvalidInput` if no question has a relevant passage.
-    """
+    """Ask each question that has a relevant passage in each search mode, and rank the passages that are found. `search`
+    is the search of a backend, which does not count uses and does not rank by salience. If several hits belong to one
+    passage, the best hit counts. Raises `InvalidInput` if no question has a relevant passage."""
     questions = dataset.answerable
     if not questions:
         raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")

@@ -70,12 +70,9 @@ class Rarity:
 
 
 def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = ()) -> Cloze | None:
-    """Return a cloze question about the sentence whose words are most informative on average. Sentences in `without`
-    are not used.
-
-    Return None if no sentence is suitable. A sentence is not suitable if it has too few informative words or too many
-    words, or if its words cannot be separated (`without_words`).
-    """
+    """Return a cloze question about the sentence whose words are most informative on average, except the sentences in
+    `without`. Return None if every sentence has too few informative words or too many words, or words that cannot be
+    separated (`without_words`)."""
     best, most = None, 0.0
     for start, end in sentence_spans(text)[:_SENTENCES]:
         sentence = text[start:end]
@@ -184,13 +181,10 @@ class Built:
 
 
 def build(sources: Iterable[Source], count: int = COUNT, *, seed: int = 0, model: LanguageModel | None = None) -> Built:
-    """Generate at most `count` questions, each from another passage. If `model` is None, the questions are cloze
-    questions.
-
-    The choice of passages depends only on `seed` and on the texts of the passages, not on their order or ids. The
-    iterable `sources` is read once, and only the chosen passages are held in memory. Raises `InvalidInput` if no
-    question can be made from any passage. Raises `LanguageModelUnavailable` if the model fails.
-    """
+    """Generate at most `count` questions, each from another passage; cloze questions if `model` is None. The choice of
+    passages depends only on `seed` and the texts, not on their order or ids. `sources` is read once, and only the
+    chosen passages are held in memory. Raises `InvalidInput` if no question can be made, and `LanguageModelUnavailable`
+    if the model fails."""
     if count < 1:
         raise InvalidInput("synthetic", f"must be at least 1, got {count}")
     long_enough = (source for source in sources if len(source.text.strip()) >= _SHORTEST)

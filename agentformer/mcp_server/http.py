@@ -58,14 +58,13 @@ log = logging.getLogger("agentformer")
 
 
 def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = lambda address: None) -> None:
-    """Run the MCP server over HTTP until SIGTERM or SIGINT. After the signal, incomplete requests are dropped, and
-    running calls have 20 seconds to finish. Then the memory is closed.
+    """Run the MCP server over HTTP until SIGTERM or SIGINT. After the signal, incomplete requests are dropped, running
+    calls have 20 seconds to finish, and then the memory is closed.
 
     `caller` sets the user and the project of every call, and the rights that a call can have at most. When the server
     accepts requests, `started` is called with the URL. If the port is 0, the system chooses a free port. Raises
-    `InvalidInput` for an address that cannot be used. Raises `InvalidInput` too if other machines can reach the address
-    and no key was ever made. Also raises an error if the memory cannot be opened.
-    """
+    `InvalidInput` for an address that cannot be used, or that other machines can reach although no key was ever made,
+    and an error if the memory cannot be opened."""
     with open_keys(settings) as keys:
         _serve(settings, caller, keys, started)
 
@@ -113,11 +112,8 @@ def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: Ke
 
 class AccessMiddleware:
     """Authenticates each request and reads the complete body before the MCP SDK handles the request. The size of a
-    body, and the memory for all bodies, are limited.
-
-    The `Grant` of the request (the rights of the key) is stored in the ASGI scope. Errors are answered with problem
-    documents.
-    """
+    body, and the memory for all bodies, are limited. The `Grant` of the request is stored in the ASGI scope. Errors are
+    answered with problem documents."""
 
     def __init__(self, app: ASGIApp, keys: KeyStore, *, max_bytes: int) -> None:
         self._app = app
@@ -334,12 +330,9 @@ class _TimeoutProtocol(H11Protocol):
 
 
 def _transport_security(settings: Settings) -> TransportSecuritySettings:
-    """Return the allowed values of the headers Host and Origin, for the SDK. The check of these headers prevents DNS
-    rebinding, an attack in which a foreign host name points to this server.
-
-    If other machines can reach the address, requests need a key, which a foreign web page does not have. For such an
-    address, the headers are checked only if the setting `allowed_hosts` is not empty.
-    """
+    """Return the allowed values of the headers Host and Origin, for the SDK, whose check prevents DNS rebinding: a
+    foreign host name that points to this server. If other machines can reach the address, requests need a key, which a
+    foreign web page does not have, so the headers are checked only if the setting `allowed_hosts` is not empty."""
     names = settings.allowed_hosts.lower().replace(",", " ").split()
     hosts = [*(_LOCAL if names or is_local(settings.host) else ()), *names]
     origins = [f"http://{name}" for name in _LOCAL] + settings.cors_origins.lower().replace(",", " ").split()

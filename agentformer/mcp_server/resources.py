@@ -53,12 +53,9 @@ TEMPLATES = (
 
 
 def list_resources(af: AgentFormer, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
-    """Return a page of the documents that the caller may read, as MCP resources. The documents are sorted by namespace.
-    In each namespace, the oldest document comes first.
-
-    `cursor` is the cursor that the previous page returned, or None for the first page. Raises `InvalidInput` for a
-    cursor that this server did not make.
-    """
+    """Return a page of the documents that the caller may read, as MCP resources, sorted by namespace and age. `cursor`
+    is that of the previous page, or None for the first page. Raises `InvalidInput` for a cursor that this server did
+    not make."""
     if not PERMISSIONS["rag_list"].allows(caller.grant):
         return types.ListResourcesResult(resources=[])
     namespaces = _namespaces(af, caller)

@@ -84,13 +84,10 @@ async def _serve(memory: LazyMemory, handlers: MemoryServer, ending: Callable[[]
 
 
 class StandardPipes:
-    """Standard input and output in the form that the SDK's `stdio_server` needs.
-
-    An iteration yields the valid lines of the input. A line that is not a valid message is answered with an error, and
-    blank lines are skipped. When the input ends or `stop` is called, `ending` is called, and the iteration ends after
-    all running calls are answered. Create the object before any output is printed, and use it in one running event
-    loop.
-    """
+    """Standard input and output in the form that the SDK's `stdio_server` needs. An iteration yields the valid lines of
+    the input; an invalid line is answered with an error. When the input ends or `stop` is called, `ending` is called,
+    and the iteration ends after all running calls are answered. Create the object before any output is printed, and use
+    it in one running event loop."""
 
     def __init__(self, ending: Callable[[], None]) -> None:
         self._ending = ending
@@ -226,11 +223,8 @@ def _write(handle: int, data: bytes) -> None:
 
 def _take_over(stream: int) -> int:
     """Return a new descriptor of standard input (`stream` 0) or standard output (`stream` 1), which only the server
-    uses.
-
-    After this, the original descriptor 0 reads nothing, and the original descriptor 1 writes to standard error. So the
-    output of libraries, models and child processes does not mix with the messages of the protocol.
-    """
+    uses. Then the descriptor 0 reads nothing, and 1 writes to standard error, so that the output of libraries, models
+    and child processes does not mix with the messages of the protocol."""
     sys.stdout.flush()
     private = os.dup(stream)
     replacement = os.open(os.devnull, os.O_RDONLY) if stream == 0 else os.dup(2)

@@ -64,12 +64,11 @@ class Oversized:
 @dataclass(frozen=True, slots=True)
 class AuditReport:
     """The result of an audit of the live entries of a namespace; archived and superseded entries are not live.
-    `compared` contains the number of `texts` that were searched for duplicates, and the numbers of `facts` and of
-    `core_blocks` that were searched for contradictions. `duplicates` are groups of entries with the same owner
-    and the same details, whose texts differ at most in capital letters, white space and the final punctuation;
-    `merge_duplicates` can merge these groups. `near_duplicates` are groups of entries with similar text; a person must
-    decide what to do with these groups. Messages and entries of the working tier are not compared, because people
-    repeat themselves. Parts of documents are not compared, because documents quote each other."""
+    `compared` contains the number of `texts` that were searched for duplicates, and of `facts` and `core_blocks` that
+    were searched for contradictions. `duplicates` are groups of entries with the same owner and details, whose texts
+    differ at most in capital letters, white space and the final punctuation; `merge_duplicates` can merge them.
+    `near_duplicates` are groups of similar texts, about which a person must decide. Messages and working entries are
+    not compared, because people repeat themselves, and neither are parts of documents, which quote each other."""
 
     namespace: str
     entries: int

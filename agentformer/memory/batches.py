@@ -85,12 +85,11 @@ class BatchOperations:
         Each item has the arguments of `store`, with `source_type` and `source_id`.
 
         If a live entry of the record exists, its text, title, kind, category, salience, speaker, metadata and time are
-        replaced: the entry keeps its id, its session and its owner, and its former version is in its history. An entry
-        that would not change is not written. Of several items with the same record, the last one is stored. The new
-        entries are stored in one transaction; each changed entry is written in a transaction of its own. An upsert
-        beside which another caller stores, changes or removes a record begins again. Raises `InvalidInput`, and
-        `Conflict` or `NotFound` if this happens each time.
-        """
+        replaced: it keeps its id, session and owner, and its former version is in its history. An entry that would not
+        change is not written. Of several items with the same record, the last one is stored. New entries are stored in
+        one transaction, and each changed entry in its own. If another caller stores, changes or removes one of the
+        records meanwhile, the upsert begins again. Raises `InvalidInput`, and `Conflict` or `NotFound` if this happens
+        each time."""
         new = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         if missing := [entry for entry in new if entry.source_id is None]:
             raise InvalidInput(

@@ -184,11 +184,11 @@ class MemoryCleaner:
         user_id: str | None = None,
         project: str | None = None,
     ) -> CleaningReport:
-        """Clean one session, the sessions of one namespace, or all sessions, and return a report. If only `session_id`
-        is given, the sessions with this id in all namespaces are cleaned. With `user_id` or `project`, only the entries
-        of this user or project are read and summarized. Sessions that another caller is cleaning are
-        skipped. In contrast to automatic cleaning, `run` also summarizes entries that a caller has restored from a
-        summary. If a part of the summarizer cannot be loaded, the error is raised before anything is changed."""
+        """Clean one session, the sessions of one namespace, or all sessions, and return a report. `session_id` alone
+        selects the sessions with this id in all namespaces. With `user_id` or `project`, only the entries of this user
+        or project are read. Sessions that another caller is cleaning are skipped. Unlike automatic cleaning, `run` also
+        summarizes entries that a caller has restored. If a part of the summarizer cannot be loaded, the error is raised
+        before anything is changed."""
         scope = _episodes(namespace or "", session_id, user_id=user_id, project=project)
         return self._run(scope, on_request=True)
 

@@ -121,11 +121,10 @@ class _Routing(_Combined[MemoryBackend]):
 
 class RoutedBackend(_Routing):
     """A `MemoryBackend` over several backends. `backends` maps names to backends, and `target` of a route is one of
-    these names. `default` is the name of the backend for leases, and for entries that no route matches. A call that
-    changes several backends runs one transaction in each of them. If a transaction of `store` fails, the entries that
-    this call has stored in other backends are removed. After a crash between two transactions, only the changes of the
-    first backend may be stored. A summary is stored in the backend of its originals (the entries that it summarizes),
-    so that one transaction can store the summary and archive the originals."""
+    these names. `default` names the backend for leases, and for entries that no route matches. A call that changes
+    several backends runs one transaction in each. If a transaction of `store` fails, the entries that this call has
+    stored elsewhere are removed; after a crash between two transactions, only the first may be stored. A summary is
+    stored in the backend of its originals, so that one transaction stores it and archives them."""
 
     def store(
         self,

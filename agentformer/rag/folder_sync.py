@@ -28,10 +28,9 @@ _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
 
 
 class DocumentChanges(NamedTuple):
-    """The functions that change documents. `put` stores bytes as the document of its origin, and returns the stored
-    document. `rename` gives the stored document with an id and the same bytes another name, origin and stamp, and keeps
-    its chunks with their vectors. `remove` deletes the document with an id, or raises `NotFound`. `is_text` tells
-    whether the beginning of a file is text."""
+    """The functions that change documents. `put` stores bytes as the document of its origin, and returns it. `rename`
+    gives a stored document with the same bytes another name, origin and stamp, and keeps its chunks and vectors.
+    `remove` deletes a document, or raises `NotFound`. `is_text` returns whether the beginning of a file is text."""
 
     put: Callable[[bytes, Document], Document]
     rename: Callable[[bytes, str, Document], Document]

@@ -71,12 +71,10 @@ class Uploads(Protocol):
 
 
 class Originals:
-    """The original files of the documents that `backend` stores. `files` is the place of the files.
-
-    The backend records the documents that are not stored although their original files may exist: documents that are
-    announced before their files are written, and removed documents. `sweep` deletes the files of these documents and no
-    other files. While an upload runs, its process holds a lock. If nobody holds this lock, the process was killed, and
-    the original files of the upload are superfluous."""
+    """The original files of the documents that `backend` stores, in the place `files`. The backend records the
+    documents whose original files may exist although they are not stored: announced documents, and removed ones.
+    `sweep` deletes only their files. A running upload holds a lock. If the lock is free, its process was killed, and
+    the original files of the upload are deleted."""
 
     def __init__(
         self,

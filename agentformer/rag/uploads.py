@@ -83,13 +83,10 @@ def unchanged(seen: Sequence[tuple[Scope, Collection[str]]]) -> StoreCheck:
 def place(
     backend: MemoryBackend, document: Document, on_conflict: OnConflict, *, given_metadata: bool = False
 ) -> Placement:
-    """Decide which stored document an upload replaces, and under which name the new document is stored.
-
-    A document with an origin is identified by the path of the origin. A document without an origin is identified by its
-    name among the documents without an origin. `given_metadata` says that the caller has given the metadata of
-    `document`. Raises `Conflict` if `on_conflict` is `fail` and the stored document has other bytes or other metadata
-    than the given ones.
-    """
+    """Decide which stored document an upload replaces, and under which name the new document is stored. A document is
+    identified by its origin, or by its name among the documents without an origin. `given_metadata` says that the
+    caller has given the metadata of `document`. Raises `Conflict` if `on_conflict` is `fail` and the stored document
+    has other bytes or other metadata than the given ones."""
     stored = _Stored(backend, document)
     own = stored.of_origin() if document.origin else stored.of_name(document.name)
     same = stored.with_same_bytes(own)
@@ -321,13 +318,10 @@ def _read_path(path: Path, limit: int) -> bytes:
 
 
 def safe_name(name: Any) -> str:
-    """Return the name of a document whose upload has the given name. The name is never used as a path.
-
-    The result has at most 255 characters, all of them printable. It has no parts such as `..`, no empty parts, no
-    backslashes, and no spaces at the ends of its parts. If the given name had to be changed, ` ~` and 8 digits of the
-    hash of the given name are put before the suffix, so that different names remain different. Raises `InvalidInput` if
-    no name is left.
-    """
+    """Return the name of a document whose upload has the given name. It is never used as a path. The result has at most
+    255 characters, all printable, without parts such as `..`, empty parts, backslashes, or spaces at the ends of parts.
+    If the given name had to be changed, ` ~` and 8 digits of its hash are put before the suffix, so that different
+    names remain different. Raises `InvalidInput` if no name is left."""
     if not isinstance(name, str):
         raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
     printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable())

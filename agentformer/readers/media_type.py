@@ -67,12 +67,10 @@ _TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
 
 
 def sniff(data: bytes, name: str = "") -> str:
-    """Return the media type of the content. The extension of `name` is used only for text, to distinguish plain text,
-    Markdown, HTML that does not begin with a usual tag, and mail with few headers.
-
-    If the content matches two media types, the first bytes decide. This function runs in the calling process on
-    untrusted bytes, so the time of every step is at most linear in the length of the content.
-    """
+    """Return the media type of the content. The extension of `name` only distinguishes plain text, Markdown, HTML that
+    does not begin with a usual tag, and mail with few headers. If the content matches two types, the first bytes
+    decide. The function runs on untrusted bytes in the calling process, so its time is at most linear in their
+    length."""
     # A real PDF has objects; a text may only mention "%PDF-".
     pdf = b"%PDF-" in data[:_PDF_HEADER_WITHIN] and (b" obj" in data or b"startxref" in data)
     if data.startswith(b"%PDF-") or (pdf and data.startswith(b"%!PS")):

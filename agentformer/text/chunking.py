@@ -98,12 +98,9 @@ def _at_space(text: str, position: int) -> bool:
 
 def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[Span]:
     """Split `text` into windows for a model that reads at most `limit` tokens, and return their spans. The windows have
-    similar sizes, do not overlap, and contain every token.
-
-    `count` returns the spans of the tokens of a text. A model may split the first word of a text into other tokens than
-    the same word inside a text. So the tokens of a window are counted again if the window begins or ends inside a run
-    of characters, or if its size is close to the limit. If this count exceeds the limit, the window is split again.
-    """
+    similar sizes, do not overlap, and contain every token. `count` returns the spans of the tokens of a text. A model
+    may split the first word of a text into other tokens than inside a text, so a window that begins or ends inside a
+    run of characters, or is close to the limit, is counted again, and split again if needed."""
     tokens = count(text)
     if not tokens:
         stripped = text.strip()

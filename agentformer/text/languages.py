@@ -190,12 +190,9 @@ def _small(word: str) -> str:
 
 
 def detect_language(text: str, prior: str = "") -> str:
-    """Return the ISO 639-1 code of the language of the text. If there is not enough evidence, return `prior`.
-
-    `prior` is the language of the document that contains the text. If two languages are almost equally probable,
-    `prior` is preferred, so that a chunk of names and numbers gets the same language as its neighbours. Only the start
-    of a long text is read.
-    """
+    """Return the ISO 639-1 code of the language of the text, or `prior` if there is not enough evidence. `prior` is the
+    language of the document that contains the text. It is preferred if two languages are almost equally probable, so
+    that a chunk of names and numbers gets the language of its neighbours. Only the start of a long text is read."""
     return _detected(text, prior) if len(text) <= _CACHED_TEXT else _detected.__wrapped__(text[:_SAMPLE], prior)
 
 
@@ -263,12 +260,9 @@ def language_code(value: object) -> str:
 
 
 def likelier_of_alike(text: str) -> str:
-    """Return the most probable of Danish, Norwegian and Swedish, if the text is certainly in one of these three
-    languages. Otherwise return "".
-
-    `detect_language` may return no language for such a text, because the three languages are similar. Use this function
-    where a wrong choice does little harm.
-    """
+    """Return the most probable of Danish, Norwegian and Swedish if the text is certainly in one of them, else "".
+    `detect_language` may return no language for such a text, because they are similar. Use this function where a wrong
+    choice does little harm."""
     sample = normalized("NFKC", text[:_SAMPLE])
     if _script(sample) != "latin":
         return ""

@@ -211,12 +211,10 @@ _ENGLISH_SHARE = 0.12  # share of all words: English prose about .2, other langu
 
 
 def clean(text: str, *, accents: str = "") -> str:
-    """Return the text without control characters. Special spaces, ligatures and separate accents are replaced by common
-    characters. A second call changes nothing.
-
-    Every line ends with LF, and several blank lines become one. Hyphens at line ends stay, because only `join_hyphens`
-    knows the spelling in the whole document. `accents` is the `accent_style` of the document.
-    """
+    """Return the text without control characters, with common characters for special spaces, ligatures and separate
+    accents, with LF at line ends, and with at most one blank line in a row. A second call changes nothing. Hyphens at
+    line ends stay, because only `join_hyphens` knows the spelling in the whole document. `accents` is the
+    `accent_style` of the document."""
     text = _LINE_ENDS.sub("\n", text).replace("\u2029", "\n\n")
     text = re.sub(r"(?<=[^\W_])[ ]*\ufffe", "-\ufffe", text).replace("-\ufffe", "-\n").replace(LINE_HYPHEN, "")
     text = _SOFT_HYPHEN.sub("", text).replace("\u00ad", "")
@@ -244,12 +242,9 @@ def _compatible(text: str) -> str:
 
 def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> list[str]:
     """Clean every page, and join words that were hyphenated at line ends. The spelling of a word in the whole document
-    decides whether its hyphen stays.
-
-    `running` returns for each page the span of the text without running header and footer, or None for the whole page.
-    Words are joined only inside this span. The last word of the span is not joined with the footer, because the second
-    half of this word is on the next page.
-    """
+    decides whether its hyphen stays. `running` returns for each page the span without running header and footer, or
+    None for the whole page. Words are joined only inside this span. Its last word is not joined with the footer,
+    because the second half is on the next page."""
     style = accent_style(texts)
     pages = [clean(text, accents=style) for text in texts]
     if not any("-\n" in page for page in pages):
@@ -279,11 +274,9 @@ def looks_english(texts: Sequence[str]) -> bool:
 
 def join_hyphens(text: str, words: Mapping[str, int] | None = None, *, english: bool = False) -> str:
     """Join words that were hyphenated at a line end. `words` has the number of occurrences of each word in the
-    document, and `english` says whether the document is in English.
-
-    If the hyphen belongs to the word, only the line end is removed ("HLR-flödet"). If the hyphen marks an omitted part
-    of a word ("korkea- ja matalapaine"), the hyphen and the line end stay.
-    """
+    document, and `english` says whether it is in English. If the hyphen belongs to the word, only the line end is
+    removed ("HLR-flödet"). If it marks an omitted part of a word ("korkea- ja matalapaine"), the hyphen and the line
+    end stay."""
     counts = words if words is not None else vocabulary([text])
 
     def join(match: re.Match[str]) -> str:

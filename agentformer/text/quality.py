@@ -67,12 +67,9 @@ class Quality:
 
 
 def assess(text: str, *, unmapped: float = 0.0) -> Quality:
-    """Return the quality of the text of a page, before this text is normalised.
-
-    `unmapped` is the share of the characters, from 0 to 1, for which the font gives no Unicode value. Their text may
-    still be correct, because many such fonts use ASCII codes. So a high share only makes the limits of the statistics
-    stricter.
-    """
+    """Return the quality of the text of a page, before it is normalised. `unmapped` is the share of the characters,
+    0..1, for which the font gives no Unicode value. Their text may still be correct, because many such fonts use ASCII
+    codes, so a high share only makes the limits of the statistics stricter."""
     counts = Counter(text)
     visible = sum(n for c, n in counts.items() if c not in _LAYOUT and not c.isspace())
     if not visible:

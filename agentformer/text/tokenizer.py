@@ -138,11 +138,8 @@ def _long(token: str) -> Lexeme:
 
 def _grouped(kind: str | None, token: str) -> Iterator[str]:
     """Yield the terms of digits or capitals that are written in groups, such as a telephone number: all groups without
-    spaces, and each group.
-
-    For a number such as "12 500,50", also yield 12500. For a telephone number, also yield its last seven digits,
-    because every spelling of the number contains these digits.
-    """
+    spaces, and each group. "12 500,50" also gives 12500, and a telephone number its last seven digits, which every
+    spelling of the number contains."""
     if kind == "spaced":
         yield token.replace(" ", "").replace(",", ".")
         yield token.partition(",")[0].replace(" ", "")

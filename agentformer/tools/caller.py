@@ -19,15 +19,12 @@ _OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | geta
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a tool, with rights and limits.
-
-    The entries that the caller stores get the values `user_id`, `agent_id`, `project` and `stored_metadata`. The caller
-    cannot see entries of another user or project, and reads entries that belong to nobody without changing them. Core
-    blocks belong to a namespace, a user and an agent, not to a project. Documents belong to a namespace only.
-    `rag_upload` may read files in `folder`. If `folder` is None, `rag_upload` accepts only contents and no paths. If
-    `extractive` is true, `rag_query` calls no language model, because the caller is a language model that reads the
-    passages itself.
-    """
+    """The caller of a tool, with rights and limits. The entries that it stores get `user_id`, `agent_id`, `project` and
+    `stored_metadata`. It cannot see entries of another user or project, and reads entries without an owner but cannot
+    change them. Core blocks belong to a namespace, a user and an agent, not to a project; documents belong to a
+    namespace only. `rag_upload` may read files in `folder`, or accepts only contents if `folder` is None. If
+    `extractive` is true, `rag_query` calls no language model, because the caller is one that reads the passages
+    itself."""
 
     grant: Grant = EVERYTHING
     namespace: str | None = None
@@ -85,13 +82,9 @@ class Caller:
         return all(own is None or owner in (None, own) for owner, own in pairs)
 
     def open_file(self, path: str) -> tuple[str, BinaryIO]:
-        """Open a file in `folder`. Return the path of the file relative to `folder`, such as `2024/rules.pdf`, and the
-        open file.
-
-        Raises `InvalidInput` if the file is hidden, cannot be read, or is not a regular file. Raises `InvalidInput` too
-        if the file is outside `folder` after links are resolved. The message contains no path except the path that the
-        caller gave.
-        """
+        """Open a file in `folder`. Return its path relative to `folder`, such as `2024/rules.pdf`, and the open file.
+        Raises `InvalidInput` if the file is hidden, is outside `folder` after links are resolved, cannot be read, or is
+        not a regular file. The message contains only the path that the caller gave."""
         if self.folder is None:
             raise InvalidInput("path", "names a file, but this caller may not read files; give text or content_base64")
         try:

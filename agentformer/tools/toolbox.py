@@ -69,11 +69,8 @@ class Toolbox:
         return [{"type": "function", "function": function} for function in functions]
 
     def call(self, name: str, arguments: Mapping[str, Any], caller: Caller = OWNER) -> dict[str, Any]:
-        """Run a tool and return its result as JSON values.
-
-        Raises `NotFound` for an unknown tool, `Forbidden` for a tool that the caller may not use, and `InvalidInput`
-        for wrong arguments. Also raises the errors of the operation that the tool runs.
-        """
+        """Run a tool and return its result as JSON values. Raises `NotFound` for an unknown tool, `Forbidden` for a
+        tool that the caller may not use, `InvalidInput` for wrong arguments, and the errors of the operation."""
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
             names = ", ".join(tool.name for tool in self.definitions(caller.grant))

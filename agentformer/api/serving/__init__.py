@@ -18,12 +18,9 @@ _BACKLOG = 512  # connections that wait to be accepted: more than clients open a
 
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
     """Run the HTTP server until SIGTERM or SIGINT. After the signal, running requests have 20 seconds to finish, and
-    then the memory is closed.
-
-    When the server accepts requests, `started` is called with the URL of the server. If the port is 0, the system
-    chooses a free port. Raises `InvalidInput` for an address that cannot be used. Raises `InvalidInput` too if other
-    machines can reach the address and no key was ever made. Also raises an error if the memory cannot be opened.
-    """
+    then the memory is closed. When the server accepts requests, `started` is called with its URL. If the port is 0, the
+    system chooses a free port. Raises `InvalidInput` for an address that cannot be used, or that other machines can
+    reach although no key was ever made, and an error if the memory cannot be opened."""
     server = settings.server
     if server == "auto":
         server = "gunicorn" if os.name == "posix" and importlib.util.find_spec("gunicorn") else "waitress"

@@ -32,13 +32,9 @@ _PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "in
 
 
 def split(text: str) -> tuple[str | None, str]:
-    """Return the front matter of a file, or None if the file has none, and the body. One empty line after the front
-    matter, and one line end at the end of the file, are not part of the body. Raises `InvalidInput` if the front matter
-    has no end.
-
-    A byte order mark at the start is left out. If the first line ends with CRLF, an editor has converted the file, and
-    every CRLF becomes LF.
-    """
+    """Return the front matter of a file, or None if the file has none, and the body without one empty line at its start
+    and one line end at its end. A byte order mark is left out. If the first line ends with CRLF, an editor has
+    converted the file, and every CRLF becomes LF. Raises `InvalidInput` if the front matter has no end."""
     text = text.removeprefix("\ufeff")
     if text.startswith(f"{FENCE}\r\n"):
         text = text.replace("\r\n", "\n")

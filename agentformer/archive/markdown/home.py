@@ -41,12 +41,9 @@ class MarkdownHomes:
 
     def export(self, folder: Place, *, namespace: str = DEFAULT_NAMESPACE) -> HomeReport:
         """Write the decisions, facts, summaries and core blocks of a namespace as Markdown files into a folder, which
-        becomes a home; docs/MARKDOWN.md describes the files. If it is one already, only files whose entry has changed
-        are written; files that a person has edited stay as they are, and are `pending` in the report.
-
-        Raises `InvalidInput` if the folder is not empty and no home, or the home of another namespace, and `StoreFull`
-        if it cannot be written.
-        """
+        becomes a home; docs/MARKDOWN.md describes the files. In an existing home, only files whose entry has changed
+        are written; files that a person has edited are `pending` in the report. Raises `InvalidInput` if the folder is
+        not empty and not a home, or is the home of another namespace, and `StoreFull`."""
         path, namespace = _path(folder), fields.name("namespace", namespace)
         home = HomeFolder(path) if is_home(path) else HomeFolder.create(path, namespace)
         _check_namespace(home, namespace)

@@ -52,12 +52,9 @@ def writing(path: Path, advice: str = "", *, verb: str = "written") -> Iterator[
 
 
 class CachingEmbedder:
-    """An embedder that stores the vectors of another embedder in a file, so that each text is embedded once. Each
-    embedding space has its own file in the work folder.
-
-    The cache saves time, because the stores of an optimisation contain many equal texts and are searched with the same
-    questions. Thread-safe. Raises the errors of the other embedder. Raises `StoreFull` if the file cannot be used.
-    """
+    """An embedder that stores the vectors of another embedder in a file of the work folder, one for each embedding
+    space, because the stores of an optimisation contain many equal texts. Thread-safe. Raises the errors of the other
+    embedder, and `StoreFull` if the file cannot be used."""
 
     def __init__(self, inner: Embedder, work: Path) -> None:
         self._inner = inner
@@ -172,13 +169,10 @@ Half = Literal["development", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The result of one configuration with the questions of one half.
-
-    `ranks` has one item for each question, in order: a tuple with the rank of each relevant passage. Ranks start at 1.
-    The rank None means that the passage is not among the first ten. `seconds` is the duration of the measurement. If a
-    configuration cannot run on this machine, `ranks` is empty, and `skipped` is the reason. The journal does not store
-    such a result, because a missing package may be installed later.
-    """
+    """The result of one configuration with the questions of one half. `ranks` has for each question, in order, the rank
+    of each relevant passage from 1, or None if it is not among the first ten. `seconds` is the duration. If a
+    configuration cannot run on this machine, `ranks` is empty, and `skipped` is the reason; the journal does not store
+    this, because a missing package may be installed later."""
 
     configuration: Configuration
     half: Half

@@ -120,13 +120,10 @@ def stored_documents(backend: MemoryBackend, namespace: str) -> list[StoredDocum
 
 
 def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Sequence[StoredDocument]) -> Dataset:
-    """Return the pages of the documents as passages, and the answerable questions about them.
-
-    Two questions have the same relevant passage if a page answers both questions, directly or through other questions.
-    The passage then has the name of one of the questions, because `halves` only compares names. A question that names
-    only a document has a passage of its own, because its page is not known. `answered_passage` decides whether a hit
-    answers a question.
-    """
+    """Return the pages of the documents as passages, and the answerable questions about them. Questions that one page
+    answers, directly or through other questions, have the same relevant passage, which has the name of one of them:
+    `halves` only compares names. A question that names only a document has its own passage, because its page is not
+    known. `answered_passage` decides whether a hit answers a question."""
     pages = {
         page_name(document.about.name, page.number): (document.about.name, page.text)
         for document in documents
@@ -210,12 +207,9 @@ def with_documents(
 def synthetic(
     dataset: Dataset, count: int, work: Path, *, seed: int = 0, model: LanguageModel | None = None, name: str = ""
 ) -> Dataset:
-    """Return the corpus with at most `count` questions that are generated from its passages.
-
-    A language model generates different questions each time. For this reason, the questions of a model are stored in
-    `work`, and a later call with the same corpus, `name`, `count` and `seed` reads the stored questions. `name`
-    identifies the model. Raises the errors of `build`. Raises `StoreFull` if the questions cannot be stored.
-    """
+    """Return the corpus with at most `count` questions that are generated from its passages. A language model, which
+    `name` identifies, generates different questions each time, so its questions are stored in `work`, and a later call
+    with the same corpus, `name`, `count` and `seed` reads them. Raises the errors of `build`, and `StoreFull`."""
     if model is None:
         return with_questions(dataset, build(corpus_sources(dataset), count, seed=seed))
     about = {"passages": dataset.digest(questions=False), "count": count, "seed": seed, "model": name}

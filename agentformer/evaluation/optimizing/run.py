@@ -56,14 +56,10 @@ _AUTOMATIC = dict.fromkeys(("language_detector", "compounds", "japanese"), "auto
 
 @dataclass(frozen=True, slots=True)
 class OptimizeOptions:
-    """The options of `optimize`.
-
-    Settings named in `without` are not changed. If `only` is not empty, only the settings named in `only` are changed.
-    `seed` changes how the questions are divided into halves. `budget` is a number of seconds. A measurement does not
-    start if it would probably end after this time, and a measurement that would end later is interrupted: its vectors
-    are kept, and it is not part of the result. A part of the budget is reserved for the final measurements with the
-    test half.
-    """
+    """The options of `optimize`. Settings named in `without` are not changed; if `only` is not empty, only these are.
+    `seed` changes how the questions are divided into halves. `budget` is a number of seconds. A measurement that would
+    probably end later is not started, and one that would end later is interrupted: its vectors are kept. A part of the
+    budget is reserved for the final measurements with the test half."""
 
     level: Level = "quick"
     metric: str = METRIC
@@ -76,16 +72,12 @@ class OptimizeOptions:
 def optimize(
     corpus: Corpus, work: Path, options: OptimizeOptions, progress: Callable[[Progress], None] | None = None
 ) -> Optimization:
-    """Search for the settings with the highest mean of a metric.
+    """Search for the settings with the highest mean of a metric. Measurements are stored in a folder inside `work`, so
+    the same call continues an interrupted optimisation. If the passages, questions, model, version, installed analyzers
+    or other retrieval settings have changed, everything is measured again.
 
-    Measurements are stored in a folder inside `work`. If an optimisation is interrupted, the same call continues it. If
-    the passages, the questions, the model, the version, the installed analyzers or other retrieval settings have
-    changed, the stored measurements are deleted, and all configurations are measured again.
-
-    Raises `InvalidInput` if there are too few questions, or if a setting cannot be searched. Raises `Conflict` while
-    another process uses the same folder. Raises `StoreFull` if the disk cannot be written. Raises `EmbedderUnavailable`
-    if the embedding model fails. Finished measurements remain stored after an error.
-    """
+    Raises `InvalidInput` for too few questions or a setting that cannot be searched, `Conflict` while another process
+    uses the folder, `StoreFull`, and `EmbedderUnavailable`. Finished measurements remain stored after an error."""
     check_metric(options.metric)
     check_only(options.only, present(corpus.settings))
     clock = Clock(options.budget)

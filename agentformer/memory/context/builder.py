@@ -119,10 +119,9 @@ def _check(task: Any, max_tokens: Any) -> None:
 
 def turns_of(items: Any) -> list[Turn]:
     """Convert the messages of a conversation to `Turn` objects. `items` are `ChatMessage` objects, mappings with `role`
-    and `content` (as in the chat API of OpenAI), or entries. Text that was recalled from memory is removed. If a
-    content consists of parts, text parts are kept, and a part of another type is replaced by the name of the type, such
-    as "[image_url]". Messages that only call a tool are skipped. Raises `InvalidInput` with the position of the wrong
-    item."""
+    and `content` (as in the chat API of OpenAI), or entries. Recalled memory is removed, and so are messages that only
+    call a tool. Of a content with several parts, another part than text becomes its type, such as "[image_url]". Raises
+    `InvalidInput` with the position of the wrong item."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("conversation", f"must be a list of messages, got {type(items).__name__}")
     return [_turn(item, f"conversation[{n}]") for n, item in enumerate(items) if not _is_tool_call(item)]

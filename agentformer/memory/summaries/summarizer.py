@@ -45,9 +45,8 @@ class _Figures(NamedTuple):
 
 
 def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
-    """Return the numbers, dates and names in the summary that are not in the content, speaker or time of any original
-    (summarized entry). The result is in the order of the summary, for example "number 7", "date 8 June 2023" or "name
-    Robert". The result is empty for a faithful summary."""
+    """Return the numbers, dates and names in the summary that no original has in its content, speaker or time, in the
+    order of the summary: for example "number 7", "date 8 June 2023" or "name Robert"."""
     language = detect_language(summary, detect_language(" ".join(entry.content[:1000] for entry in originals)))
     texts = [text for entry in originals for text in _texts(entry)]
     stated = claims.Stated.of(texts, language, [entry.occurred_at for entry in originals if entry.occurred_at])
@@ -230,12 +229,10 @@ class Summarizer:
     def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
         """Return a summary of the originals, which may be in any order.
 
-        A text of the model is rejected if the text is empty or too long, if it states facts that are not in the
-        originals, or if it contains none of the facts in the originals. In this case, the model gets the list of
-        problems and writes a second text. If the second text is rejected too, or if the model raises
-        `LanguageModelError`, the summary consists of sentences of the originals (extractive). Citation marks such as
-        [1] are removed from the text of the model. The summary is empty only if `max_tokens` is too small for one word.
-        """
+        A text of the model is rejected if it is empty or too long, states facts that are not in the originals, or
+        contains none of their facts. Then the model gets the list of problems and writes a second text. If this is
+        rejected too, or the model raises `LanguageModelError`, the summary consists of sentences of the originals.
+        Citation marks such as [1] are removed. The summary is empty only if `max_tokens` is too small for one word."""
         originals = sort_by_time(originals)
         if self._model is None:
             return self._extractive(originals, "extractive")

@@ -21,13 +21,9 @@ _ALL_SIGNALS_AND_SOCKETS = 3  # no signals to, and no abstract sockets of, other
 
 
 def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Restrict this process and its children to the given files and folders (Landlock). The restriction lasts until the
-    processes end.
-
-    Files in `readable` can be read and run, and files in `writable` can also be changed. In the `listed` folders, only
-    the names of files can be read. Files that are already open stay usable. Return False if the system does not support
-    Landlock.
-    """
+    """Restrict this process and its children to the given files and folders (Landlock) until they end. Files in
+    `readable` can be read and run, and those in `writable` also changed. In the `listed` folders, only the names of
+    files can be read. Open files stay usable. Return False if the system does not support Landlock."""
     version = _call(_CREATE, None, 0, _VERSION)
     if version < 1:
         return False

@@ -31,13 +31,10 @@ _LAST_SECONDS = 2.0  # to end after closing its output; an interpreter takes 0.0
 def exchange(
     process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, *, start: float, seconds: float
 ) -> bool:
-    """Send the bytes in `given` to the process, and pass the output of the process to `frames`. At the end, kill the
-    process with its process group. Return whether the process ran out of time.
-
-    The process has `start` seconds until it is ready, and then `seconds` for its work. Raises `Overrun` if the output
-    is too large, and `NoFrame` if the output is invalid. The process is not trusted: it may never read, never end,
-    close its output, or start another process that keeps the output open.
-    """
+    """Send the bytes in `given` to the process, and pass its output to `frames`. At the end, kill the process with its
+    process group. Return whether it ran out of time: it has `start` seconds until it is ready, and then `seconds` for
+    its work. Raises `Overrun` if the output is too large, and `NoFrame` if it is invalid. The process is not trusted:
+    it may never read or end, close its output, or start another process that keeps the output open."""
     try:
         if sys.platform == "win32":
             return _communicate(process, given, frames, start + seconds)
@@ -177,12 +174,9 @@ class _Outcome:
 
 
 def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
-    """Read a document in a child process. Raises `DocumentError` if the child process sends no document.
-
-    The child process sends drafts, which are documents with the text that was found so far. If the child process
-    crashes or runs out of time, its last draft is returned. If PDFium crashes before the first draft of a PDF file,
-    pypdf reads the file in the remaining time.
-    """
+    """Read a document in a child process, which sends drafts: documents with the text that was found so far. If the
+    process crashes or runs out of time, the last draft is returned. If PDFium crashes before the first draft of a PDF
+    file, pypdf reads the file in the remaining time. Raises `DocumentError` if there is no draft."""
     until = time.monotonic() + options.limits.wall_seconds
     outcome = _run(data, options)
     if outcome.crashed and options.media_type == PDF and len(options.engines) > 1:

@@ -109,13 +109,10 @@ class _PhraseMatch(NamedTuple):
 
 
 def periods(text: str, at: datetime, language: str = "") -> list[Period]:
-    """Return the periods that `text` names, in order and without repetition. `language` is an ISO 639-1 code, or "" if
-    it is unknown.
-
-    Relative expressions such as "yesterday" are computed from the moment `at`, and days begin at midnight in the time
-    zone of this moment. A date without a year means the last such date that is not after `at`. A date that follows
-    "before", "since" or a similar word gives no period.
-    """
+    """Return the periods that `text` names, in order and without repetition. `language` is an ISO 639-1 code, or "".
+    Relative expressions such as "yesterday" are computed from the moment `at`, in its time zone. A date without a year
+    means the last such date that is not after `at`. A date after "before", "since" or a similar word gives no
+    period."""
     return list(dict.fromkeys(period_of(days, at.tzinfo) for days in query_date_ranges(text, at.date(), language)))
 
 
@@ -140,12 +137,9 @@ def find_date_ranges(
     text: str, on: date | None, language: str = "", *, past: bool = False, years: bool = True
 ) -> list[DateRange]:
     """Return the date ranges that `text` names, in order. Two ranges overlap only if they are meanings of the same date
-    ("7/5/2023").
-
-    Relative expressions are computed from the day `on`. If `on` is None, they are skipped. A date without a year means
-    the date that is nearest to `on`; with `past`, it means the last such date that is not after `on`. If `years` is
-    False, written years and words such as "before" are ignored, because the word index does not need them.
-    """
+    ("7/5/2023"). Relative expressions are computed from the day `on`, or skipped without it. A date without a year
+    means the nearest such date to `on` or, with `past`, the last one that is not after it. If `years` is False, written
+    years and words such as "before" are ignored, because the word index does not need them."""
     text = text[:MAX_TEXT]
     ranges = [*_mentioned(text, on, past)] if _DIGIT.search(text) else []
     if on is not None or years:
@@ -356,12 +350,9 @@ def _at_distance(sign: int, slots: Slots, at: date) -> DaySpan | None:
 
 
 def date_terms(text: str, on: date | None, language: str = "") -> tuple[str, ...]:
-    """Return the terms of the word index for the days that `text` names, without repetition. `find_date_ranges`
-    describes the arguments.
-
-    A day gives the terms "2023-05-07" and "2023-05", a week gives "2023-W18", and a month gives "2023-05". A written
-    year is already a word of the text. So only a relative year, such as "last year", gives a term such as "2022".
-    """
+    """Return the terms of the word index for the days that `text` names, without repetition; see `find_date_ranges`. A
+    day gives "2023-05-07" and "2023-05", a week "2023-W18", and a month "2023-05". A written year is already a word of
+    the text, so only a relative year, such as "last year", gives a term such as "2022"."""
     return range_terms(find_date_ranges(text, on, language, years=False))
 
 
