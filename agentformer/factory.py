@@ -73,11 +73,8 @@ T = TypeVar("T")
 
 
 class _Part(functools.cached_property[T]):
-    """An attribute of `AgentFormer` that is built when it is first used. Thread-safe.
-
-    If building raises an error, the next use builds the attribute again. A program can replace the attribute by
-    assignment.
-    """
+    """An attribute of `AgentFormer` that is built when it is first used. If building raises an error, the next use
+    builds it again. A program can replace the attribute by assignment. Thread-safe."""
 
     if not TYPE_CHECKING:  # `functools.cached_property` has no lock since Python 3.12
 
@@ -190,13 +187,10 @@ class AgentFormer:
     def export_to(
         self, folder: str | os.PathLike[str], *, namespaces: Sequence[str] | None = None, vectors: bool = False
     ) -> Exported:
-        """Write the stored contents into a new folder, which `import_from` can read. docs/ARCHIVE.md describes the
-        format.
-
-        The folder contains the state of one moment. Without `namespaces`, all namespaces are written. With `vectors`,
-        the vectors are written too, so that a memory with the same embedder need not embed the texts again. Raises
-        `InvalidInput` if the folder exists, and `StoreFull` if the disk is full.
-        """
+        """Write the stored contents of one moment into a new folder, which `import_from` can read; docs/ARCHIVE.md
+        describes it. Without `namespaces`, all namespaces are written. With `vectors`, a memory with the same embedder
+        need not embed the texts again. Raises `InvalidInput` if the folder exists, and `StoreFull` if the disk is
+        full."""
         from agentformer.archive.export import export_to
 
         self._usage.flush()
@@ -206,12 +200,9 @@ class AgentFormer:
         self, folder: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
     ) -> Imported:
         """Store the contents of a folder that `export_to` wrote. Ids, times, counts and former versions stay the same.
-
-        If an equal entry is stored already, the entry is skipped. So after an interruption, a second call continues the
-        import. `progress` is called with the number of stored entries and the number of entries to store. Raises
-        `InvalidInput` for a damaged export. Raises `Conflict` if a different entry with the same id exists; in this
-        case, nothing is stored.
-        """
+        Equal stored entries are skipped, so a second call continues an interrupted import. `progress` is called with
+        the numbers of stored entries and of entries to store. Raises `InvalidInput` for a damaged export, and
+        `Conflict` if a different entry with the same id exists; then nothing is stored."""
         from agentformer.archive.importer import Destination, import_into
         from agentformer.archive.reader import read
 
@@ -343,23 +334,17 @@ def connect(
     upload_dir: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> AgentFormer:
-    """Open a memory and return it. Create its folders if they are missing.
-
-    Every field of `Settings` can be given by name. A field that is not given is read from the environment
-    (`AGENTFORMER_...`), or it has its default. Raises `InvalidInput` for an invalid setting. Raises `StoreFull` or
-    `StoreDamaged` if the store cannot be opened. The errors of a part that is built later are raised at the first use
-    of this part, or by `ready()`.
-    """
+    """Open a memory and return it. Create its folders if they are missing. Every field of `Settings` can be given by
+    name. Other fields come from the environment (`AGENTFORMER_...`), or have their defaults. Raises `InvalidInput` for
+    an invalid setting, and `StoreFull` or `StoreDamaged` if the store cannot be opened. The errors of a part that is
+    built later are raised at its first use, or by `ready()`."""
     return AgentFormer(load_settings({"index_dir": index_dir, "upload_dir": upload_dir, **settings}))
 
 
 @contextmanager
 def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | None = None) -> Iterator[Trial]:
-    """Open a memory for a measurement. The memory is stored in `folder`, or in a temporary folder that is deleted at
-    the end.
-
-    The memory makes no summaries. If `embedder` is not given, the embedder of the settings is used.
-    """
+    """Open a memory for a measurement, in `folder` or in a temporary folder that is deleted at the end. The memory
+    makes no summaries. If `embedder` is not given, the embedder of the settings is used."""
     from agentformer.evaluation.memory_evaluation import Trial
 
     embedder = embedder or build_embedder(settings)

@@ -130,11 +130,9 @@ def excerpt(text: str, limit: int = _EXCERPT) -> str:
 
 
 class Conversation:
-    """The system prompt and the messages of a turn.
-
-    All results of tools together have at most `max_tokens` tokens, and one result has at most half of this limit.
-    `count_tokens` counts the tokens. The notes that replace removed text are not counted.
-    """
+    """The system prompt and the messages of a turn. All results of tools together have at most `max_tokens` tokens,
+    which `count_tokens` counts, and one result at most half of them. The notes that replace removed text are not
+    counted."""
 
     def __init__(
         self, system: str, messages: Sequence[ChatMessage], count_tokens: Callable[[str], int], max_tokens: int

@@ -65,11 +65,9 @@ class ModelOptions:
 
 @dataclass(slots=True)
 class Loop:
-    """One turn. `run` asks the model and runs the tools that it calls.
-
-    If the prompt is too long for the model, `smaller` is called once. It returns shorter first messages, which replace
-    `briefing`. After the run, `results` contains the results of all tool calls.
-    """
+    """One turn. `run` asks the model and runs the tools that it calls. If the prompt is too long for the model,
+    `smaller` is called once, and its shorter first messages replace `briefing`. `results` contains the results of all
+    tool calls."""
 
     model: ModelOptions
     calls: Calls

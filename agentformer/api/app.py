@@ -69,12 +69,9 @@ def init_app(
     app: Flask, memory: AgentFormer, *, url_prefix: str = "", authorize: Callable[[], Grant] | None = None
 ) -> None:
     """Add the endpoints to an existing application, below the path `url_prefix`. The application keeps its own pages
-    and error handlers.
-
-    The application can authenticate requests itself: `authorize` is called for each request and returns a `Grant` (the
-    rights of the client), or raises `Unauthenticated`. Without `authorize`, the keys of the memory are checked. Raises
-    `InvalidInput` for an invalid prefix, and for invalid hosts or origins in the settings.
-    """
+    and error handlers. `authorize` is called for each request and returns a `Grant` (the rights of the client), or
+    raises `Unauthenticated`. Without it, the keys of the memory are checked. Raises `InvalidInput` for an invalid
+    prefix, and for invalid hosts or origins in the settings."""
     _mount(app, memory, Guard(memory, authorize=authorize), _checked_prefix(url_prefix), whole=False)
 
 

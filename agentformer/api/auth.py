@@ -70,11 +70,9 @@ def log_requests_to(stream: IO[str]) -> None:
 
 
 class Guard:
-    """Checks the requests for one memory.
-
-    If `authorize` is given, the host application authenticates the requests and checks the header Host. Otherwise, the
-    keys and the settings of the memory decide. Raises `InvalidInput` for invalid hosts or origins in the settings.
-    """
+    """Checks the requests for one memory. With `authorize`, the host application authenticates the requests and checks
+    the header Host. Otherwise, the keys and the settings of the memory decide. Raises `InvalidInput` for invalid hosts
+    or origins in the settings."""
 
     def __init__(self, af: AgentFormer, *, authorize: Callable[[], Grant] | None = None) -> None:
         self._settings = af.settings

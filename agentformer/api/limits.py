@@ -30,14 +30,13 @@ def server_threads(settings: Settings) -> int:
 
 
 class ThreadLimit:
-    """A limit on the number of threads that handle requests of one sort, such as slow requests, which wait for a model,
-    upload files or follow a job.
+    """A limit on the number of threads that handle slow requests: those that wait for a model, upload files or follow a
+    job. Thread-safe.
 
-    A request over the limit waits until another request of the sort ends, for at most `wait_seconds`, in the order in
-    which the requests came. A waiting request blocks a thread too, so at most `max_waiting` requests wait. The server
-    has more threads than all limits and waiting requests together (`server_threads`), so that other requests always
-    find a free thread. `limit` and `reason` are the name of the limit and the reason in the error. Thread-safe.
-    """
+    A request over the limit waits for the end of another one, for at most `wait_seconds`, first come, first served. A
+    waiting request blocks a thread too, so at most `max_waiting` requests wait. The server has more threads than all
+    limits and waiting requests together (`server_threads`), so that other requests always find a free one. `limit` and
+    `reason` are the name of the limit and the reason in the error."""
 
     def __init__(
         self,

@@ -42,12 +42,9 @@ class _Answer(NamedTuple):
 
 
 def fetch(url: str, rules: FetchRules) -> Download:
-    """Return the document at a URL.
-
-    Raises `InvalidInput` for an invalid URL, `FetchRefused` if the rules do not allow a host or an address, and
-    `FetchFailed` if the document cannot be loaded: no or a wrong answer, too many redirects, too many bytes, or too
-    much time. The messages contain no query and no credentials.
-    """
+    """Return the document at a URL. Raises `InvalidInput` for an invalid URL, `FetchRefused` if the rules do not allow
+    a host or an address, and `FetchFailed` if the document cannot be loaded: no or a wrong answer, too many redirects
+    or bytes, or too much time. The messages contain no query and no credentials."""
     first = target = parse_url(url)
     limit = _Limit(_SILENCE, rules.seconds, rules.max_bytes + _HEADER_BYTES)
     for _ in range(rules.redirects + 1):

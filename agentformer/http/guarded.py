@@ -17,12 +17,9 @@ T = TypeVar("T")
 
 class Breaker:
     """A circuit breaker: after a failed call, no further call is allowed for `seconds` seconds (Nygard 2007, "Release
-    It!"). Thread-safe.
-
-    After this wait, one call is allowed as a trial. If the trial fails, the next wait is twice as long, up to `longest`
-    seconds. If the trial succeeds, all calls are allowed again. Several calls that run and fail at the same time count
-    as one failure.
-    """
+    It!"). Then one call is allowed as a trial. If it fails, the next wait is twice as long, up to `longest` seconds. If
+    it succeeds, all calls are allowed again. Calls that run and fail at the same time count as one failure.
+    Thread-safe."""
 
     def __init__(self, seconds: float, *, longest: float = 300.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._first_wait = seconds

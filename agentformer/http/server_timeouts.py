@@ -66,14 +66,13 @@ class TimeBudget:
 
 
 class TimedSocket(socket.socket):
-    """The connection of a client to a server that uses a thread for each request. The class ensures that a slow client
-    cannot occupy a thread for long. Not thread-safe.
+    """The connection of a client to a server that uses a thread for each request. A slow client cannot occupy a thread
+    for long. Not thread-safe.
 
-    The headers of a request are received before a thread is assigned, by reads that do not block. From then on, the
-    time that the thread waits for the client is counted. When the client has no time left, `recv` returns b"" as at the
-    end of the stream, and `sendall` raises `BrokenPipeError`. If a caller sets a timeout on the socket, only this
-    timeout is used.
-    """
+    The headers of a request are received before a thread is assigned, by reads that do not block. Then the time that
+    the thread waits for the client is counted. When the client has no time left, `recv` returns b"" as at the end of
+    the stream, and `sendall` raises `BrokenPipeError`. A timeout that a caller sets on the socket replaces these
+    limits."""
 
     _buffer: bytearray  # received, but not yet returned by `recv`
     _reading: TimeBudget | None  # None until the headers are read

@@ -124,12 +124,9 @@ def safe_file_name(text: str) -> str:
 
 @contextlib.contextmanager
 def new_folder(folder: Path, example: str) -> Iterator[Path]:
-    """Yield a temporary folder that the caller fills. If the context ends without an error, the temporary folder is
-    renamed to `folder`. After an error, the temporary folder is deleted.
-
-    Error messages show `example` as an example of a folder name. Raises `InvalidInput` if `folder` exists and is not
-    empty, and `StoreFull` if the disk cannot be written.
-    """
+    """Yield a temporary folder that the caller fills. At the end of the context, it is renamed to `folder`; after an
+    error, it is deleted. Messages show `example` as an example of a folder name. Raises `InvalidInput` if `folder`
+    exists and is not empty, and `StoreFull` if the disk cannot be written."""
     folder = _absolute(folder, example)
     partial = _temporary(folder)
     try:

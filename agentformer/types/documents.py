@@ -78,11 +78,11 @@ class DocumentText:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A quotation that supports an answer, with its position in a stored page. `quote` is equal to `text[start:end]` of
-    the page, with three exceptions: a sentence that begins on the page before has this beginning in front, and a list
-    item has its lead-in and " … " in front if other items stand between. Then `quote` ends with `text[start:end]`. The
-    quote of a row of a table is written with the headers of its columns; `text[start:end]` is the row. The citation of
-    a memory has no document and no page, and `start` and `end` are positions in the content of the entry."""
+    """A quotation that supports an answer, with its position in a stored page. `quote` is `text[start:end]` of the
+    page, with three exceptions: a sentence that begins on the page before has this beginning in front; a list item that
+    does not follow its lead-in has it and " … " in front; then `quote` ends with `text[start:end]`. The quote of a row
+    of a table is written with the headers of its columns; `text[start:end]` is the row. The citation of a memory has no
+    document and no page, and `start` and `end` are positions in the content of the entry."""
 
     number: int  # the [n] in the answer
     document: str

@@ -122,13 +122,10 @@ class MemoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """The decay of salience (importance) with time. The salience of an entry is `stored * rate ** days`, where `days`
-    is the time since its last use.
-
-    `rates` contains a rate for each category; the salience of other categories does not decay. The result is computed
-    when an entry is read, and the stored salience does not change. `at` is the moment for which the salience is
-    computed; None means now.
-    """
+    """The decay of salience (importance) with time: `stored * rate ** days`, where `days` is the time since the last
+    use of the entry. `rates` contains a rate for each category; other categories do not decay. The result is computed
+    when an entry is read, and the stored salience does not change. `at` is the moment of the computation; None means
+    now."""
 
     rates: Mapping[str, float] = field(default_factory=dict)  # category -> share that remains after one day, 0..1
     at: datetime | None = None

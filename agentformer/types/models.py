@@ -103,12 +103,9 @@ class SpaceState:
 
 @dataclass(frozen=True, slots=True)
 class Reembedding:
-    """The result of a move to another embedding space (`reembed`).
-
-    `overlap` says how similar the search results of the two spaces are. It is the share of the ten nearest entries of a
-    query that are the same in the two spaces, 0..1, as a mean over `sample` queries. If no queries were given, entries
-    of the store were used as queries. `overlap` is None if it could not be measured.
-    """
+    """The result of a move to another embedding space (`reembed`). `overlap` is the share of the ten nearest entries of
+    a query that are the same in both spaces, 0..1, as a mean over `sample` queries: the given ones, or else entries of
+    the store. It is None if it could not be measured."""
 
     former: EmbeddingSpace | None
     space: EmbeddingSpace

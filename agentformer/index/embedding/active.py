@@ -18,13 +18,10 @@ log = logging.getLogger("agentformer")
 
 
 class ActiveEmbedder:
-    """The embedder of an opened store. It implements `Embedder` and forwards every call to the current embedder.
-
-    When another thread or process moves the store to another embedding space, the function `resolve` loads the embedder
-    of the new space. This embedder becomes the current embedder. If `requested` is the name of an embedder, `for_space`
-    raises `SpaceMismatch` for a store that was never in the space of this embedder. If `requested` is "", every space
-    is accepted. Thread-safe.
-    """
+    """The embedder of an opened store, which forwards every call to the current embedder. When another thread or
+    process moves the store to another embedding space, `resolve` loads the embedder of this space, which becomes the
+    current one. If `requested` names an embedder, `for_space` raises `SpaceMismatch` for a store that was never in its
+    space. If `requested` is "", every space is accepted. Thread-safe."""
 
     def __init__(
         self,

@@ -184,13 +184,10 @@ class EmbeddingQueue:
             self.catch_up(wait=False, refused=False)
 
     def catch_up(self, progress: Progress | None = None, *, wait: bool = True, refused: bool = True) -> int:
-        """Embed the entries in the queue. Return the number of entries that remain in the queue. If the embedder is
-        unavailable, all entries remain, and no error is raised.
-
-        If `refused` is False, entries that the model has refused are not tried again and not counted. Only one process
-        embeds the queue at a time, so that no text is embedded twice. If another process is embedding the queue, a call
-        with `wait` waits for that process and then embeds the rest, and a call without `wait` returns at once.
-        """
+        """Embed the entries in the queue, and return the number of entries that remain. If the embedder is unavailable,
+        all remain, and no error is raised. If `refused` is False, entries that the model has refused are not tried
+        again and not counted. Only one process embeds the queue at a time. With `wait`, a call waits for this process
+        and then embeds the rest; without it, the call returns at once."""
         with self._database.reading() as connection:
             if not store.has_pending(connection, refused=refused):
                 return 0
