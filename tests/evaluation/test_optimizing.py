@@ -285,7 +285,7 @@ class Slow(CountingEmbedder):
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
     embedder = Slow()
-    for module in ("space", "measuring", "cache"):
+    for module in ("space", "measure", "cache"):
         monkeypatch.setattr(f"agentformer.evaluation.optimizing.{module}.time", embedder)
     return embedder
 
