@@ -54,6 +54,8 @@ def document_boost(
     long documents.
     """
     hits = hits[:_CANDIDATES]
+    if any(num in known and known[num].document is None for num, _ in hits[:_DOCUMENT_HEAD]):
+        return RankedList("document", [], _DOCUMENT_WEIGHT)
     documents = {num: part for num, _ in hits if num in known and (part := known[num].document) is not None}
     if others := [num for num, _ in hits if num not in known]:
         rows = connection.execute(f"SELECT num, document_id {_IN_NUMS}", [json.dumps(others)]).fetchall()
@@ -85,7 +87,7 @@ def title_boost(
     """
     nums = nums[:_CANDIDATES]
     titles, documents = _titles(connection, nums, known)
-    owners = Counter(titles.values())  # if many entries share a title, it is not a title of their own
+    owners = Counter(filter(None, titles.values()))  # if many entries share a title, it is not a title of their own
     usable = {
         num: title
         for num in nums

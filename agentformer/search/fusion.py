@@ -47,15 +47,18 @@ class RankedList(NamedTuple):
 
 
 class Ranking:
-    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first."""
+    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first. `fused` is
+    the result of `fuse` for these lists, if it is known."""
 
-    def __init__(self, lists: Sequence[RankedList], options: FusionOptions) -> None:
-        self.order = (  # entry numbers with scores in 0..1, best first
-            merge([ranked.items for ranked in lists], weights=[ranked.weight for ranked in lists], k=options.rrf_k)
-            if options.kind == "rrf"
-            else fuse(lists)
-        )
+    def __init__(
+        self, lists: Sequence[RankedList], options: FusionOptions, fused: list[tuple[int, float]] | None = None
+    ) -> None:
         self._lists = lists
+        if options.kind == "rrf":
+            weights = [ranked.weight for ranked in lists]
+            self.order = merge([ranked.items for ranked in lists], weights=weights, k=options.rrf_k)
+        else:
+            self.order = fuse(lists) if fused is None else fused
         self._ranks = [{item: rank for rank, item in enumerate(ranked.items, 1)} for ranked in lists]
 
     def reordered(self, order: list[tuple[int, float]], by: RankedList) -> None:

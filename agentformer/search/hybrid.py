@@ -17,7 +17,6 @@ from functools import cache, partial
 from typing import Any, Protocol
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
-from agentformer.index import derived
 from agentformer.index.derived import Derived
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
@@ -28,7 +27,7 @@ from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count, window_spans
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
-from agentformer.search.derivation import DerivedRenewal
+from agentformer.search.derivation import DerivedRenewal, DerivedRows
 from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
 from agentformer.search.statements import favor_statements
 from agentformer.search.vector_search import (
@@ -128,6 +127,7 @@ class RankedSearch:
         self._fusion = fusion or FusionOptions()
         self._scopes = scopes
         self._helper = HelperThread()
+        self._rows = DerivedRows()
         self._renewal = DerivedRenewal()
 
     def search(self, query: Query) -> Hits:
@@ -279,16 +279,19 @@ class RankedSearch:
         known: dict[int, Derived] = {}
         if options.kind == "adaptive":
             fused = fuse(lists)
-            known = self._derived([num for num, _ in fused[:_DERIVED]], connection)
-            lists += all_boosts(connection, fused, request.dates, known, request.query.text)
-        ranking = Ranking(lists, options)
+            known = self._derived([num for num, _ in fused[:_DERIVED]], connection, request.seq)
+            boosts = all_boosts(connection, fused, request.dates, known, request.query.text)
+            ranking = Ranking([*lists, *boosts], options, None if boosts else fused)
+        else:
+            ranking = Ranking(lists, options)
         if options.kind == "adaptive" and (options.statements or options.dated):
             ranking.reordered(*favor_statements(connection, ranking.order, request.terms, options, known))
         return ranking, known
 
-    def _derived(self, nums: Sequence[int], connection: sqlite3.Connection) -> dict[int, Derived]:
-        """Return what is derived from these entries. If something is missing, a background thread derives it."""
-        known = derived.read(connection, nums)
+    def _derived(self, nums: Sequence[int], connection: sqlite3.Connection, seq: int) -> dict[int, Derived]:
+        """Return what is derived from these entries. If something is missing, a background thread derives it. `seq` is
+        the last change when the search began."""
+        known = self._rows.read(connection, nums, seq)
         if len(known) < len(nums) and not self._database.read_only:
             self._renewal.start(self._database, [num for num in nums if num not in known])
         return known

@@ -1,0 +1,93 @@
+"""The rows of the table `derived` that searches keep in memory: they are read once, and anew after a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import agentformer
+from agentformer.index import derived
+from agentformer.records import change_feed
+from agentformer.search import derivation
+from agentformer.search.derivation import DerivedRows
+
+
+class Store:
+    """A store with the entries 1 to 4, whose title is their number, and the numbers that were read from its table."""
+
+    def __init__(self, af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.af, self.read_now = af, list[int]()
+        self.ids = [af.memory.store(f"Text {n}.", title=f"Title {n}").id for n in range(1, 5)]
+        self.rows, read = DerivedRows(), derived.read
+
+        def counted(connection: object, nums: Sequence[int]) -> dict[int, derived.Derived]:
+            self.read_now += nums
+            return read(connection, nums)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(derived, "read", counted)
+
+    def seq(self) -> int:
+        with self.af.backend._database.reading() as connection:  # type: ignore[attr-defined]
+            return change_feed.last_seq(connection)
+
+    def titles(self, *nums: int, seq: int | None = None) -> tuple[list[str], list[int]]:
+        """Return the titles of these entries, and the numbers of those that were read from the table."""
+        seq = self.seq() if seq is None else seq
+        self.read_now.clear()
+        with self.af.backend._database.reading() as connection:  # type: ignore[attr-defined]
+            found = self.rows.read(connection, nums, seq)
+        return [found[num].title for num in nums if num in found], list(self.read_now)
+
+    def retitle(self, num: int, title: str) -> None:
+        self.af.memory.update(self.ids[num - 1], title=title)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        yield Store(af, monkeypatch)
+
+
+def test_a_row_is_read_once_and_again_after_a_change_of_its_entry(store: Store) -> None:
+    assert store.titles(1, 2, 3) == (["Title 1", "Title 2", "Title 3"], [1, 2, 3])
+    assert store.titles(4, 1, 2) == (["Title 4", "Title 1", "Title 2"], [4])
+    store.retitle(2, "Other")
+    assert store.titles(1, 2, 3) == (["Title 1", "Other", "Title 3"], [2])
+    store.af.memory.remove(store.ids[0])
+    assert store.titles(1, 2) == (["Other"], [1])
+    assert store.titles(1, 2) == (["Other"], [1])  # a missing row is asked for again: it may be written any time
+
+
+def test_a_search_that_began_before_the_last_change_neither_uses_nor_keeps_rows(store: Store) -> None:
+    before = store.seq()
+    store.retitle(1, "Other")
+    assert store.titles(2) == (["Title 2"], [2])
+    assert store.titles(1, 2, seq=before) == (["Other", "Title 2"], [1, 2])
+    assert store.titles(1) == (["Other"], [1])
+
+
+def test_all_rows_are_forgotten_if_they_are_many(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derivation, "_KEPT", 3)
+    assert store.titles(1, 2)[1] == [1, 2]
+    assert store.titles(3)[1] == [3]
+    assert store.titles(1, 2, 3)[1] == []
+    assert store.titles(4)[1] == [4]
+    assert store.titles(4, 3)[1] == [3]
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_all_rows_are_forgotten_after_many_changes(store: Store, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    store.titles(1, 2)
+    monkeypatch.setattr(derivation, "_MANY_CHANGES", most)
+    store.retitle(1, "Other")
+    assert store.titles(1, 2) == (["Other", "Title 2"], [1] if most else [1, 2])
+
+
+def test_all_rows_are_forgotten_if_another_store_has_taken_the_place(store: Store) -> None:
+    store.titles(1, 2)
+    with store.af.backend._database.writing() as connection:  # type: ignore[attr-defined]
+        connection.execute("UPDATE points SET token = randomblob(8)")
+    store.retitle(1, "Other")
+    assert store.titles(1, 2) == (["Other", "Title 2"], [1, 2])
