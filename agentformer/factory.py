@@ -344,10 +344,13 @@ def connect(
 @contextmanager
 def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | None = None) -> Iterator[Trial]:
     """Open a memory for a measurement, in `folder` or in a temporary folder that is deleted at the end. The memory
-    makes no summaries. If `embedder` is not given, the embedder of the settings is used."""
+    makes no summaries. If `embedder` is not given, the embedder of the settings is used. A memory in `folder`, which a
+    later call opens again, always has a backend of files: `faiss` instead of a server."""
     from agentformer.evaluation.memory_evaluation import Trial
 
     embedder = embedder or build_embedder(settings)
+    if folder is not None and settings.backend in SERVERS:
+        settings = dataclasses.replace(settings, backend="faiss")
     with tempfile.TemporaryDirectory(prefix="agentformer-eval-") as temporary, ExitStack() as closing:
         index_dir = folder or Path(temporary) / "index"
         schema = f"trial_{new_id().replace('-', '')}"  # of a memory on a server

@@ -142,6 +142,14 @@ def _backend_of_all_tests(request: pytest.FixtureRequest) -> Iterator[None]:
     os.environ.pop("AGENTFORMER_BACKEND", None)
 
 
+@pytest.fixture
+def faiss_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend `faiss`, for a test that reads, locks or damages its files in the index folder. With
+    `AGENTFORMER_BACKEND=postgres` there are no such files."""
+    if BACKEND:
+        monkeypatch.setenv("AGENTFORMER_BACKEND", "faiss")
+
+
 @pytest.fixture(scope="session")
 def minilm() -> Embedder:
     """The packaged all-MiniLM-L6-v2."""

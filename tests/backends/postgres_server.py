@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from agentformer.access.keys import KeyStore
+from agentformer.settings.loading import load_settings
 from agentformer.types import Embedder, MemoryBackend
 
 _urls: list[str] = []
@@ -31,6 +33,18 @@ def open_store(folder: Path, embedder: Embedder) -> MemoryBackend:
     from agentformer.memory.distributed import DistributedMemory
 
     return DistributedMemory(_urls[-1], embedder, PostgresOptions(schema=schema_of(folder)))
+
+
+def stored_keys(index_dir: Path) -> KeyStore:
+    """Return the API keys of the memory of a folder. With `AGENTFORMER_BACKEND=postgres`, they are in the database."""
+    settings = load_settings({"index_dir": index_dir})
+    if settings.backend != "postgres":
+        return KeyStore(index_dir)
+    from agentformer.memory.backends.postgres import connection
+    from agentformer.memory.nodes.sharing import DatabaseKeys
+
+    database = connection.PostgresDatabase(settings.postgres_url, connection.schema_of(settings))
+    return KeyStore(DatabaseKeys(database, index_dir))
 
 
 @pytest.fixture(scope="session")

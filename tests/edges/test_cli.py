@@ -148,6 +148,7 @@ def test_a_wrong_argument_is_one_line_and_exit_code_2(
     assert said in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_memory_that_cannot_be_used_is_exit_code_3(start: Run, tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
     (tmp_path / "i" / "memory.sqlite3").write_bytes(b"not a database at all" * 100)

@@ -19,6 +19,7 @@ def copied(*arguments: str, code: int = 0) -> str:
     return done.stderr if code else done.stdout
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_memory_moves_to_another_backend(run: Invoke, tmp_path: Path) -> None:
     assert run("remember", "The sauna is free on Thursdays.").exit_code == 0
     places = ("--from", f"faiss:{tmp_path / 'i'}", "--to", f"local_json:{tmp_path / 'new'}")
@@ -29,6 +30,7 @@ def test_a_memory_moves_to_another_backend(run: Invoke, tmp_path: Path) -> None:
     assert f"equal to the source, SHA-256 {first['source']}" in again
 
 
+@pytest.mark.usefixtures("faiss_files")
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [

@@ -102,6 +102,7 @@ def found(told: Any) -> dict[str, Any]:
     return {check["name"]: check for check in json.loads(told.stdout)["checks"] if check["found"]}
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_memory_that_is_whole_is_well(folder: Path, run: Invoke, shown: Shown) -> None:
     done = run("doctor")
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "no problems found")
@@ -131,6 +132,7 @@ def test_a_memory_that_is_whole_is_well(folder: Path, run: Invoke, shown: Shown)
     }
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_list_of_jobs_that_was_only_begun_is_no_damage_and_is_gone_on_with(folder: Path, run: Invoke) -> None:
     """Whoever made it was killed before its table was there."""
     path = folder / "i" / "jobs.sqlite"
@@ -144,6 +146,7 @@ def test_a_list_of_jobs_that_was_only_begun_is_no_damage_and_is_gone_on_with(fol
     file.close()
 
 
+@pytest.mark.usefixtures("faiss_files")
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_broken_is_found_where_it_is_and_left_as_it_is(folder: Path, run: Invoke, what: str) -> None:
     broken, where, said = BROKEN[what]
@@ -163,6 +166,7 @@ def test_what_is_broken_is_found_where_it_is_and_left_as_it_is(folder: Path, run
     assert {path: path.read_bytes() for path in (folder / "u").rglob("*.bin")} == before
 
 
+@pytest.mark.usefixtures("faiss_files")
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_broken_is_mended_or_told(folder: Path, run: Invoke, shown: Shown, what: str) -> None:
     broken, where, _ = BROKEN[what]
@@ -180,6 +184,7 @@ def test_what_is_broken_is_mended_or_told(folder: Path, run: Invoke, shown: Show
     assert [entry["content"] for entry in shown("memories", "--namespace", "ours")["entries"]] == ["Aino prefers tea."]
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_document_of_which_a_page_is_gone_is_read_again(folder: Path, run: Invoke, shown: Shown) -> None:
     change(folder, "DELETE FROM entries WHERE kind = 'page'")
     done = run("doctor", "--repair")
@@ -204,6 +209,7 @@ def test_a_file_of_no_document_is_reported_and_never_deleted(folder: Path, run: 
         assert (folder / "u" / "notes.txt").read_text() == "of somebody"
 
 
+@pytest.mark.usefixtures("faiss_files")
 @pytest.mark.parametrize(
     "lost",
     [
@@ -246,6 +252,7 @@ def test_an_original_is_put_back_by_who_has_the_file(folder: Path, run: Invoke, 
         assert run("doctor").exit_code == 0 and file.read_bytes() == whole
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_forget_tells_where_a_repair_has_kept_something(folder: Path, run: Invoke, shown: Shown) -> None:
     (kept,) = shown("memories", "--namespace", "ours")["entries"]
     shown("remember", "Aino likes rye bread.", "--namespace", "ours", "--user", "aino")
@@ -259,6 +266,7 @@ def test_forget_tells_where_a_repair_has_kept_something(folder: Path, run: Invok
     assert json.loads(run("forget", "--user", "aino", "--namespace", "ours", "--json").stdout) == {"forgotten": 0}
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_file_that_is_no_database_is_left_alone(run: Invoke, tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
     path = tmp_path / "i" / "memory.sqlite3"
@@ -272,6 +280,7 @@ def test_a_file_that_is_no_database_is_left_alone(run: Invoke, tmp_path: Path) -
     assert [each.name for each in path.parent.iterdir()] == ["memory.sqlite3"]
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_memory_that_cannot_be_opened_is_saved_as_far_as_it_can_be_read(
     folder: Path, run: Invoke, shown: Shown
 ) -> None:
@@ -284,6 +293,7 @@ def test_a_memory_that_cannot_be_opened_is_saved_as_far_as_it_can_be_read(
     assert len(list((folder / "i").glob("memory.sqlite3.damaged-*"))) == 1
 
 
+@pytest.mark.usefixtures("faiss_files")
 @pytest.mark.parametrize("opens", [True, False])
 def test_what_is_lost_of_a_file_is_told_by_the_exit_code_that_once(folder: Path, run: Invoke, opens: bool) -> None:
     with agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u") as af:
@@ -302,6 +312,7 @@ def test_what_is_lost_of_a_file_is_told_by_the_exit_code_that_once(folder: Path,
     assert run("doctor").stdout.splitlines()[-1] == "no problems found"
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_the_log_of_another_store_is_told_and_no_repair_is_offered(folder: Path, run: Invoke, tmp_path: Path) -> None:
     """As it is left beside a backup that was put back."""
     with closing(Database(tmp_path / "other.sqlite3")) as other:
@@ -322,6 +333,7 @@ def test_the_log_of_another_store_is_told_and_no_repair_is_offered(folder: Path,
     assert run("doctor").stdout.splitlines()[-1] == "no problems found"
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_file_that_another_process_has_open_is_not_replaced(folder: Path, run: Invoke) -> None:
     run("list")
     holder = subprocess.Popen(
@@ -362,6 +374,7 @@ def test_a_readable_file_that_is_damaged_is_found(
     assert run("doctor", "--repair").exit_code == 1
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_fact_that_nothing_makes_anew_is_told_as_lost_by_the_exit_code_that_once(folder: Path, run: Invoke) -> None:
     change(folder, "UPDATE entries SET content = 'Aino prefers gin.' WHERE kind = 'fact'")
     told = run("doctor", "--repair")

@@ -21,15 +21,19 @@ BOATS = "Boats are lifted out of the water in October."
 Ask = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A memory with two documents. Each test has a copy, so that the documents are read once."""
-    folder = tmp_path_factory.mktemp("stored")
+def _store(folder: Path) -> None:
     (folder / "rules.pdf").write_bytes(make_pdf([[BOATS], [KEYS]]))
     (folder / "notes.txt").write_text("Kevätkokous pidetään huhtikuussa. The spring meeting is in April.")
     where = ("--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u", "--embedder", "hashing")
     done = CliRunner().invoke(main, ["ingest", f"{folder}/rules.pdf", f"{folder}/notes.txt", *where])
     assert done.exit_code == 0, done.output
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A memory with two documents. Each test has a copy, so that the documents are read once."""
+    folder = tmp_path_factory.mktemp("stored")
+    _store(folder)
     return folder
 
 
@@ -37,6 +41,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def questions(stored: Path, tmp_path: Path) -> Callable[..., str]:
     """A file of questions beside two documents."""
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
+    if not (stored / "i" / "memory.sqlite3").exists():  # a server stores the entries, and each folder has its own
+        _store(tmp_path)
 
     def write(*lines: Any) -> str:
         path = tmp_path / "questions.jsonl"

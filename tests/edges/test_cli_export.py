@@ -218,6 +218,7 @@ def test_an_export_into_a_place_that_cannot_be_written_leaves_nothing(run: Invok
     assert (done.exit_code, "cannot be written" in done.stderr) == (3, True)
 
 
+@pytest.mark.usefixtures("faiss_files")
 @pytest.mark.process
 def test_an_import_that_was_killed_goes_on_with_the_same_command(
     run: Invoke, copy: Copy, where: tuple[str, ...], tmp_path: Path

@@ -12,6 +12,7 @@ import pytest
 
 from agentformer.access.keys import KeyStore
 from agentformer.tools.toolbox import HINTS
+from tests.backends.postgres_server import stored_keys
 from tests.edges.conftest import Invoke, Shown
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -19,7 +20,7 @@ needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is
 
 @pytest.fixture
 def store(tmp_path: Path) -> KeyStore:
-    return KeyStore(tmp_path / "i")
+    return stored_keys(tmp_path / "i")
 
 
 def test_a_key_is_printed_alone_and_once(run: Invoke, store: KeyStore) -> None:
@@ -130,6 +131,7 @@ def test_a_key_that_nobody_can_see_is_revoked_again(
     assert (store.ever_made, store.all()) == (True, ())
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_damaged_file_is_told_and_left_as_it_is(run: Invoke, store: KeyStore, tmp_path: Path) -> None:
     store.make("office")
     (tmp_path / "i" / "keys.json").write_text("{")
@@ -152,6 +154,7 @@ def test_a_name_cannot_play_tricks_with_the_terminal(run: Invoke, shown: Shown) 
     assert json.dumps(listed["name"]) == '"office\\u202e"'
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_keys_need_no_server_and_open_no_memory(run: Invoke, tmp_path: Path) -> None:
     assert run("keys add", "office").exit_code == 0
     assert {path.name for path in (tmp_path / "i").iterdir()} <= {"keys.json", "keys.lock"}

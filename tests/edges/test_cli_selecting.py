@@ -177,6 +177,7 @@ def test_a_file_without_text_is_listed_without_counts(tmp_path: Path, run: Invok
     assert "0 pages" not in done.stdout
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_the_folder_of_a_backup_leads_to_the_memory_in_it(tmp_path: Path, run: Invoke, shown: Shown) -> None:
     shown("remember", TEA)
     shown("backup", str(tmp_path / "copy"))

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from flask.testing import FlaskClient
 
-from agentformer import AgentFormer, Settings
+from agentformer import AgentFormer, connect
 from agentformer.api.app import close_app, create_app
 from agentformer.cli import main
 from agentformer.errors import InvalidInput
@@ -23,7 +23,7 @@ NOT_RECENT = {"type": "not", "filters": [RECENT]}
 
 @pytest.fixture
 def af(tmp_path: Path) -> Iterator[AgentFormer]:
-    with AgentFormer(Settings(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing")) as af:
+    with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         for year in range(2020, 2028):
             af.memory.store(f"The budget of {year} was approved.", metadata={"year": year})
         yield af

@@ -112,6 +112,7 @@ def test_an_administrator_of_some_namespaces_has_no_keys_checks_or_nodes(tmp_pat
         assert answer.status_code == 404 and "host application" in answer.json["detail"]
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_check_reports_damage_with_what_to_do(app: Any, client: Any, tmp_path: Path) -> None:
     app.extensions["agentformer"].memory.store("Aino prefers tea.")
     assert shaped(checks.Checked, client.get("/api/checks"))["state"] == "never"
@@ -129,6 +130,7 @@ def test_a_check_reports_damage_with_what_to_do(app: Any, client: Any, tmp_path:
     assert client.get("/api/checks").json["well"] is False
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_memory_of_one_machine_has_no_nodes(client: Any) -> None:
     assert shaped(checks.Nodes, client.get("/api/nodes")) == {"nodes": [], "queue": None}
 

@@ -33,6 +33,7 @@ def refused(host: Mounted) -> None:
     assert answer.json["type"] == "urn:agentformer:problem:store-busy" and "detail" not in answer.json
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_database_that_another_writer_holds_is_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
     with mounted(tmp_path) as host:
@@ -53,6 +54,7 @@ def test_a_folder_that_another_writer_holds_is_503(tmp_path: Path, monkeypatch: 
         host.add("x")
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_job_queue_that_another_writer_holds_is_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_store, "_BUSY_SECONDS", 0.05)
 

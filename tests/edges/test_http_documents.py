@@ -14,7 +14,6 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from werkzeug.http import parse_options_header
 
-from agentformer.access.keys import KeyStore
 from agentformer.api import create_app
 from agentformer.api.app import close_app
 from agentformer.api.documents import attachment
@@ -45,7 +44,7 @@ def bring(client: Any, data: bytes, name: str, **options: Any) -> str:
 def key(client: Any, *rights: Any, namespaces: tuple[str, ...] = ()) -> dict[str, str]:
     """Headers of a new key."""
     memory = client.application.extensions["agentformer"]
-    _, secret = KeyStore(memory.settings.index_dir).make("somebody", rights, namespaces)
+    _, secret = memory.keys.make("somebody", rights, namespaces)
     return {"Authorization": f"Bearer {secret}"}
 
 

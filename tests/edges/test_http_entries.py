@@ -258,6 +258,7 @@ def test_an_invalid_if_match_header_is_400(host: Mounted) -> None:
     assert host.af.backend.get([entry_id])[0].version == 1
 
 
+@pytest.mark.usefixtures("faiss_files")
 @pytest.mark.slow
 def test_of_two_changes_to_one_version_one_succeeds(host: Mounted) -> None:
     """A change and a deletion have both seen that the version is right before either can write."""

@@ -72,6 +72,7 @@ def test_a_memory_that_was_used_is_ready_in_all_parts(host: Mounted) -> None:
     assert ready(host) == {"store": "ok", "index": "ok", "embedder": "ok"}
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_looking_makes_the_index_follow_the_records(host: Mounted) -> None:
     host.add("Aino prefers tea.")
     words = host.af.settings.index_dir / "words"
@@ -98,6 +99,7 @@ def test_a_store_that_cannot_be_read_is_503_without_a_path(
     assert str(tmp_path) not in str(parts) and "store is not ready" in caplog.text
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_an_index_that_cannot_be_read_is_503_without_a_path(host: Mounted, tmp_path: Path) -> None:
     host.add("Aino prefers tea.")
     (host.af.settings.index_dir / "words.lock").mkdir()  # neither can it be mended
@@ -106,6 +108,7 @@ def test_an_index_that_cannot_be_read_is_503_without_a_path(host: Mounted, tmp_p
     assert str(tmp_path) not in str(parts)
 
 
+@pytest.mark.usefixtures("faiss_files")
 @pytest.mark.slow
 def test_a_part_that_is_busy_is_ready_and_does_not_hold_up_the_answer(
     host: Mounted, monkeypatch: pytest.MonkeyPatch

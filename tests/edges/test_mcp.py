@@ -211,6 +211,7 @@ def test_calls_run_side_by_side_and_a_cancelled_one_harms_nothing(tmp_path: Path
     assert [answer.structured_content["mode"] for answer in answers] == ["llm"] * 3
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_the_greeting_is_answered_although_the_memory_cannot_be_opened(
     piped: Callable[..., Piped], tmp_path: Path
 ) -> None:

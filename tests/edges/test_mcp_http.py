@@ -22,6 +22,7 @@ from mcp.shared.exceptions import MCPError
 
 import agentformer
 from agentformer.access.keys import KeyStore
+from tests.backends.postgres_server import stored_keys
 from tests.edges.doors import BOUND, HttpServer, after
 from tests.edges.talking import Talker
 
@@ -150,7 +151,7 @@ def test_each_request_has_the_grant_of_its_own_key(start: Start, tmp_path: Path)
 
 
 def test_a_key_is_revoked_in_the_midst_of_a_conversation(start: Start, tmp_path: Path) -> None:
-    keys, server = KeyStore(tmp_path / "i"), start()
+    server, keys = start(), stored_keys(tmp_path / "i")
     key, secret = keys.make("short-lived")
 
     async def run() -> None:
@@ -188,6 +189,7 @@ def test_documents_of_namespaces_that_a_key_does_not_reach_look_like_none(start:
     assert len(set(faults)) == 1
 
 
+@pytest.mark.usefixtures("faiss_files")
 def test_a_damaged_file_of_keys_lets_nobody_in_and_names_no_path(start: Start, tmp_path: Path) -> None:
     server = start()
     (tmp_path / "i" / "keys.json").write_text("{")

@@ -133,6 +133,7 @@ def has_ipv6() -> bool:
     return True
 
 
+@pytest.mark.usefixtures("faiss_files")
 @pytest.mark.parametrize("options", [(), ("--workers", "3"), ("--server", "waitress")])
 def test_a_memory_that_cannot_be_opened_ends_it_with_the_errors_own_words(
     serve: Serve, tmp_path: Path, options: tuple[str, ...]
