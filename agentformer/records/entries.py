@@ -37,8 +37,10 @@ _DETAIL_FIELDS = ("title", "speaker", "category", "occurred_at", "parent_id", "p
 _NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
 _INSERT = (
     f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)}) "
-    "ON CONFLICT (id) DO NOTHING RETURNING num"
+    "ON CONFLICT (id) DO NOTHING"
 )
+_INSERT_ONE = f"{_INSERT} RETURNING num"
+_EXISTS = "entry {} already exists; update it, or store the new entry with another id"
 _OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
 _SAME_START = (
@@ -70,15 +72,28 @@ WHERE name IS NOT NULL
 def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
     """Insert entries, and return their row numbers in the same order. Raises `Conflict` if an id already exists."""
     entries = list(entries)
-    nums = [_insert_one(connection, entry) for entry in entries]
+    nums = _insert_all(connection, entries)
     change_feed.append(connection, [*nums, *_other_neighbors(connection, entries, nums)])
     return nums
 
 
+def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
+    """Insert entries with few statements, because each of them may be a round trip to a server."""
+    rows = [to_row(entry) for entry in entries]
+    ids = [entry.id for entry in entries]
+    taken = {row["id"] for row in _columns_by(connection, "id", "id", ids)}
+    taken.update(name for name, times in Counter(ids).items() if times > 1)
+    if taken:
+        raise Conflict(_EXISTS.format(next(name for name in ids if name in taken)))
+    connection.executemany(_INSERT, rows)
+    nums = {row["id"]: int(row["num"]) for row in _columns_by(connection, "id, num", "id", ids)}
+    return [nums[name] for name in ids]
+
+
 def _insert_one(connection: sqlite3.Connection, entry: MemoryEntry) -> int:
-    row = connection.execute(_INSERT, to_row(entry)).fetchone()
+    row = connection.execute(_INSERT_ONE, to_row(entry)).fetchone()
     if row is None:
-        raise Conflict(f"entry {entry.id} already exists; update it, or store the new entry with another id")
+        raise Conflict(_EXISTS.format(entry.id))
     return int(row[0])
 
 
@@ -374,7 +389,11 @@ def count_by_kind(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def _rows_by(connection: sqlite3.Connection, column: str, values: Sequence[Any]) -> list[sqlite3.Row]:
+    return _columns_by(connection, "*", column, values)
+
+
+def _columns_by(connection: sqlite3.Connection, columns: str, column: str, values: Sequence[Any]) -> list[sqlite3.Row]:
     rows: list[sqlite3.Row] = []
     for marks, group in in_groups(list(dict.fromkeys(values))):
-        rows += connection.execute(f"SELECT * FROM entries WHERE {column} IN ({marks})", group).fetchall()
+        rows += connection.execute(f"SELECT {columns} FROM entries WHERE {column} IN ({marks})", group).fetchall()
     return rows

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from agentformer.memory.backends import with_times
 from agentformer.memory.backends.indexed import IndexedBackend
 from agentformer.memory.backends.postgres.connection import PostgresDatabase, schema_of
 from agentformer.memory.backends.postgres.copying import copy_to_sqlite
@@ -16,6 +17,7 @@ from agentformer.memory.backends.postgres.indexes import ServerIndexes
 from agentformer.memory.backends.postgres.server import TransactionLost
 from agentformer.records import change_feed, spaces
 from agentformer.records import entries as records
+from agentformer.records.codec import check_texts
 from agentformer.rerankers import named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
@@ -96,8 +98,11 @@ class PostgresMemoryBackend(IndexedBackend):
     # A call is repeated if its connection was lost and the server has undone its transaction. If the server does not
     # know whether the transaction was committed, the call raises `StoreError`.
 
-    def store(self, *args: Any, **options: Any) -> list[MemoryEntry]:
-        return _repeated(lambda: super(PostgresMemoryBackend, self).store(*args, **options))
+    def store(self, entries: Sequence[MemoryEntry], **options: Any) -> list[MemoryEntry]:
+        check_texts(entries)
+        entries = [with_times(entry) for entry in entries]
+        with self._opened.prepared(entries):
+            return _repeated(lambda: super(PostgresMemoryBackend, self).store(entries, **options))
 
     def update(self, *args: Any, **options: Any) -> MemoryEntry:
         return _repeated(lambda: super(PostgresMemoryBackend, self).update(*args, **options))

@@ -46,9 +46,9 @@ _NAMESPACED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]],
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (
-            r"^INSERT INTO entries \((.*)\) VALUES \((.*)\) ON CONFLICT \(id\) DO NOTHING RETURNING num$",
+            r"^INSERT INTO entries \((.*)\) VALUES \((.*)\) ON CONFLICT \(id\) DO NOTHING( RETURNING num)?$",
             r"WITH place AS (INSERT INTO entry_places (id, namespace) VALUES (:id, :namespace) ON CONFLICT (id) "
-            r"DO NOTHING RETURNING num) INSERT INTO entries (num,\1) SELECT place.num,\2 FROM place RETURNING num",
+            r"DO NOTHING RETURNING num) INSERT INTO entries (num,\1) SELECT place.num,\2 FROM place\3",
         ),
         (
             r"^(UPDATE entries SET .*)\bnamespace = :namespace,(.*) WHERE id = :id$",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
@@ -19,7 +20,7 @@ from agentformer.memory.backends.postgres.scopes import ServerScopes
 from agentformer.memory.backends.postgres.searching import SearchReads
 from agentformer.memory.backends.postgres.vectors import ServerVectors
 from agentformer.memory.backends.postgres.verifying import CHECKS, check_copies, check_words, repair_words
-from agentformer.memory.backends.postgres.words import ServerWords, update_words
+from agentformer.memory.backends.postgres.words import ServerWords, prepare, update_words
 from agentformer.records import change_feed
 from agentformer.records.spaces import active_space
 from agentformer.search.fusion import FusionOptions
@@ -84,9 +85,21 @@ class ServerIndexes:
         )
         self._imported = VectorImport(database, embedder)
         self.moving: Callable[[], AbstractContextManager[bool]] = self._locked  # nodes replace it by a lease
-        database.before_commit = lambda connection, since: update_words(
-            connection, change_feed.entries_since(connection, since), analyzers
-        )
+        self._prepared = threading.local()  # the terms of the entries that this thread stores
+        database.before_commit = self._update_words
+
+    @contextmanager
+    def prepared(self, entries: Sequence[MemoryEntry]) -> Iterator[None]:
+        """Analyze the words of entries before they are stored in the context, so that other writers wait less."""
+        self._prepared.terms = prepare(entries, self._analyzers)
+        try:
+            yield
+        finally:
+            self._prepared.terms = {}
+
+    def _update_words(self, connection: sqlite3.Connection, since: int) -> None:
+        changed = change_feed.entries_since(connection, since)
+        update_words(connection, changed, self._analyzers, getattr(self._prepared, "terms", {}))
 
     def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding:
         """Embed all entries again with the embedder `target`; see `MemoryBackend.reembed`."""

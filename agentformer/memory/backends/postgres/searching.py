@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.memory.backends.postgres.connection import PostgresDatabase, Ready
-from agentformer.memory.backends.postgres.scope_codes import STATE
+from agentformer.memory.backends.postgres.scope_vectors import STATE
 from agentformer.records.database import RecordsSnapshot
 from agentformer.types import RecordStore
 

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.postgres import dialect
@@ -85,12 +85,29 @@ class Row(tuple[Any, ...]):
 
 def _row_factory(cursor: Any) -> Callable[[Sequence[Any]], Row]:
     names = tuple(column.name for column in cursor.description or ())
-    return _row_type(names)
+    return row_type(names)
 
 
 @lru_cache(maxsize=256)
-def _row_type(names: tuple[str, ...]) -> type[Row]:
+def row_type(names: tuple[str, ...]) -> type[Row]:
+    """Return the type of rows with these columns."""
     return type("Row", (Row,), {"names": names})
+
+
+class KnownRows(NamedTuple):
+    """Rows of vectors (id, data, checksum) and of windows by their id, as the transaction of a connection sees them."""
+
+    vectors: Mapping[int, tuple[Any, ...]]
+    windows: Mapping[int, Row]
+
+    def answer(self, sql: str, ids: Sequence[Any]) -> list[Any] | None:
+        """Return the rows that a statement of `records/` reads, or None if not all of them are known."""
+        known: Mapping[int, Any] = {}
+        if sql.startswith("SELECT id, data, checksum FROM vectors WHERE id IN ("):
+            known = self.vectors
+        elif sql.startswith("SELECT * FROM windows WHERE id IN ("):
+            known = self.windows
+        return [known[number] for number in ids] if all(number in known for number in ids) else None
 
 
 class Connection:
@@ -102,12 +119,15 @@ class Connection:
 
     def __init__(self, raw: psycopg.Connection[Any], ready: dict[ReadyKey, list[Any]] | None = None) -> None:
         self.raw = raw
+        self.known = KnownRows({}, {})
         self.namespace: str | None = None  # of the entries whose vectors are inserted, if it is known
         self._ready = ready or {}  # results of statements that were executed in advance
 
     def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
         """Execute a statement of SQLite, and return a cursor."""
         if self._ready and (rows := self._ready.pop((sql, tuple(values)), None)) is not None:
+            return _Result(rows)
+        if self.known.vectors and (rows := self.known.answer(sql, [*values])) is not None:
             return _Result(rows)
         statement = dialect.translate(sql)
         with translated_errors():

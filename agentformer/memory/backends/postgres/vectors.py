@@ -1,5 +1,5 @@
 """The search by vectors in PostgreSQL. The windows of a scope with few entries are compared one by one: by the server,
-or by this process if the scope is searched again (`scope_codes`). In larger scopes, an HNSW index of the embedding
+or by this process if the scope is searched again (`scope_vectors`). In larger scopes, an HNSW index of the embedding
 space finds candidates. The vectors of these comparisons have half precision, and the caller ranks the best windows
 again by their stored vectors.
 
@@ -22,7 +22,7 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
 from agentformer.memory.backends.postgres.connection import Connection, PostgresDatabase, native
 from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
-from agentformer.memory.backends.postgres.scope_codes import ScopeCodes, nearest
+from agentformer.memory.backends.postgres.scope_vectors import ScopeVectors, nearest
 from agentformer.memory.backends.postgres.scopes import FEW, WINDOWS_OF_ENTRIES, ScopeRows, scope_condition
 from agentformer.memory.backends.postgres.searching import SearchReads
 from agentformer.types import RecordStore, Vector
@@ -43,7 +43,7 @@ class ServerVectors:
     def __init__(self, database: PostgresDatabase, reads: SearchReads) -> None:
         self._database = database
         self._reads = reads
-        self._codes = ScopeCodes()
+        self._scopes = ScopeVectors()
         self._indexed: set[int] = set()  # spaces that have an index
         self._builder: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -58,23 +58,24 @@ class ServerVectors:
         self.space = space
 
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
-        """Return the windows of the scope that are nearest to the query, with the cosines of their vectors in half
-        precision."""
+        """Return the windows of the scope that are nearest to the query. Their cosines are those of vectors in half
+        precision, or exact ones."""
         from pgvector import HalfVector
 
         assert isinstance(allowed, ScopeRows)
-        half = HalfVector(np.asarray(query, np.float16))
         with self._reads.reading() as connection:
             raw = native(connection)
-            rows = None
+            windows = self._scopes.windows(raw, space, allowed.scope, len(query)) if allowed.count <= FEW else None
+            if windows is not None:
+                hits, best = nearest(windows, query, limit, _SPARE)
+                raw.known = best.known()  # the last steps of the search need not read them again
+                return hits
+            half, rows = HalfVector(np.asarray(query, np.float16)), None
             if allowed.count > FEW and self._has_index(raw, space):
                 rows = _from_index(raw, space, half, limit, allowed)
-            codes = self._codes.codes(raw, space, allowed.scope) if allowed.count <= FEW else None
-            if rows is None and codes is None:
+            if rows is None:
                 rows = _exact(raw, space, half, limit, allowed)
-        if codes is not None:
-            return nearest(codes, query, limit, _SPARE)
-        return _hits(query, limit, rows or [])
+        return _hits(query, limit, rows)
 
     def status(self, connection: sqlite3.Connection, space: int) -> dict[str, Any]:
         """Return the state of the index of an embedding space as JSON values."""

@@ -27,7 +27,7 @@ from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import UNSEARCHED_KINDS, RecordStore, Scope
+from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, RecordStore, Scope
 
 _K1, _B = 1.2, 0.75  # of BM25, as tantivy has them
 _LARGE = 10_000  # entries; in a larger store, queries are stemmed in the main languages only
@@ -47,8 +47,8 @@ _HELD = """
     JOIN words AS p ON p.namespace = %s AND p.term = q.term WHERE p.num = ANY(%s::bigint[]) GROUP BY p.num
 """
 _ADD = """
-    INSERT INTO words (namespace, term, num, times, length)
-    SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::integer[])
+    INSERT INTO words (namespace, term, num, times, length) SELECT (%s::text[])[n], t, e, o, l
+    FROM unnest(%s::integer[], %s::bigint[], %s::bigint[], %s::integer[], %s::integer[]) AS u (n, t, e, o, l)
 """
 _ADD_ENTRIES = """
     INSERT INTO word_entries (num, namespace, language, lengths, terms, digest)
@@ -83,19 +83,35 @@ class _Terms(NamedTuple):
     digest: bytes
 
 
+Prepared = Mapping[str, tuple[MemoryEntry, _Terms]]  # by the id of the entry
+_NOTHING: Prepared = {}
+
+
 def term_hash(field: str, term: str) -> int:
     """Return the number under which a term of a field is stored."""
     digest = hashlib.blake2b(f"{field}\0{term}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
-def update_words(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> int:
+def update_words(
+    connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared = _NOTHING
+) -> int:
     """Write the terms of these entries anew, and remove the terms of entries that do not exist. Return how many entries
-    had other terms."""
+    had other terms. `prepared` has the terms of entries that `prepare` has analyzed."""
     changed = 0
     for start in range(0, len(nums), _BATCH):
-        changed += _update_batch(connection, nums[start : start + _BATCH], analyzers)
+        changed += _update_batch(connection, nums[start : start + _BATCH], analyzers, prepared)
     return changed
+
+
+def prepare(entries: Sequence[MemoryEntry], analyzers: Analyzers) -> Prepared:
+    """Analyze entries before the transaction that stores them, because other writers wait for this transaction.
+    Messages of a session are left out, because their terms depend on their neighbors."""
+    return {
+        entry.id: (entry, _terms(0, entry, analyzers, ()))
+        for entry in entries
+        if entry.kind not in UNSEARCHED_KINDS and not (entry.kind == "message" and entry.session_id is not None)
+    }
 
 
 def differing(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> list[int]:
@@ -108,10 +124,10 @@ def differing(connection: sqlite3.Connection, nums: Sequence[int], analyzers: An
     return [num for num in nums if new.get(num) != old.get(num)]
 
 
-def _update_batch(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> int:
+def _update_batch(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared) -> int:
     query = "SELECT num, namespace, language, lengths, terms, digest FROM word_entries WHERE num = ANY(%s)"
     old = {row[0]: row for row in _raw(connection, query, nums)}
-    new = _analyze(connection, nums, analyzers)
+    new = _analyze(connection, nums, analyzers, prepared)
     same = {terms.num for terms in new if terms.num in old and bytes(old[terms.num][5]) == terms.digest}
     new = [terms for terms in new if terms.num not in same]
     gone = [num for num in old if num not in same]
@@ -132,7 +148,7 @@ def _update_batch(connection: sqlite3.Connection, nums: Sequence[int], analyzers
         _insert(raw, new)
     moved = sorted((term, count) for term, count in counts.items() if count)
     if moved:
-        raw.run(_COUNT, [[term for term, _ in moved], [count for _, count in moved]])
+        raw.run(_COUNT, [*map(_array, zip(*moved, strict=True))])
     for language, (entries, *lengths) in sorted(totals.items()):
         if entries or any(lengths):
             raw.run(_TOTAL, [language, entries, lengths])
@@ -140,16 +156,19 @@ def _update_batch(connection: sqlite3.Connection, nums: Sequence[int], analyzers
 
 
 def _insert(raw: Connection, new: Sequence[_Terms]) -> None:
-    rows = [(e.namespace, term, e.num, times, length) for e in new for term, times, length in e.postings]
+    namespaces = list({entry.namespace for entry in new})
+    places = {name: number for number, name in enumerate(namespaces, 1)}
+    rows = [(places[e.namespace], term, e.num, times, length) for e in new for term, times, length in e.postings]
     if rows:
-        raw.run(_ADD, [list(column) for column in zip(*rows, strict=True)])
+        raw.run(_ADD, [namespaces, *map(_array, zip(*rows, strict=True))])
     arrays = [(_array(e.lengths), _array(posting[0] for posting in e.postings)) for e in new]
     entries = [(e.num, e.namespace, e.language, *array, e.digest) for e, array in zip(new, arrays, strict=True)]
     raw.run(_ADD_ENTRIES, [list(column) for column in zip(*entries, strict=True)])
 
 
 def _array(numbers: Iterable[int]) -> str:
-    """Return an array as PostgreSQL writes it, since it has no arrays of arrays with different lengths."""
+    """Return an array as PostgreSQL writes it: it has no arrays of arrays with different lengths, and psycopg needs
+    longer for a list."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
@@ -158,23 +177,40 @@ def _add(totals: dict[str, list[int]], language: str, sign: int, lengths: Sequen
     sums[:] = [one + sign * other for one, other in zip(sums, (1, *lengths), strict=True)]
 
 
-def _analyze(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> list[_Terms]:
+def _analyze(
+    connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared = _NOTHING
+) -> list[_Terms]:
     """Return the terms of these entries. Entries that do not exist or are never searched are left out."""
     result = []
     for num, entry in records.by_num(connection, nums).items():
         if entry.kind in UNSEARCHED_KINDS:
             continue
-        analyzed = AnalyzedEntry.of(num, entry, analyzers, neighbor_texts(connection, entry))
-        lengths = [len(analyzed.terms[name]) for name in _FIELDS]
-        postings = sorted(
-            (term_hash(name, term), times, stored_length(length))
-            for name, length in zip(_FIELDS, lengths, strict=True)
-            for term, times in Counter(analyzed.terms[name]).items()
-        )
-        state = json.dumps([entry.namespace, analyzed.language, postings]).encode()
-        digest = hashlib.blake2b(state, digest_size=16).digest()
-        result.append(_Terms(num, entry.namespace, analyzed.language, lengths, postings, digest))
+        known = prepared.get(entry.id)
+        if known is not None and _analyzed_fields(known[0]) == _analyzed_fields(entry):
+            result.append(known[1]._replace(num=num))
+        else:
+            result.append(_terms(num, entry, analyzers, neighbor_texts(connection, entry)))
     return result
+
+
+def _analyzed_fields(entry: MemoryEntry) -> tuple[Any, ...]:
+    """Return the fields on which the terms of an entry without neighbors depend."""
+    times = entry.occurred_at, entry.created_at
+    session = entry.session_id if entry.kind == "message" else None
+    return (entry.namespace, entry.kind, entry.content, entry.title, entry.context, entry.metadata, times, session)
+
+
+def _terms(num: int, entry: MemoryEntry, analyzers: Analyzers, around: Sequence[str]) -> _Terms:
+    analyzed = AnalyzedEntry.of(num, entry, analyzers, around)
+    lengths = [len(analyzed.terms[name]) for name in _FIELDS]
+    postings = sorted(
+        (term_hash(name, term), times, stored_length(length))
+        for name, length in zip(_FIELDS, lengths, strict=True)
+        for term, times in Counter(analyzed.terms[name]).items()
+    )
+    state = json.dumps([entry.namespace, analyzed.language, postings]).encode()
+    digest = hashlib.blake2b(state, digest_size=16).digest()
+    return _Terms(num, entry.namespace, analyzed.language, lengths, postings, digest)
 
 
 def stored_length(length: int) -> int:
