@@ -504,6 +504,7 @@ def test_the_folders_of_the_memory_itself_are_left_out(root: Path, monkeypatch: 
 
     run("sync", "notes")  # creates the folders
     (root / "files" / "b.txt").write_text("The gate opens at six.")
+    (root / "indexes").mkdir(exist_ok=True)  # a memory on a server has none
     (root / "indexes" / "c.txt").write_text("The gate opens at five.")
     report = run("sync", ".", "--namespace", "synced")
     assert report["added"] == ["notes/a.txt"]
