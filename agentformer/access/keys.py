@@ -60,6 +60,19 @@ class Key:
     expires_at: datetime | None = None
     last_used_on: date | None = None  # in UTC
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the key as JSON values, without its digest."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "rights": list(self.rights),
+            "namespaces": list(self.namespaces),
+            "without": sorted(self.without),
+            "made_at": self.made_at.isoformat(),
+            "expires_at": self.expires_at and self.expires_at.isoformat(),
+            "last_used_on": self.last_used_on and self.last_used_on.isoformat(),
+        }
+
 
 Keys = tuple[Key, ...]
 
@@ -222,7 +235,7 @@ class KeyStore:
                 before = self._keys()
                 keys = list(before or ())
                 yield keys
-                content = {"version": _VERSION, "keys": [_json(key) for key in keys]}
+                content = {"version": _VERSION, "keys": [{**key.as_json(), "sha256": key.digest} for key in keys]}
                 if not keys and (local or before is None):
                     content[_LOCAL] = True  # without this field, an empty list means that all requests are refused
                 self._place.write(json.dumps(content, indent=1).encode())
@@ -248,22 +261,8 @@ def _parse(place: str, data: bytes) -> Keys | None:
     return None if content.get(_LOCAL) is True and not keys else keys
 
 
-def _json(key: Key) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "rights": list(key.rights),
-        "namespaces": list(key.namespaces),
-        "without": sorted(key.without),
-        "sha256": key.digest,
-        "made_at": key.made_at.isoformat(),
-        "expires_at": key.expires_at and key.expires_at.isoformat(),
-        "last_used_on": key.last_used_on and key.last_used_on.isoformat(),
-    }
-
-
 def _key(values: dict[str, Any]) -> Key:
-    """Return the key for a dict of JSON values that `_json` returned. Raises `ValueError`, `TypeError` or `KeyError`
+    """Return the key for the JSON values of `keys.json`. Raises `ValueError`, `TypeError` or `KeyError`
     for any other values, because a wrong value could give a key more rights."""
     rights = tuple(right for right in RIGHTS if right in _texts(values["rights"]))
     if not rights or len(rights) != len(values["rights"]) or not _SHA256.fullmatch(values["sha256"]):

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import PureWindowsPath
 from typing import IO, Annotated, Any, BinaryIO, cast
 
-from flask import Response, json, request, url_for
+from flask import Response, request, url_for
 from pydantic import Field
 from pydantic.config import JsonDict
 from werkzeug.datastructures import FileStorage
@@ -126,7 +126,7 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     """
     rag, settings = service.af.rag, service.af.settings
     namespace = grant.namespace(form.namespace)
-    metadata = fields.stored_metadata(_json_object("metadata", form.metadata)) if form.metadata else None
+    metadata = fields.stored_metadata(fields.json_object("metadata", form.metadata)) if form.metadata else None
     files = files_of_request(settings)
     if form.on_conflict == "fail":
         PERMISSIONS["rag_upload unless stored"].require(grant)
@@ -218,16 +218,6 @@ def file_name(path: str | None) -> str:
         return safe_name(name)
     except InvalidInput:
         return ""
-
-
-def _json_object(field: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise InvalidInput(field, "must be a JSON object")
-    return value
 
 
 def read_multipart(settings: Settings) -> None:

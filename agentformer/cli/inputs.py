@@ -71,18 +71,6 @@ def lines_of(path: Path, name: str) -> list[str]:
         raise InvalidInput(name, f"{path} is not a text file in UTF-8; convert the file to UTF-8") from None
 
 
-def object_of(text: str) -> dict[str, Any]:
-    """Return the JSON object that is the value of `--metadata`. Raises `InvalidInput` if the text is not a JSON
-    object."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise InvalidInput("--metadata", """must be a JSON object such as '{"site": "north"}'""")
-    return value
-
-
 def id_of(af: AgentFormer, argument: str, scope: Scope) -> str:
     """Return the id of the entry in `scope` that the argument names. The argument is an id, the beginning of an id, the
     name of a document, or the title of another entry. Raises `NotFound` if no entry matches. Raises `InvalidInput` with

@@ -169,6 +169,17 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
     return dict(value)
 
 
+def json_object(field: str, text: str) -> dict[str, Any]:
+    """Return the JSON object that `text` contains. Raises `InvalidInput`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidInput(field, """must be a JSON object such as '{"site": "north"}'""")
+    return value
+
+
 def stored_metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
     """Check metadata to store, as `metadata` does. Also raises `InvalidInput` if the caller uses a key that only this
     program sets."""

@@ -189,14 +189,4 @@ def _without(requested: list[str], grant: Grant) -> set[str]:
 
 
 def _key_json(key: Key, grant: Grant) -> dict[str, object]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "rights": [*key.rights],
-        "namespaces": [*key.namespaces],
-        "without": sorted(key.without),
-        "made_at": key.made_at.isoformat(),
-        "expires_at": key.expires_at and key.expires_at.isoformat(),
-        "last_used_on": key.last_used_on and key.last_used_on.isoformat(),
-        "own": bool(key.id) and key.id == grant.key_id,
-    }
+    return {**key.as_json(), "own": bool(key.id) and key.id == grant.key_id}

@@ -20,7 +20,6 @@ from agentformer.cli.inputs import (
     filters_of,
     hint_namespaces,
     id_of,
-    object_of,
     open_existing,
     origin_text,
 )
@@ -107,7 +106,7 @@ def ingest(
     A document from a URL is identified by the URL. Hosts with private or loopback addresses are refused, also after a
     redirect. If the setting url_hosts is set, only its hosts are allowed.
     """
-    stored = fields.stored_metadata(object_of(metadata), "--metadata") if metadata else None
+    stored = fields.stored_metadata(fields.json_object("--metadata", metadata), "--metadata") if metadata else None
     given = {"namespace": fields.name("--namespace", namespace), "metadata": stored}
     given |= {"password": password, "on_conflict": on_conflict}
     urls = [path for path in paths if is_url(path)]

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from agentformer.cli.group import category, common, examples, in_place, main, where
-from agentformer.cli.inputs import confirm, entry_of, object_of, open_existing, text_of, where_of
+from agentformer.cli.inputs import confirm, entry_of, open_existing, text_of, where_of
 from agentformer.cli.output import (
     entry_cells,
     entry_line,
@@ -24,6 +24,7 @@ from agentformer.cli.output import (
 )
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer
+from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.filters import both
 from agentformer.types import CONTAINER_KINDS, DOCUMENT_KINDS, Condition, Scope
@@ -64,7 +65,7 @@ def update(entry_id: str, expected_version: int | None, namespace: str, as_json:
             "--content", f"give at least one of the options {', '.join(f'--{name}' for name in _CHANGED)}"
         )
     if "metadata" in changes:
-        changes["metadata"] = object_of(changes["metadata"])
+        changes["metadata"] = fields.json_object("--metadata", changes["metadata"])
     if "content" in changes:
         changes["content"] = text_of(changes["content"], "--content")
     with open_existing(**given) as af:

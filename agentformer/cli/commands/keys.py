@@ -85,7 +85,7 @@ def add(
     first = "" if store.ever_made else "\nevery request over HTTP needs a key from now on"
     key, secret = store.make(name, rights or ("read", "write"), namespaces, disabled, expires)
     try:
-        print_result({**_json(key), "key": secret}, secret, as_json=as_json)
+        print_result({**key.as_json(), "key": secret}, secret, as_json=as_json)
     except SystemExit:  # the output was not written, so nobody has the key
         store.revoke(key.id)
         say(f"key {key.id} ({key.name}) is revoked, because it could not be printed{first}", err=True)
@@ -102,7 +102,7 @@ def show(as_json: bool, **options: Any) -> None:
     store = _store(options)
     stored = store.all()
     if as_json:
-        print_json({"keys": [_json(key) for key in stored]})
+        print_json({"keys": [key.as_json() for key in stored]})
         return
     print_table(("ID", "NAME", "RIGHTS", "NAMESPACES", "WITHOUT", "EXPIRES (UTC)", "LAST USED"), map(_cells, stored))
     if not stored:
@@ -116,7 +116,7 @@ def revoke(key_id: str, as_json: bool, **options: Any) -> None:
     """Revoke a key. Running servers refuse the key from the next request on."""
     store = _store(options)
     key = store.revoke(key_id)
-    print_result({"revoked": _json(key)}, f"key {key.id} ({key.name}) is revoked", as_json=as_json)
+    print_result({"revoked": key.as_json()}, f"key {key.id} ({key.name}) is revoked", as_json=as_json)
     if not store.all():
         print_warnings([f"no key is left: {_ALL_REFUSED}"])
 
@@ -148,16 +148,3 @@ def _namespaces(key: Key) -> str:
 def _cells(key: Key) -> tuple[str, ...]:
     expires, used = moment(key.expires_at) or "never", str(key.last_used_on or "never")
     return key.id, key.name, _rights(key), _namespaces(key), ", ".join(sorted(key.without)), expires, used
-
-
-def _json(key: Key) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "rights": list(key.rights),
-        "namespaces": list(key.namespaces),
-        "without": sorted(key.without),
-        "made_at": key.made_at.isoformat(),
-        "expires_at": key.expires_at and key.expires_at.isoformat(),
-        "last_used_on": key.last_used_on and key.last_used_on.isoformat(),
-    }

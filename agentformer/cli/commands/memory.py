@@ -19,7 +19,6 @@ from agentformer.cli.inputs import (
     kinds_of,
     nothing_listed,
     nothing_recalled,
-    object_of,
     open_existing,
     query_of,
     source_of,
@@ -41,6 +40,7 @@ from agentformer.cli.output import (
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.context.plan import Context, ContextReport
+from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_json
 from agentformer.tools.result_json import context_json, factors_json, hit_json, memory_hit_json, reference_json
 from agentformer.types import DOCUMENT_KINDS, TIERS, Decay, Hit, Hits, MemoryEntry, Original, Reference, Scope
@@ -104,7 +104,7 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
     """
     settings = {name: given.pop(name) for name in ("index_dir", "upload_dir", "embedder")}
     values = {name: value for name, value in given.items() if value is not None}
-    values |= {"metadata": {} if metadata is None else object_of(metadata), **place}
+    values |= {"metadata": {} if metadata is None else fields.json_object("--metadata", metadata), **place}
     values |= {} if source is None else source_of(source)
     content = text_of(text)
     is_message = any(name in values for name in _MESSAGE)

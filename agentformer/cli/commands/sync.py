@@ -13,7 +13,6 @@ import click
 
 from agentformer.cli.group import common, examples, explicit_namespace, main
 from agentformer.cli.home import sync_home
-from agentformer.cli.inputs import object_of
 from agentformer.cli.output import bar, clip, plural, print_json, safe, say
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.factory import AgentFormer, connect
@@ -72,7 +71,9 @@ def sync(
         return
     given: dict[str, Any] = {
         "namespace": fields.name("--namespace", namespace),
-        "metadata": fields.stored_metadata(object_of(metadata), "--metadata") if metadata else None,
+        "metadata": fields.stored_metadata(fields.json_object("--metadata", metadata), "--metadata")
+        if metadata
+        else None,
         "delete": delete,
     }
     with connect(**options) as af:
