@@ -69,13 +69,8 @@ def sync(
         how = {"delete": delete, "watch": watch, "adopt": adopt}
         sync_home(folder, explicit_namespace(namespace), options, **how, as_json=as_json)
         return
-    given: dict[str, Any] = {
-        "namespace": fields.name("--namespace", namespace),
-        "metadata": fields.stored_metadata(fields.json_object("--metadata", metadata), "--metadata")
-        if metadata
-        else None,
-        "delete": delete,
-    }
+    stored = fields.stored_metadata(fields.json_object("--metadata", metadata), "--metadata") if metadata else None
+    given = {"namespace": fields.name("--namespace", namespace), "metadata": stored, "delete": delete}
     with connect(**options) as af:
         _sync_folder(af, folder, given, watch=watch, as_json=as_json)
 
