@@ -7,6 +7,7 @@ the server does not listen at an address that other machines can reach.
 from __future__ import annotations
 
 import errno
+import functools
 import ipaddress
 import os
 import re
@@ -69,6 +70,7 @@ def check_bind_address(host: str, address: str, keys: KeyStore) -> None:
         raise InvalidInput("host", f"{host} can be reached by other machines, so a key must exist first; {_MAKE_KEY}")
 
 
+@functools.lru_cache(maxsize=256)
 def host_of(header: str | None) -> Host:
     """Parse the value of the header `Host`, and return the host without the port. The name of the returned host is
     empty if the header is missing or not valid."""
@@ -79,6 +81,7 @@ def host_of(header: str | None) -> Host:
     return Host(name, _address(name) is not None)
 
 
+@functools.lru_cache(maxsize=256)
 def is_local(name: str | None) -> bool:
     """Return whether the name is `localhost` or a loopback IP address."""
     address = _address(name or "")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from agentformer.embedders.batching import Batcher
 from agentformer.errors import AgentFormerError, EmbedderUnavailable
@@ -44,6 +44,15 @@ class BatchedQueries(Protocol):
         """Return the vectors of the queries: an array with one row for each text. Each row is the vector that
         `embed_query` returns for the text."""
         ...
+
+
+# `isinstance` with these protocols takes as long as reading ten vectors.
+def _is_served(embedder: object) -> TypeGuard[Served]:
+    return hasattr(embedder, "tokens_read") and hasattr(embedder, "request_texts")
+
+
+def _is_batched(embedder: object) -> TypeGuard[BatchedQueries]:
+    return hasattr(embedder, "embed_queries")
 
 
 class GuardedEmbedder(Guarded[Embedder]):
@@ -89,13 +98,11 @@ class GuardedEmbedder(Guarded[Embedder]):
 
     def embed_query(self, text: str) -> Vector:
         """Return the vector of a query, as `Embedder.embed_query` describes."""
-        if isinstance(self.provider(), BatchedQueries):
-            return self._queries(text)
-        return self._embed_queries([text])[0]
+        return self._queries(text) if _is_batched(self.provider()) else self._embed_queries([text])[0]
 
     def _embed_queries(self, texts: Sequence[str]) -> Sequence[Vector]:
         with self.call() as embedder:
-            if len(texts) > 1 and isinstance(embedder, BatchedQueries):
+            if len(texts) > 1 and _is_batched(embedder):
                 rows: Sequence[Vector] = list(embedder.embed_queries(texts))
             else:
                 rows = [embedder.embed_query(text) for text in texts]
@@ -114,7 +121,7 @@ class GuardedEmbedder(Guarded[Embedder]):
         """The number of texts that a caller should pass in one call of `embed_documents`. If the process is
         interrupted, at most the work of one call is lost."""
         with self._lock:
-            return self._loaded.request_texts if isinstance(self._loaded, Served) else _LOCAL_TEXTS
+            return self._loaded.request_texts if _is_served(self._loaded) else _LOCAL_TEXTS
 
     def _check_loaded(self, provider: Embedder) -> None:
         space = provider.space
@@ -129,17 +136,19 @@ class GuardedEmbedder(Guarded[Embedder]):
 
     def _failed(self, provider: Embedder, error: AgentFormerError) -> None:
         super()._failed(provider, error)
+        stays = _is_served(provider)
         with self._lock:
-            if self._loaded is provider and not isinstance(provider, Served):
+            if self._loaded is provider and not stays:
                 self._loaded = None
 
     def _count_tokens(self, embedder: Embedder) -> None:
-        if not isinstance(embedder, Served):
+        served: object = embedder
+        if not _is_served(served):
             return
         with self._lock:
             if self._loaded is embedder:
-                self.usage.tokens(embedder.tokens_read - self._tokens)
-                self._tokens = embedder.tokens_read
+                self.usage.tokens(served.tokens_read - self._tokens)
+                self._tokens = served.tokens_read
 
 
 def _check_rows(rows: Any, shape: tuple[int, ...], space: EmbeddingSpace) -> None:

@@ -15,7 +15,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date
-from functools import cached_property
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -47,8 +46,10 @@ _WRITE = (
     f"INSERT OR REPLACE INTO derived ({', '.join(_COLUMNS)}, checksum) VALUES ({', '.join('?' * len(_COLUMNS))}, ?)"
 )
 _READ = (
-    f"SELECT {', '.join(f'd.{column}' for column in _COLUMNS)}, d.checksum, e.document_id FROM derived AS d "
-    "JOIN entries AS e ON e.num = d.entry "
+    f"SELECT {', '.join(f'd.{column}' for column in _COLUMNS)}, d.checksum, e.document_id, e.occurred_at, "
+    "CASE WHEN e.kind = 'message' AND e.session_id IS NOT NULL THEN e.id END, e.created_at, e.speaker, "
+    "e.namespace, e.session_id, e.user_id, e.agent_id, e.project "
+    "FROM derived AS d JOIN entries AS e ON e.num = d.entry "
     "WHERE d.entry IN (SELECT value FROM json_each(?)) AND d.version = ? AND d.source IS e.checksum"
 )
 _CHECKSUMS = "SELECT num, checksum FROM entries WHERE num IN (SELECT value FROM json_each(?))"
@@ -77,50 +78,63 @@ class Message(NamedTuple):
         return (language if language in time_languages() else "") in self.times
 
 
-class Derived:
-    """The row of one entry. Its fields are decoded when they are used."""
+class Turn(NamedTuple):
+    """The place of a message in its conversation. `moment` is the time when it was said, in microseconds. `session` is
+    the namespace, the session, the user, the agent and the project."""
 
-    __slots__ = ("__dict__", "_row")
+    id: str
+    moment: int
+    speaker: str
+    session: tuple[str | None, ...]
+
+
+class Derived:
+    """The row of one entry, with the columns of the entry itself that a ranking needs. Some fields are decoded when
+    they are first used."""
+
+    __slots__ = ("_days", "_facts", "_message", "document", "language", "occurred_at", "title", "turn")
 
     def __init__(self, row: Sequence[Any]) -> None:
-        self._row = row
+        _, _, _, title, language, days, facts, message, _, document, occurred_at, message_id, created_at, *turn = row
+        self.title: str = title  # by which other entries may mention this one, or ""
+        self.language: str = language  # of the content (ISO 639-1), or ""
+        self.document: str | None = document  # that the entry is a part of
+        self.occurred_at: int | None = occurred_at  # in microseconds
+        self.turn: Turn | None = None  # of a message of a session
+        if message_id is not None:
+            moment = created_at if occurred_at is None else occurred_at
+            self.turn = Turn(message_id, moment, turn[0], tuple(turn[1:]))
+        self._days: str | tuple[DaySpan, ...] = days
+        self._facts: str | Analyzed = facts
+        self._message: str | Message = message
 
     @property
-    def title(self) -> str:
-        """The title by which other entries may mention this one, or ""."""
-        return str(self._row[3])
-
-    @property
-    def document(self) -> str | None:
-        """The document that the entry is a part of, or None."""
-        return self._row[_CHECKED + 1]  # type: ignore[no-any-return]
-
-    @property
-    def language(self) -> str:
-        """The language of the content (ISO 639-1), or ""."""
-        return str(self._row[4])
-
-    @cached_property
     def days(self) -> tuple[DaySpan, ...]:
         """The first and last day of each period that the content names."""
-        numbers = [int(number) for number in self._row[5].split()]
-        return tuple(
-            (date.fromordinal(first), date.fromordinal(last))
-            for first, last in zip(numbers[::2], numbers[1::2], strict=True)
-        )
+        if isinstance(self._days, str):
+            numbers = [int(number) for number in self._days.split()]
+            self._days = tuple(
+                (date.fromordinal(first), date.fromordinal(last))
+                for first, last in zip(numbers[::2], numbers[1::2], strict=True)
+            )
+        return self._days
 
     @property
     def analyzed(self) -> Analyzed:
         """The language, and what is compared with other entries."""
-        told = json.loads(self._row[6]) if self._row[6] else ()
-        return Analyzed(self.language, tuple((tuple(about), tuple(value)) for about, value in told))
+        if isinstance(self._facts, str):
+            told = json.loads(self._facts) if self._facts else ()
+            self._facts = Analyzed(self.language, tuple((tuple(about), tuple(value)) for about, value in told))
+        return self._facts
 
-    @cached_property
+    @property
     def message(self) -> Message:
         """The properties of the entry as a message."""
-        question, share, times, votes = json.loads(self._row[7])
-        named = times if isinstance(times, bool) else tuple(times)
-        return Message(question, share, named, LanguageVotes.from_json(votes) if votes else None)
+        if isinstance(self._message, str):
+            question, share, times, votes = json.loads(self._message)
+            named = times if isinstance(times, bool) else tuple(times)
+            self._message = Message(question, share, named, LanguageVotes.from_json(votes) if votes else None)
+        return self._message
 
 
 NONE: Mapping[int, Derived] = {}

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from agentformer.errors import Conflict, StoreDamaged
 from agentformer.records import change_feed
@@ -251,20 +251,20 @@ def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Mem
     return {row["num"]: from_row(row) for row in _rows_by(connection, "num", nums)}
 
 
-def content_starts(connection: sqlite3.Connection, nums: Sequence[int], length: int) -> list[str]:
-    """Return the first `length` code points of the content of each entry, in order of the entries' row numbers. The
-    list has no item for a missing entry."""
-    marks = ",".join("?" * len(nums))
-    query = f"SELECT substr(content, 1, ?) FROM entries WHERE num IN ({marks}) ORDER BY num"
-    return [row[0] for row in connection.execute(query, [length, *nums])]
+class Sample(NamedTuple):
+    """The kind of an entry, the number of code points of its content, and the beginning of the content."""
+
+    kind: str
+    length: int
+    text: str
 
 
-def kinds_and_lengths(connection: sqlite3.Connection, nums: Sequence[int]) -> list[tuple[str, int]]:
-    """Return the kind of each entry and the number of code points of its content, in any order. The list has no item
-    for a missing entry."""
+def samples(connection: sqlite3.Connection, nums: Sequence[int], *, length: int) -> dict[int, Sample]:
+    """Return the kind, the length and the first `length` code points of the content of each entry, by its row number.
+    The dict has no item for a missing entry."""
     marks = ",".join("?" * len(nums))
-    query = f"SELECT kind, length(content) FROM entries WHERE num IN ({marks})"
-    return [(row[0], row[1]) for row in connection.execute(query, nums)]
+    query = f"SELECT num, kind, length(content), substr(content, 1, ?) FROM entries WHERE num IN ({marks})"
+    return {row[0]: Sample(row[1], row[2], row[3]) for row in connection.execute(query, [length, *nums])}
 
 
 def contents_after(connection: sqlite3.Connection, num: int, limit: int) -> list[tuple[int, str]]:

@@ -60,6 +60,8 @@ def document_boost(
     if others := [num for num, _ in hits if num not in known]:
         rows = connection.execute(f"SELECT num, document_id {_IN_NUMS}", [json.dumps(others)]).fetchall()
         documents |= {num: document for num, document in rows if document is not None}
+    if not documents:
+        return RankedList("document", [], _DOCUMENT_WEIGHT)
     scores: dict[str, list[float]] = {}
     for num, score in hits:
         if num in documents:
@@ -87,11 +89,9 @@ def title_boost(
     """
     nums = nums[:_CANDIDATES]
     titles, documents = _titles(connection, nums, known)
-    owners = Counter(filter(None, titles.values()))  # if many entries share a title, it is not a title of their own
+    owners = Counter(titles.values())  # if many entries share a title, it is not a title of their own
     usable = {
-        num: title
-        for num in nums
-        if len(title := titles.get(num, "")) in _TITLE_LENGTHS and owners[title] <= _TITLE_OWNERS
+        num: title for num, title in titles.items() if len(title) in _TITLE_LENGTHS and owners[title] <= _TITLE_OWNERS
     }
     mentioned: dict[int, None] = {}
     if usable:
@@ -100,8 +100,10 @@ def title_boost(
             text = texts.get(head, "")
             own = titles.get(head, "") if owners[titles.get(head, "")] <= _TITLE_OWNERS else ""
             for num, title in usable.items():
-                other = title != own and (documents.get(num) is None or documents[num] != documents.get(head))
-                if title in text and num != head and other and _has_words(text, title):
+                if title not in text or num == head or title == own:
+                    continue
+                document = documents.get(num)
+                if (document is None or document != documents.get(head)) and _has_words(text, title):
                     mentioned.setdefault(num)
         for num, title in usable.items():
             if title in query and _has_words(query, title):
@@ -112,13 +114,21 @@ def title_boost(
 def _titles(
     connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived]
 ) -> tuple[dict[int, str], dict[int, str | None]]:
-    """Return the title of each entry, or its first line if the entry has no title, or "" if there is neither. Also
-    return the document of each entry, or None."""
-    titles = {num: known[num].title for num in nums if num in known}
-    documents = {num: known[num].document for num in titles}
-    if others := [num for num in nums if num not in known]:
+    """Return the title of each entry, or its first line if the entry has no title. Entries with neither are left out;
+    the others keep the order of `nums`. Also return the document of each entry, or None."""
+    titles: dict[int, str] = {}
+    documents: dict[int, str | None] = {}
+    others = []
+    for num in nums:
+        if (row := known.get(num)) is None:
+            others.append(num)
+        elif row.title:
+            titles[num], documents[num] = row.title, row.document
+    documents.update((num, known[num].document) for num in nums[:_TITLE_HEAD] if num in known)
+    if others:
         for num, document, title, content in connection.execute(_TITLE_COLUMNS, [json.dumps(others)]).fetchall():
             titles[num], documents[num] = _own_title(title, content), document
+        titles = {num: title for num in nums if (title := titles.get(num))}
     return titles, documents
 
 
@@ -170,12 +180,14 @@ def date_boost(
     exact time limit can be set in the scope of the search. `known` is what is derived from some of the entries."""
     if not dates.periods or not nums:
         return RankedList("period", [], _DATE_WEIGHT)
-    rows = connection.execute(f"SELECT num, occurred_at {_IN_NUMS}", [json.dumps([*nums])])
-    occurred = {num: from_micros(micros) for num, micros in rows}
+    micros = {num: known[num].occurred_at for num in nums if num in known}
+    if others := [num for num in nums if num not in known]:
+        micros |= dict(connection.execute(f"SELECT num, occurred_at {_IN_NUMS}", [json.dumps(others)]).fetchall())
+    occurred = {num: from_micros(moment) for num, moment in micros.items()}
     inside = {num for num, at in occurred.items() if at and any(one.start <= at < one.end for one in dates.periods)}
-    others = [num for num in nums if num in occurred and num not in inside][:_DATE_READ]
-    named = {num: known[num].days for num in others if num in known}
-    if unknown := [num for num in others if num not in known]:
+    read = [num for num in nums if num in occurred and num not in inside][:_DATE_READ]
+    named = {num: known[num].days for num in read if num in known}
+    if unknown := [num for num in read if num not in known]:
         contents = _contents(connection, unknown, DATE_TEXT)
         named |= {num: _named_days(content, day_of(occurred[num])) for num, content in contents.items()}
     for num, spans in named.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from itertools import count
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
@@ -47,26 +48,24 @@ class RankedList(NamedTuple):
 
 
 class Ranking:
-    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first. `fused` is
-    the result of `fuse` for these lists, if it is known."""
+    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first. A caller that
+    has fused the lists already passes the result as `order`."""
 
     def __init__(
-        self, lists: Sequence[RankedList], options: FusionOptions, fused: list[tuple[int, float]] | None = None
+        self, lists: Sequence[RankedList], options: FusionOptions, order: list[tuple[int, float]] | None = None
     ) -> None:
+        if order is None and options.kind == "rrf":
+            order = merge([ranked.items for ranked in lists], weights=[r.weight for r in lists], k=options.rrf_k)
+        self.order = fuse(lists) if order is None else order
         self._lists = lists
-        if options.kind == "rrf":
-            weights = [ranked.weight for ranked in lists]
-            self.order = merge([ranked.items for ranked in lists], weights=weights, k=options.rrf_k)
-        else:
-            self.order = fuse(lists) if fused is None else fused
-        self._ranks = [{item: rank for rank, item in enumerate(ranked.items, 1)} for ranked in lists]
+        self._ranks = [dict(zip(ranked.items, count(1), strict=False)) for ranked in lists]
 
     def reordered(self, order: list[tuple[int, float]], by: RankedList) -> None:
         """Replace the order. `by` is the list that caused the change; it gives votes and is not fused."""
         self.order = order
         if by.items:
             self._lists = [*self._lists, by]
-            self._ranks.append({item: rank for rank, item in enumerate(by.items, 1)})
+            self._ranks.append(dict(zip(by.items, count(1), strict=False)))
 
     def has(self, name: str) -> bool:
         """Return whether a list with this name is part of the fusion."""
@@ -119,14 +118,29 @@ def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
     normalization of scores follows Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (TOIS
     2023).
     """
-    most = sum(ranked.weight for ranked in lists if ranked.items)
-    if not most:
-        return []
-    scores: dict[int, float] = {}
-    for ranked in lists:
-        for item, score in zip(ranked.items, _list_scores(ranked), strict=True) if ranked.weight else ():
-            scores[item] = scores.get(item, 0.0) + ranked.weight * score
-    return _best_first(scores, most)
+    return Fusion().add(lists)
+
+
+class Fusion:
+    """A fusion to which further lists can be added, so that a boost that needs the order of the first lists costs no
+    second fusion of them; see `fuse`."""
+
+    def __init__(self) -> None:
+        self._scores: dict[int, float] = {}
+        self._most = 0.0
+
+    def add(self, lists: Sequence[RankedList]) -> list[tuple[int, float]]:
+        """Add lists, and return the entries of all lists until now with their scores, best first."""
+        scores = self._scores
+        for ranked in lists:
+            weight = ranked.weight
+            if not ranked.items or not weight:
+                continue
+            self._most += weight
+            known = scores.get
+            for item, score in zip(ranked.items, _list_scores(ranked), strict=True):
+                scores[item] = known(item, 0.0) + weight * score
+        return _best_first(scores, self._most) if self._most else []
 
 
 def _best_first(scores: dict[Key, float], most: float) -> list[tuple[Key, float]]:

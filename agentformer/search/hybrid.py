@@ -10,6 +10,7 @@ import itertools
 import math
 import sqlite3
 import statistics
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -25,10 +26,11 @@ from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.spaces import active_space
-from agentformer.records.vectors import has_pending, pending_count, window_spans
+from agentformer.records.vectors import has_pending, pending_count
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
-from agentformer.search.derivation import DerivedRenewal, DerivedRows
-from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
+from agentformer.search.derivation import DerivedRenewal
+from agentformer.search.fusion import Fusion, FusionOptions, RankedList, Ranking
+from agentformer.search.rows import RankedRows, Reads
 from agentformer.search.statements import favor_statements
 from agentformer.search.vector_search import (
     HelperThread,
@@ -47,7 +49,6 @@ MAX_LIMIT = 10_000  # hits of one search; `list` returns more
 _DERIVED = 200  # best entries of which derived rows are read; the boosts read no more
 _SAMPLES = 3  # number of passages that are compared with the language of the query
 _SAMPLED = 5  # number of entries of each list whose kind and length are read
-_SAMPLE_LENGTH = 600  # code points of each
 _THREAD_WINDOWS = 5_000  # above this number of windows, a scan takes longer than starting a thread
 _SINGLE_LIST = FusionOptions("rrf")  # keeps the order of a search by vectors or words alone
 _NO_WORDS = WordHits([], [])
@@ -78,6 +79,22 @@ class _Candidates:
     warnings: tuple[str, ...]
     complete: bool  # True if the vectors were searched in their current state
     one_sided: bool  # True if a hybrid search could not use the words, or could not use the vectors
+
+
+class _Running:
+    """Counts the searches that run at this moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.count -= 1
 
 
 class WordView(Protocol):
@@ -127,8 +144,9 @@ class RankedSearch:
         self._fusion = fusion or FusionOptions()
         self._scopes = scopes
         self._helper = HelperThread()
-        self._rows = DerivedRows()
+        self._running = _Running()
         self._renewal = DerivedRenewal()
+        self._rows = RankedRows()
 
     def search(self, query: Query) -> Hits:
         """Return the hits, best first. If the embedder is unavailable, only words are searched. If the word index
@@ -141,8 +159,8 @@ class RankedSearch:
         request = self._request(query, terms, query_dates(terms, query.at))
         if not request.mask.count:
             return Hits()
-        words, words_error = self._start_words(request)
-        with ExitStack() as reads:
+        with self._running, ExitStack() as reads:
+            words, words_error = self._start_words(request)
             return self._search(request, words, words_error, reads)
 
     def _search(
@@ -196,7 +214,8 @@ class RankedSearch:
             return search, None
         cached = self._vector_search.cache.has(request.space[0], query.text)
         slow = len(self._vector_index) >= _THREAD_WINDOWS or not cached
-        return self._helper.start(search) if slow else search, None
+        alone = self._running.count == 1  # the processors are busy with other searches otherwise
+        return self._helper.start(search) if slow and alone else search, None
 
     def _search_vectors(
         self, request: _Request, words_error: StoreError | None, reads: ExitStack
@@ -230,43 +249,42 @@ class RankedSearch:
     def _hits(self, request: _Request, candidates: _Candidates) -> Hits:
         query, words = request.query, candidates.words
         with self._database.reading() as connection:
+            reads = self._rows.reads(connection)
             warnings = candidates.warnings
             if candidates.complete:
                 warnings = (*warnings, *_pending_warning(connection, query.scope))
             nearest = RankedEntries([], [], [], [], 0)
             if candidates.vectors:
-                nearest = rescore(connection, candidates.vectors, alone=query.mode == "dense" or not words.entries)
-            factors = self._weigh_vectors(connection, request, nearest, words)
-            ranking, known = self._rank(connection, request, nearest, words, factors)
+                nearest = rescore(reads.vectors, candidates.vectors, alone=query.mode == "dense" or not words.entries)
+            factors = self._weigh_vectors(reads, request, nearest, words)
+            ranking, known = self._rank(reads, request, nearest, words, factors)
             scores = _best(ranking.order, query)
             voting = nearest.entries if ranking.has(VECTORS) else ()
             near_at = {num: n for n, num in enumerate(voting) if num in scores}
             words_at = {num: n for n, num in enumerate(words.entries) if num in scores}
             vector = candidates.vectors.query if candidates.vectors else None
-            cosines = exact_scores(connection, vector, nearest, near_at.values()) if vector is not None else {}
-            parts = window_spans(connection, [nearest.windows[n] for n in near_at.values()])
+            cosines = exact_scores(reads.vectors, vector, nearest, near_at.values()) if vector is not None else {}
+            parts = reads.spans([nearest.windows[n] for n in near_at.values()])
             hits = []
             entries = _entries(connection, scores, query.scope)
             for num, entry in entries.items():
-                near, word = near_at.get(num), words_at.get(num)
-                hit = Hit(entry, scores[num], votes=ranking.votes(num))
+                near, word, span = near_at.get(num), words_at.get(num), None
+                by_vectors: tuple[float | None, int | None] = None, None
+                by_words: tuple[float | None, int | None] = None, None
                 if near is not None:
-                    span = parts.get(nearest.windows[near])
-                    hit = replace(hit, dense_score=cosines[near], dense_rank=near + 1, span=span)
+                    span, by_vectors = parts.get(nearest.windows[near]), (cosines[near], near + 1)
                 if word is not None:
-                    hit = replace(hit, lexical_score=words.scores[word], lexical_rank=word + 1)
-                hits.append(hit)
+                    by_words = words.scores[word], word + 1
+                ranks = by_vectors[1], by_words[1]
+                hits.append(
+                    Hit(entry, scores[num], by_vectors[0], by_words[0], *ranks, span=span, votes=ranking.votes(num))
+                )
         best = sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
         analyzed = {entry.id: known[num].analyzed for num, entry in entries.items() if num in known}
         return Hits(best, warnings, one_sided=candidates.one_sided, factors=factors, analyzed=analyzed)
 
     def _rank(
-        self,
-        connection: sqlite3.Connection,
-        request: _Request,
-        nearest: RankedEntries,
-        words: WordHits,
-        factors: Sequence[Factor],
+        self, reads: Reads, request: _Request, nearest: RankedEntries, words: WordHits, factors: Sequence[Factor]
     ) -> tuple[Ranking, dict[int, Derived]]:
         """Combine the results of the two searches, and apply boosts. The weight of the vectors is the product of
         `factors`. A result list with the weight 0 is left out, because its ranks have no influence and must not be
@@ -276,39 +294,41 @@ class RankedSearch:
         by_vectors = RankedList(VECTORS, nearest.entries, weight, nearest.scores)
         by_words = RankedList(WORDS, words.entries, 1.0, words.scores)
         lists = [ranked for ranked in (by_vectors, by_words) if ranked.items and ranked.weight]
-        known: dict[int, Derived] = {}
-        if options.kind == "adaptive":
-            fused = fuse(lists)
-            known = self._derived([num for num, _ in fused[:_DERIVED]], connection, request.seq)
-            boosts = all_boosts(connection, fused, request.dates, known, request.query.text)
-            ranking = Ranking([*lists, *boosts], options, None if boosts else fused)
-        else:
-            ranking = Ranking(lists, options)
-        if options.kind == "adaptive" and (options.statements or options.dated):
+        if options.kind != "adaptive":
+            return Ranking(lists, options), {}
+        fusion, connection = Fusion(), reads.connection
+        order = fusion.add(lists)
+        known = self._derived(reads, [num for num, _ in order[:_DERIVED]])
+        if boosts := all_boosts(connection, order, request.dates, known, request.query.text):
+            lists, order = [*lists, *boosts], fusion.add(boosts)
+        ranking = Ranking(lists, options, order)
+        if options.statements or options.dated:
             ranking.reordered(*favor_statements(connection, ranking.order, request.terms, options, known))
         return ranking, known
 
-    def _derived(self, nums: Sequence[int], connection: sqlite3.Connection, seq: int) -> dict[int, Derived]:
-        """Return what is derived from these entries. If something is missing, a background thread derives it. `seq` is
-        the last change when the search began."""
-        known = self._rows.read(connection, nums, seq)
+    def _derived(self, reads: Reads, nums: Sequence[int]) -> dict[int, Derived]:
+        """Return what is derived from these entries. If something is missing, a background thread derives it."""
+        known = reads.derived(nums)
         if len(known) < len(nums) and not self._database.read_only:
             self._renewal.start(self._database, [num for num in nums if num not in known])
         return known
 
     def _weigh_vectors(
-        self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
+        self, reads: Reads, request: _Request, nearest: RankedEntries, words: WordHits
     ) -> tuple[Factor, ...]:
         """Return the factors of the weight of the vectors. There are none if the search is not hybrid, or if it has
         found nothing by vectors."""
         if request.query.mode != "hybrid" or not nearest.entries:
             return ()
 
-        def samples(nums: Sequence[int]) -> list[str]:
-            return records.content_starts(connection, nums[:_SAMPLES], _SAMPLE_LENGTH) if nums else []
+        best = [*words.entries[:_SAMPLED], *nearest.entries[:_SAMPLED]]
+        samples = reads.samples(best)
 
-        by_words = samples(words.entries)
-        by_vectors = cache(lambda: samples(nearest.entries))
+        def texts(nums: Sequence[int]) -> list[str]:
+            return [samples[num].text for num in sorted(nums[:_SAMPLES]) if num in samples]
+
+        by_words = texts(words.entries)
+        by_vectors = cache(lambda: texts(nearest.entries))
         coverage = self._coverage.of_search(request.terms, by_words, by_vectors) if self._coverage.varies else 1.0
         factors = [Factor("setting", self._fusion.dense_weight), Factor("language", coverage)]
         if not all(factor.value for factor in factors):
@@ -316,12 +336,11 @@ class RankedSearch:
         if not words.entries:
             return (Factor("alone", 1.0),)  # only the vectors decide
         if self._fusion.kind == "adaptive":
-            best = [*words.entries[:_SAMPLED], *nearest.entries[:_SAMPLED]]
-            kinds = records.kinds_and_lengths(connection, best)
-            factors += weight_factors(nearest.scores, words.covered, messages=_most_are_messages(kinds))
+            messages = 2 * sum(sample.kind == "message" for sample in samples.values()) > len(samples)
+            factors += weight_factors(nearest.scores, words.covered, messages=messages)
             if asks_for_code(request.terms, [*by_words, *by_vectors()]):
                 factors.append(Factor("code", self._fusion.code_weight))
-            elif statistics.median(length for _, length in kinds or [("", 0)]) >= LONG:
+            elif statistics.median([sample.length for sample in samples.values()] or [0]) >= LONG:
                 factors.append(Factor("long", self._fusion.long_weight))
         return tuple(factors)
 
@@ -351,10 +370,6 @@ def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scop
     if any(entry.namespace != scope.namespace for entry in entries.values()):
         raise damage_error("an index of the entries", "it contains an entry of another namespace")
     return entries
-
-
-def _most_are_messages(kinds: Sequence[tuple[str, int]]) -> bool:
-    return 2 * sum(kind == "message" for kind, _ in kinds) > len(kinds)
 
 
 def _pending_warning(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:

@@ -29,9 +29,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
-from agentformer.index.derived import MESSAGE_TEXT, NONE, Derived
+from agentformer.index.derived import MESSAGE_TEXT, NONE, Derived, Turn
 from agentformer.index.words.fields import day_of
 from agentformer.records.change_feed import adjacent
 from agentformer.records.codec import from_micros
@@ -73,10 +74,9 @@ _WHEN: Mapping[str, re.Pattern[str]] = {
 }
 _MESSAGES = """
     SELECT num, id, coalesce(occurred_at, created_at), occurred_at, speaker,
-        namespace, session_id, user_id, agent_id, project
+        namespace, session_id, user_id, agent_id, project, substr(content, 1, ?)
     FROM entries WHERE num IN (SELECT value FROM json_each(?)) AND kind = 'message' AND session_id IS NOT NULL
 """
-_TEXTS = "SELECT num, substr(content, 1, ?) FROM entries WHERE num IN (SELECT value FROM json_each(?))"
 
 
 class Message(NamedTuple):
@@ -103,6 +103,8 @@ def favor_statements(
     `known` is what is derived from some of the entries."""
     head = [num for num, _ in hits[:_HEAD]] if options.statements or options.dated else []
     messages = _messages(connection, head, known) if head else {}
+    if not messages and (not hits or hits[0][1] <= 1):
+        return list(hits), RankedList(NAME, [], options.statements or options.dated)
     scores = dict(hits)
     changed = _stated(scores, messages, query, options.statements) if options.statements else {}
     if options.dated and _asks_for_time(query):
@@ -112,38 +114,42 @@ def favor_statements(
     gains = {num: score - scores[num] for num, score in changed.items()}
     scores |= changed
     most = max(1.0, *scores.values()) if scores else 1.0
-    ranked = sorted(((num, score / most) for num, score in scores.items()), key=lambda hit: -hit[1])
+    if most > 1:
+        scores = {num: score / most for num, score in scores.items()}
+    ranked = sorted(scores.items(), key=itemgetter(1), reverse=True)  # keeps the order of equal scores
     gained = sorted((num for num, gain in gains.items() if gain > 0), key=lambda num: -gains[num])
     return ranked, RankedList(NAME, gained, options.statements or options.dated)
 
 
 def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived]) -> dict[int, Message]:
-    rows = connection.execute(_MESSAGES, [json.dumps(nums)]).fetchall()
-    following = _following(connection, rows)
-    texts = _texts(connection, [row[0] for row in rows if row[0] not in known])
+    """Return the messages of sessions among these entries, in order of their numbers."""
+    turns = {num: turn for num in nums if (row := known.get(num)) is not None and (turn := row.turn) is not None}
+    texts: dict[int, tuple[str, int | None]] = {}
+    if others := [num for num in nums if num not in known]:
+        for num, key, moment, at, speaker, *session, text in connection.execute(
+            _MESSAGES, [MESSAGE_TEXT, json.dumps(others)]
+        ).fetchall():
+            turns[num], texts[num] = Turn(key, moment, speaker, tuple(session)), (text, at)
+    following = _following(connection, turns) if len(turns) > 1 else {}
     messages = {}
-    for num, _, _, at, speaker, *_ in rows:
+    for num, turn in sorted(turns.items()):
         if num in known:
             own = known[num].message
             said = own.question, own.stated, own.names_time
         else:
-            said = is_question(texts[num]), stated(texts[num]), partial(_names_time, texts[num], at)
-        messages[num] = Message(speaker, following.get(num, 0), *said)
+            text, at = texts[num]
+            said = is_question(text), stated(text), partial(_names_time, text, at)
+        messages[num] = Message(turn.speaker, following.get(num, 0), *said)
     return messages
 
 
-def _texts(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, str]:
-    """Return the beginnings of the contents of these entries."""
-    return dict(connection.execute(_TEXTS, [MESSAGE_TEXT, json.dumps(nums)]).fetchall()) if nums else {}
-
-
-def _following(connection: sqlite3.Connection, rows: Iterable[sqlite3.Row]) -> dict[int, int]:
-    """Return message -> next message of its session, for messages whose next message is also in `rows`."""
-    sessions: defaultdict[tuple[object, ...], list[tuple[int, str, int]]] = defaultdict(list)
-    for num, entry_id, moment, _, _, *session in rows:
-        sessions[*session].append((moment, entry_id, num))
-    ordered = (pair for session in sessions.values() for pair in pairwise(sorted(session)))
-    return dict(adjacent(connection, [(one[-1], other[-1]) for one, other in ordered]))
+def _following(connection: sqlite3.Connection, turns: Mapping[int, Turn]) -> dict[int, int]:
+    """Return message -> next message of its session, for messages whose next message is also in `turns`."""
+    sessions: defaultdict[tuple[str | None, ...], list[tuple[int, str, int]]] = defaultdict(list)
+    for num, turn in turns.items():
+        sessions[turn.session].append((turn.moment, turn.id, num))
+    ordered = [(a[-1], b[-1]) for session in sessions.values() for a, b in pairwise(sorted(session))]
+    return dict(adjacent(connection, ordered)) if ordered else {}
 
 
 def _stated(

@@ -7,7 +7,6 @@ The module also contains a helper thread, in which the search by words can run a
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -20,10 +19,9 @@ from numpy.typing import NDArray
 from agentformer.index.embedding.active import ActiveEmbedder, current_embedder, embedder_for
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import IntArray
-from agentformer.index.vectors.follower import read_stored_vectors
 from agentformer.index.vectors.index import VectorHits
 from agentformer.records.spaces import space_of
-from agentformer.types import Embedder, EmbeddingSpace, RecordStore, Vector
+from agentformer.types import Embedder, EmbeddingSpace, Matrix, RecordStore, Vector
 
 _CACHED_QUERIES = 512  # number of cached query vectors: less than 2 MB at 768 dimensions
 _CACHED_LENGTH = 4_000  # a query with more code points is not cached
@@ -32,6 +30,9 @@ _FORMER_SPACE = "the search used the vectors of the former embedding model, beca
 _RESCORED = 32  # number of entries that get exact cosines if words also decide; reading vectors is slow
 
 Result = TypeVar("Result")
+# Returns the numbers of those of some vectors that are stored, and these vectors. The arguments are the numbers of the
+# vectors in ascending order, and the dimension.
+ReadVectors = Callable[[IntArray, int], tuple[IntArray, Matrix]]
 
 
 class VectorSide(Protocol):
@@ -140,25 +141,21 @@ class RankedEntries(NamedTuple):
     exact: int  # number of exact scores at the beginning; the index computed the other scores
 
 
-def rescore(connection: sqlite3.Connection, hits: VectorHits, *, alone: bool) -> RankedEntries:
+def rescore(read: ReadVectors, hits: VectorHits, *, alone: bool) -> RankedEntries:
     """Replace approximate cosines by exact cosines, and sort the entries by the cosine of their best window. `alone` is
     True if only the vectors decide the ranking. In that case, exact cosines are computed for all windows, otherwise
     only for the first windows."""
     exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.sure)
     scores = hits.scores.astype(np.float32)
-    scores[:exact] = _cosines(connection, hits.query, hits.vectors[:exact], scores[:exact])
+    scores[:exact] = _cosines(read, hits.query, hits.vectors[:exact], scores[:exact])
     rounded = np.arange(len(scores)) >= exact
     order = np.lexsort((hits.entries, -scores, rounded))  # keeps the order of windows with equal scores
-    entries = hits.entries[order].tolist()
-    first = {entry: place for place, entry in zip(range(len(entries) - 1, -1, -1), reversed(entries), strict=True)}
-    places = sorted(first.values())[: hits.limit]
+    places = np.sort(np.unique(hits.entries[order], return_index=True)[1])[: hits.limit]
     columns = [column[order[places]].tolist() for column in (hits.entries, hits.windows, hits.vectors, scores)]
     return RankedEntries(columns[0], columns[1], columns[2], columns[3], int(np.searchsorted(places, exact)))
 
 
-def exact_scores(
-    connection: sqlite3.Connection, query: Vector, ranked: RankedEntries, places: Iterable[int]
-) -> dict[int, float]:
+def exact_scores(read: ReadVectors, query: Vector, ranked: RankedEntries, places: Iterable[int]) -> dict[int, float]:
     """Return the exact cosines of some entries. `places` contains indices into the lists of `ranked`, which are also
     the keys of the result."""
     scores = {place: ranked.scores[place] for place in places}
@@ -166,7 +163,7 @@ def exact_scores(
     if rounded:
         vectors = np.array([ranked.vectors[place] for place in rounded], np.int64)
         former = np.array([ranked.scores[place] for place in rounded], np.float32)
-        scores.update(zip(rounded, _cosines(connection, query, vectors, former).tolist(), strict=True))
+        scores.update(zip(rounded, _cosines(read, query, vectors, former).tolist(), strict=True))
     return scores
 
 
@@ -177,12 +174,10 @@ def _windows_of(entries: IntArray, count: int) -> int:
     return len(entries) if len(firsts) < count else int(np.sort(firsts)[count - 1]) + 1
 
 
-def _cosines(
-    connection: sqlite3.Connection, query: Vector, vectors: IntArray, rounded: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def _cosines(read: ReadVectors, query: Vector, vectors: IntArray, rounded: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the exact cosine of each vector with the query. `vectors` contains vector numbers. If a vector was deleted
     in the meantime, its approximate cosine in `rounded` is returned."""
-    numbers, rows = read_stored_vectors(connection, np.sort(vectors), len(query))
+    numbers, rows = read(np.sort(vectors), len(query))
     if not len(numbers):
         return rounded
     places = np.minimum(np.searchsorted(numbers, vectors), len(numbers) - 1)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 
 from agentformer.text.analysis import QueryTerms
@@ -36,6 +37,11 @@ _WORD = re.compile(r"[^\W\d_]{3,}")  # numbers and short function words say litt
 KNOWN = 1.6
 UNKNOWN = 2.0
 _CACHED_WORDS = 50_000  # number of words that are cached with their number of tokens
+_CACHED_LENGTH = 1_000  # code points of a text that is cached
+_CACHED_TEXTS = 4_096  # beginnings of passages, and queries, with their numbers of tokens and words
+
+
+_is_code = lru_cache(maxsize=_CACHED_TEXTS)(is_code)
 
 
 def vectors_weight(cosines: Sequence[float], covered: float, *, messages: bool = False) -> float:
@@ -64,7 +70,7 @@ def asks_for_code(query: QueryTerms, passages: Sequence[str]) -> bool:
     question."""
     if any(token.inner for token in query.tokens):
         return False
-    code = sum(map(is_code, passages))
+    code = sum(map(_is_code, passages))
     return bool(code) and code >= _CODE_SHARE * len(passages)
 
 
@@ -73,9 +79,18 @@ def _deviations(cosines: Sequence[float]) -> float:
     deviation."""
     if len(cosines) < _FEW:
         return _USUAL_DEVIATIONS
-    mean = statistics.fmean(cosines)
-    spread = math.sqrt(statistics.fmean((cosine - mean) ** 2 for cosine in cosines))
+    mean = math.fsum(cosines) / len(cosines)
+    spread = math.sqrt(math.fsum([(cosine - mean) ** 2 for cosine in cosines]) / len(cosines))
     return max(0.0, cosines[0] - mean) / spread if spread > 0 else 0.0
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Cached numbers of tokens in an embedding space: by word, and with the number of words by text."""
+
+    space: EmbeddingSpace | None
+    tokens: dict[str, int] = field(default_factory=dict)
+    texts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class LanguageCoverage:
@@ -89,7 +104,7 @@ class LanguageCoverage:
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
-        self._tokens: tuple[EmbeddingSpace | None, dict[str, int]] = None, {}  # number of tokens by word
+        self._cached = _Counts(None)
 
     @property
     def varies(self) -> bool:
@@ -103,7 +118,9 @@ class LanguageCoverage:
             return 1.0
         if declared:
             return self._declared(declared, detect_language(" \n".join(texts)))
-        fertility = self.fertility(" \n".join(texts))
+        counts = self._counts(texts)
+        tokens, words = sum(count for count, _ in counts), sum(count for _, count in counts)
+        fertility = tokens / words if words else 1.0
         return min(1.0, max(0.0, (UNKNOWN - fertility) / (UNKNOWN - KNOWN)))
 
     def of_query(self, query: QueryTerms) -> float:
@@ -120,8 +137,10 @@ class LanguageCoverage:
         is probably a name or a typing error. Source code is ignored, because its names show no language. If all
         passages are code, their comments can only raise the coverage, because a query of a few words, such as "pdb see
         stack", is easily taken for another language."""
+        if not self._embedder.space.languages:
+            self._counts([query.text, *by_words])  # in one call of the tokenizer
         alone = self.of_query(query)
-        passages = [text for text in by_words if not is_code(text)]
+        passages = [text for text in by_words if not _is_code(text)]
         if by_words and not passages:
             comments = [code_parts(text).comments for text in by_words]
             return max(alone, self.of([query.text, *comments])) if any(map(str.strip, comments)) else alone
@@ -138,18 +157,24 @@ class LanguageCoverage:
 
     def fertility(self, text: str) -> float:
         """Return the mean number of tokens per word. Return 1.0 for a text without words."""
-        words = _WORD.findall(text)
-        if not words:
-            return 1.0
+        ((tokens, words),) = self._counts([text])
+        return tokens / words if words else 1.0
+
+    def _counts(self, texts: Sequence[str]) -> list[tuple[int, int]]:
+        """Return for each text the number of tokens of its words, and the number of its words. The results are cached,
+        because many searches find the same passages. New words of all texts are counted in one call."""
         space = self._embedder.space
-        cached_space, counts = self._tokens
-        if cached_space != space or len(counts) > _CACHED_WORDS:
-            counts = {}
-            self._tokens = space, counts
-        new = [word for word in dict.fromkeys(words) if word not in counts]
+        cached = self._cached
+        if cached.space != space or len(cached.tokens) > _CACHED_WORDS or len(cached.texts) > _CACHED_TEXTS:
+            cached = self._cached = _Counts(space)
+        words = {text: _WORD.findall(text) for text in texts if text not in cached.texts}
+        tokens = cached.tokens
+        new = dict.fromkeys(word for own in words.values() for word in own if word not in tokens)
         if new:
-            counts.update(zip(new, _token_counts(self._embedder, new), strict=True))
-        return sum(counts[word] for word in words) / len(words)
+            tokens.update(zip(new, _token_counts(self._embedder, [*new]), strict=True))
+        counted = {text: (sum([tokens[word] for word in own]), len(own)) for text, own in words.items()}
+        cached.texts.update((text, counts) for text, counts in counted.items() if len(text) <= _CACHED_LENGTH)
+        return [counted[text] if text in counted else cached.texts[text] for text in texts]
 
     def _declared(self, declared: str, language: str) -> float:
         return float(not language or language in declared.split())

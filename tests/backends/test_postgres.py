@@ -43,7 +43,7 @@ def test_a_search_needs_few_round_trips(postgres_url: str, tmp_path: Path, monke
         sent.clear()
         assert len(memory.search(query)) == 5
         counts.append(len(sent))
-    assert counts[1] == 3 and counts[0] <= 16 and counts[2] <= 17, counts
+    assert counts[1] <= 3 and counts[0] <= 8 and counts[2] <= 9, counts  # rows of the first pass are in memory
     memory.close()
 
 

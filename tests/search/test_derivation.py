@@ -9,9 +9,8 @@ import pytest
 
 import agentformer
 from agentformer.index import derived
-from agentformer.records import change_feed
-from agentformer.search import derivation
-from agentformer.search.derivation import DerivedRows
+from agentformer.search import rows
+from agentformer.search.rows import RankedRows
 
 
 class Store:
@@ -20,7 +19,7 @@ class Store:
     def __init__(self, af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.af, self.read_now = af, list[int]()
         self.ids = [af.memory.store(f"Text {n}.", title=f"Title {n}").id for n in range(1, 5)]
-        self.rows, read = DerivedRows(), derived.read
+        self.rows, read = RankedRows(), derived.read
 
         def counted(connection: object, nums: Sequence[int]) -> dict[int, derived.Derived]:
             self.read_now += nums
@@ -28,16 +27,11 @@ class Store:
 
         monkeypatch.setattr(derived, "read", counted)
 
-    def seq(self) -> int:
-        with self.af.backend._database.reading() as connection:  # type: ignore[attr-defined]
-            return change_feed.last_seq(connection)
-
-    def titles(self, *nums: int, seq: int | None = None) -> tuple[list[str], list[int]]:
+    def titles(self, *nums: int) -> tuple[list[str], list[int]]:
         """Return the titles of these entries, and the numbers of those that were read from the table."""
-        seq = self.seq() if seq is None else seq
         self.read_now.clear()
         with self.af.backend._database.reading() as connection:  # type: ignore[attr-defined]
-            found = self.rows.read(connection, nums, seq)
+            found = self.rows.reads(connection).derived(nums)
         return [found[num].title for num in nums if num in found], list(self.read_now)
 
     def retitle(self, num: int, title: str) -> None:
@@ -61,26 +55,30 @@ def test_a_row_is_read_once_and_again_after_a_change_of_its_entry(store: Store) 
 
 
 def test_a_search_that_began_before_the_last_change_neither_uses_nor_keeps_rows(store: Store) -> None:
-    before = store.seq()
-    store.retitle(1, "Other")
-    assert store.titles(2) == (["Title 2"], [2])
-    assert store.titles(1, 2, seq=before) == (["Other", "Title 2"], [1, 2])
+    with store.af.backend._database.reading() as connection:  # type: ignore[attr-defined]
+        before = store.rows.reads(connection)
+        store.retitle(1, "Other")
+        assert store.titles(2) == (["Title 2"], [2])
+        store.read_now.clear()
+        assert [row.title for row in before.derived([1, 2]).values()] == ["Title 1", "Title 2"]
+        assert store.read_now == [1, 2]
     assert store.titles(1) == (["Other"], [1])
 
 
-def test_all_rows_are_forgotten_if_they_are_many(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(derivation, "_KEPT", 3)
+def test_the_oldest_rows_are_forgotten_if_they_are_many(store: Store) -> None:
+    store.rows.derived._most = 3
     assert store.titles(1, 2)[1] == [1, 2]
     assert store.titles(3)[1] == [3]
     assert store.titles(1, 2, 3)[1] == []
     assert store.titles(4)[1] == [4]
-    assert store.titles(4, 3)[1] == [3]
+    assert store.titles(4, 3)[1] == []
+    assert store.titles(1)[1] == [1]
 
 
 @pytest.mark.parametrize("most", [0, 1])
 def test_all_rows_are_forgotten_after_many_changes(store: Store, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     store.titles(1, 2)
-    monkeypatch.setattr(derivation, "_MANY_CHANGES", most)
+    monkeypatch.setattr(rows, "_MAX_CHANGES", most)
     store.retitle(1, "Other")
     assert store.titles(1, 2) == (["Other", "Title 2"], [1] if most else [1, 2])
 

@@ -15,6 +15,7 @@ from agentformer.index.words.query import View, WordHits
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search import vector_search
+from agentformer.search.rows import RankedRows
 from agentformer.search.vector_search import exact_scores, rescore
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope, Vector
@@ -83,12 +84,13 @@ def test_only_the_first_are_read_and_the_others_stay_behind_them(
     wrong = [5.0 - n / 100 for n in range(len(TEXTS))]  # far too high, and in the order of storing
     monkeypatch.setattr(vector_search, "_RESCORED", 10)
     with backend._database.reading() as connection:
-        found = rescore(connection, nearby(backend, query, wrong), alone=False)
+        read = RankedRows().reads(connection).vectors
+        found = rescore(read, nearby(backend, query, wrong), alone=False)
         assert found.exact == 10
         assert found.scores[:10] == pytest.approx(sorted(map(cosine, TEXTS[:10]), reverse=True), abs=1e-6)
         assert found.scores[10:] == pytest.approx(wrong[10:], abs=1e-6)
-        assert rescore(connection, nearby(backend, query, wrong, sure=25), alone=False).exact == 25
-        told = exact_scores(connection, query, found, [0, 30])
+        assert rescore(read, nearby(backend, query, wrong, sure=25), alone=False).exact == 25
+        told = exact_scores(read, query, found, [0, 30])
     assert told[0] == found.scores[0]
     assert told[30] == pytest.approx(cosine(TEXTS[30]), abs=1e-6)
 
@@ -99,7 +101,7 @@ def test_what_was_removed_meanwhile_keeps_the_score_of_the_index(backend: FaissM
     removed = next(iter(backend.list(Scope())))
     backend.remove([removed.id])
     with backend._database.reading() as connection:
-        found = rescore(connection, seen, alone=True)
+        found = rescore(RankedRows().reads(connection).vectors, seen, alone=True)
     assert found.scores.count(0.25) == 1
     assert len(found.entries) == len(TEXTS)
 
@@ -109,5 +111,5 @@ def test_nothing_near_is_nothing_ranked(backend: FaissMemoryBackend) -> None:
     query = HashingEmbedder().embed_query(ASKED)
     near = VectorHits(query, 5, nothing, nothing, nothing, np.zeros(0, np.float32), 0)
     with backend._database.reading() as connection:
-        found = rescore(connection, near, alone=True)
+        found = rescore(RankedRows().reads(connection).vectors, near, alone=True)
     assert found == ([], [], [], [], 0)

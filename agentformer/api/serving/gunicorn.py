@@ -179,12 +179,18 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
         self.handle_term()
 
 
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 class _Worker(ThreadWorker):  # type: ignore[misc]
     def init_process(self) -> None:
         """Start the worker. When the server ends, the worker has less time for running requests than the arbiter gives
         to the worker, so that the worker can still close the memory."""
         self._lingering: deque[Any] = deque()  # connections after their last response
         self.cfg.set("graceful_timeout", FINISH_SECONDS)
+        if self.cfg.workers > 1:  # the models of several workers would compete for the same processors
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _processors() // self.cfg.workers)))
         super().init_process()
 
     def init_signals(self) -> None:

@@ -218,6 +218,14 @@ class CommittedIndex:
             self._frequencies[field, term] = frequency
         return frequency
 
+    def frequencies(self, terms: Sequence[WeightedTerm]) -> dict[tuple[str, str], int]:
+        """Return for the field and the text of each term how many entries have it."""
+        known, frequencies = self._frequencies, {}
+        for name, term, _ in terms:
+            found = known.get(key := (name, term))
+            frequencies[key] = self.frequency(name, term) if found is None else found
+        return frequencies
+
     def statistics(self, terms: Sequence[WeightedTerm]) -> tuple[int, Mapping[str, float]]:
         """Return the number of entries, and for each field the mean number of terms per entry. A field is missing in
         the result if none of the `terms` occurs in it and its mean is not known yet."""
@@ -311,7 +319,7 @@ class View:
         are sorted by number. `dates` contains terms for the days that the query names."""
         committed, memtable = self.committed, self.memtable
         terms = committed.query_terms(query, memtable.languages, dates)
-        frequencies = {(field, term): committed.frequency(field, term) for field, term, _ in terms}
+        frequencies = committed.frequencies(terms)
         terms = without_common_terms(terms, frequencies, committed.entries, committed.language)
         limit = min(limit, allowed.count)
         indexed = [term for term in terms if frequencies[term.field, term.term]]
@@ -352,8 +360,13 @@ def covered_share(held: Sequence[float], rarities: Mapping[str, float], language
     """Return the share of a query that the best of some entries has, 0..1. `held` contains for each of the entries the
     sum of the `rarities` of its stems. The query is taken in the one of the `languages` in which its stems have the
     smallest sum above 0."""
-    sums = (sum(rarities[term] for term in rarities if in_language(term, language)) for language in languages)
-    whole = min((total for total in sums if total), default=0.0)
+    sums = dict.fromkeys(languages, 0.0)
+    for term, rarity in rarities.items():
+        head, mark, _ = term.partition("~")
+        for language in (head,) if mark else (*sums,):  # terms without a language mark belong to every language
+            if language in sums:
+                sums[language] += rarity
+    whole = min((total for total in sums.values() if total), default=0.0)
     return min(1.0, max(held, default=0.0) / whole) if whole else 1.0
 
 

@@ -16,15 +16,19 @@ from agentformer.types import RecordStore
 
 # Statements of `records/` without parameters or with constant ones, as `records/` and as PostgreSQL write them. Another
 # spelling in `records/` costs round trips, which a test counts.
-_STATE: Ready = {
+_LAST_SEQ: Ready = {
     ("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points", ()): (
         "SELECT max(seq), (SELECT max(seq) FROM changes) FROM points"
     ),
+}
+_STATE: Ready = {
+    **_LAST_SEQ,
     ("SELECT id, description, checksum FROM spaces WHERE active = 1", ()): (
         "SELECT id, description, checksum FROM spaces WHERE active = 1"
     ),
 }
 _QUEUE: Ready = {
+    **_LAST_SEQ,
     STATE: STATE[0],
     ("SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)", (1,)): (
         "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= 1)"

@@ -1,0 +1,198 @@
+"""The rows that a ranking reads beside the two indexes. They stay in memory between searches: the derived rows of the
+candidates, the beginnings of the best entries, and the exact vectors of the nearest windows.
+
+Most searches of a store find the same few thousand entries. A row that is in memory costs a search no statement of SQL,
+no checksum and no decoding, all of which Python does in one thread at a time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from agentformer.index import derived
+from agentformer.index.derived import Derived
+from agentformer.index.vectors.flat import IntArray
+from agentformer.index.vectors.follower import read_stored_vectors
+from agentformer.records import change_feed
+from agentformer.records import entries as records
+from agentformer.records.entries import Sample
+from agentformer.records.vectors import window_spans
+from agentformer.types import Matrix, Span
+
+Row = TypeVar("Row")
+Load = Callable[[Sequence[int]], Mapping[int, Row]]
+
+_DERIVED = 16_384  # rows in memory, of about 600 bytes each
+_SAMPLES = 2_048  # of up to 2 KB each
+_SPANS = 8_192
+_VECTOR_BYTES = 12_000_000  # 7,800 vectors of 384 dimensions
+_SAMPLE_LENGTH = 600  # code points of the beginning of an entry
+_MAX_CHANGES = 2_000  # of the feed, which are read one by one; after more changes, no row stays
+_MAX_OLDER = 50  # transactions in a row that are older than the rows; more mean that a backup was restored in place
+_DROPPED = 0.25  # share of the rows that make room for new ones, oldest first
+
+
+class Kept(Generic[Row]):
+    """Rows by number, at most `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.rows: dict[int, Row] = {}
+
+    def add(self, rows: Mapping[int, Row]) -> None:
+        self.rows.update(rows)
+        if len(self.rows) > self._most:
+            self.drop(list(islice(self.rows, len(self.rows) - int(self._most * (1 - _DROPPED)))))
+
+    def drop(self, nums: Iterable[int]) -> None:
+        for num in nums:
+            self.rows.pop(num, None)
+
+
+class KeptVectors:
+    """Vectors by number, in one matrix of at most `_VECTOR_BYTES`. A new vector replaces the oldest one."""
+
+    def __init__(self) -> None:
+        self._matrix: Matrix = np.zeros((0, 0), np.float32)
+        self._numbers: list[int] = []  # of each row of the matrix
+        self._places: dict[int, int] = {}
+        self._next = 0  # the row that is replaced next
+
+    def find(self, numbers: Sequence[int], dimension: int) -> tuple[list[int], Matrix] | None:
+        """Return the rows of those vectors that are in memory, and their places in `numbers`; None without any."""
+        if self._matrix.shape[1] != dimension:
+            return None
+        places = self._places
+        found = [(at, place) for at, number in enumerate(numbers) if (place := places.get(number)) is not None]
+        return ([at for at, _ in found], self._matrix[[place for _, place in found]]) if found else None
+
+    def add(self, numbers: Sequence[int], rows: Matrix) -> None:
+        most = max(1, _VECTOR_BYTES // (rows.shape[1] * rows.itemsize))
+        if self._matrix.shape[1] != rows.shape[1]:
+            self.clear()
+            self._matrix = np.zeros((min(most, 1_024), rows.shape[1]), np.float32)
+        for number, row in zip(numbers[-most:], rows[-most:], strict=True):
+            if number in self._places:  # another search has added it
+                continue
+            at = self._next
+            if at == len(self._matrix) < most:
+                self._matrix = np.concatenate((self._matrix, np.zeros_like(self._matrix)))[:most]
+            if at < len(self._numbers):
+                del self._places[self._numbers[at]]
+                self._numbers[at] = number
+            else:
+                self._numbers.append(number)
+            self._places[number], self._matrix[at] = at, row
+            self._next = (at + 1) % most
+
+    def clear(self) -> None:
+        self._matrix, self._numbers, self._places, self._next = np.zeros((0, 0), np.float32), [], {}, 0
+
+
+class RankedRows:
+    """The rows in memory of one store, which follow the change feed. A search gets the rows as its own transaction sees
+    them: rows of entries that have changed are dropped first, and a transaction that is older than the rows does not
+    use them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.seq = 0  # the change up to which the rows are current, and the history's token there
+        self._point = ""
+        self._older = 0  # transactions in a row that ended before `seq`
+        self.derived = Kept[Derived](_DERIVED)
+        self.samples = Kept[Sample](_SAMPLES)
+        self.spans = Kept[Span](_SPANS)  # of windows, which never change
+        self.vectors = KeptVectors()
+
+    def reads(self, connection: sqlite3.Connection) -> Reads:
+        """Return the reader for one search. `connection` is in a read transaction."""
+        seq = change_feed.last_seq(connection)
+        with self.lock:
+            current = (seq == self.seq and not self._older) or self._follow(connection, seq)
+        return Reads(self, connection, seq, current)
+
+    def _follow(self, connection: sqlite3.Connection, seq: int) -> bool:
+        """Drop the rows of entries that changed before `seq`. Return False if the transaction cannot use the rows."""
+        if seq < self.seq and self._older < _MAX_OLDER:
+            self._older += 1
+            return False
+        restored = seq < self.seq or change_feed.token_at(connection, self.seq) != self._point
+        changes = [] if restored else change_feed.since(connection, self.seq, _MAX_CHANGES + 1)
+        if restored:  # other windows and vectors may have the same numbers
+            self.spans.rows.clear()
+            self.vectors.clear()
+        for rows in (self.derived, self.samples):
+            if restored or len(changes) > _MAX_CHANGES:
+                rows.rows.clear()
+            else:
+                rows.drop(num for _, num in changes)
+        self.seq, self._point, self._older = seq, change_feed.token_at(connection, seq), 0
+        return True
+
+
+class Reads(NamedTuple):
+    """Reads rows for one search, from memory or from the database. `seq` is the last change that the transaction of
+    `connection` sees. `current` says whether the rows in memory are those of this transaction."""
+
+    kept: RankedRows
+    connection: sqlite3.Connection
+    seq: int
+    current: bool
+
+    def derived(self, nums: Sequence[int]) -> dict[int, Derived]:
+        """Return what is derived from these entries, as far as it is stored and up to date."""
+        return self._rows(self.kept.derived, nums, partial(derived.read, self.connection))
+
+    def samples(self, nums: Sequence[int]) -> dict[int, Sample]:
+        """Return the kind, the length and the beginning of each of these entries."""
+        return self._rows(self.kept.samples, nums, partial(records.samples, self.connection, length=_SAMPLE_LENGTH))
+
+    def spans(self, windows: Sequence[int]) -> dict[int, Span]:
+        """Return the part of its entry that each of these windows covers."""
+        return self._rows(self.kept.spans, windows, partial(window_spans, self.connection))
+
+    def vectors(self, numbers: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
+        """Return the vectors with these numbers, which are in ascending order, as `read_stored_vectors` does. Raises
+        `StoreDamaged`."""
+        wanted = list(dict.fromkeys(numbers.tolist()))
+        with self.kept.lock:
+            kept = self.kept.vectors.find(wanted, dimension) if self._usable else None
+        places, rows = kept or ([], np.zeros((0, dimension), np.float32))
+        if len(places) == len(wanted):
+            return np.array(wanted, np.int64), rows
+        known = {*places}
+        missing = [number for at, number in enumerate(wanted) if at not in known]
+        found, others = read_stored_vectors(self.connection, np.array(missing, np.int64), dimension)
+        with self.kept.lock:
+            if self._usable:
+                self.kept.vectors.add(found.tolist(), others)
+        if not places:
+            return found, others
+        together = np.concatenate(([wanted[at] for at in places], found))
+        order = np.argsort(together)
+        return together[order], np.concatenate((rows, others))[order]
+
+    @property
+    def _usable(self) -> bool:
+        return self.current and self.kept.seq == self.seq
+
+    def _rows(self, kept: Kept[Row], nums: Sequence[int], load: Load[Row]) -> dict[int, Row]:
+        """Return the rows with these numbers. A row that `load` leaves out is not in the result."""
+        with self.kept.lock:
+            rows = kept.rows
+            known = {num: rows[num] for num in nums if num in rows} if self._usable else {}
+        if len(known) == len(nums) or not (missing := [num for num in dict.fromkeys(nums) if num not in known]):
+            return known
+        loaded = load(missing)
+        with self.kept.lock:
+            if self._usable:
+                kept.add(loaded)
+        known.update(loaded)
+        return known
