@@ -268,17 +268,18 @@ class RankedSearch:
             hits = []
             entries = _entries(connection, scores, query.scope)
             for num, entry in entries.items():
-                near, word, span = near_at.get(num), words_at.get(num), None
-                by_vectors: tuple[float | None, int | None] = None, None
-                by_words: tuple[float | None, int | None] = None, None
-                if near is not None:
-                    span, by_vectors = parts.get(nearest.windows[near]), (cosines[near], near + 1)
-                if word is not None:
-                    by_words = words.scores[word], word + 1
-                ranks = by_vectors[1], by_words[1]
-                hits.append(
-                    Hit(entry, scores[num], by_vectors[0], by_words[0], *ranks, span=span, votes=ranking.votes(num))
+                near, word = near_at.get(num), words_at.get(num)
+                hit = Hit(
+                    entry,
+                    scores[num],
+                    dense_score=None if near is None else cosines[near],
+                    lexical_score=None if word is None else words.scores[word],
+                    dense_rank=None if near is None else near + 1,
+                    lexical_rank=None if word is None else word + 1,
+                    span=None if near is None else parts.get(nearest.windows[near]),
+                    votes=ranking.votes(num),
                 )
+                hits.append(hit)
         best = sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
         analyzed = {entry.id: known[num].analyzed for num, entry in entries.items() if num in known}
         return Hits(best, warnings, one_sided=candidates.one_sided, factors=factors, analyzed=analyzed)

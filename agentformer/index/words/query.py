@@ -220,11 +220,8 @@ class CommittedIndex:
 
     def frequencies(self, terms: Sequence[WeightedTerm]) -> dict[tuple[str, str], int]:
         """Return for the field and the text of each term how many entries have it."""
-        known, frequencies = self._frequencies, {}
-        for name, term, _ in terms:
-            found = known.get(key := (name, term))
-            frequencies[key] = self.frequency(name, term) if found is None else found
-        return frequencies
+        known, keys = self._frequencies, [(name, term) for name, term, _ in terms]
+        return {key: known[key] if key in known else self.frequency(*key) for key in keys}
 
     def statistics(self, terms: Sequence[WeightedTerm]) -> tuple[int, Mapping[str, float]]:
         """Return the number of entries, and for each field the mean number of terms per entry. A field is missing in
