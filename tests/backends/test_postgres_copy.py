@@ -16,6 +16,9 @@ from agentformer.settings import Settings
 from agentformer.testing import make_entry
 from tests.archive.conftest import everything, exported, fill, same
 from tests.backends.postgres_server import schema_of
+from tests.faults.long_form import LONG
+
+NOTES, WRITTEN = (20_000, 100_000) if LONG else (200, 60)  # entries before and, at most, during the copy
 
 
 def _copy(source: str, target: str, *options: str, code: int = 0) -> str:
@@ -34,10 +37,11 @@ def test_a_memory_moves_to_postgres_and_back_with_a_writer(
     stop = threading.Event()
     with agentformer.connect(backend="faiss", index_dir=tmp_path / "i", embedder="hashing") as af:
         fill(af.backend)
-        af.backend.store([make_entry(f"note {n}") for n in range(200)])
+        for start in range(0, NOTES, 1_000):
+            af.backend.store([make_entry(f"note {n}") for n in range(start, min(start + 1_000, NOTES))])
 
         def write() -> None:
-            for n in range(60):
+            for n in range(WRITTEN):
                 (entry,) = af.backend.store([make_entry(f"written meanwhile {n}")])
                 af.backend.update(entry.id, {"title": f"changed {n}"})
                 if n % 5 == 0:
@@ -55,10 +59,13 @@ def test_a_memory_moves_to_postgres_and_back_with_a_writer(
             stop.set()
             writer.join()
         assert done.exit_code in (0, 1) and done.stdout, done.output
-        assert json.loads(done.stdout)["stored"] >= 200
+        assert json.loads(done.stdout)["stored"] >= NOTES
+        print("copied while it was written:", done.stdout)
         moved = json.loads(_copy(source, postgres_url, "--delete", "--json"))
         assert moved["equal"] and moved["passes"] <= 2
-        assert json.loads(_copy(postgres_url, back, "--json"))["source"] == moved["source"]
+        returned = json.loads(_copy(postgres_url, back, "--json"))
+        assert returned["source"] == moved["source"]
+        print("the last pass:", moved, "and back:", returned)
         with agentformer.connect(backend="faiss", index_dir=tmp_path / "back", embedder="hashing") as copied:
             assert everything(copied.backend) == everything(af.backend)
             exported(af.backend, tmp_path / "x", vectors=True)

@@ -171,11 +171,12 @@ def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: Sco
     while count <= _MAX_CANDIDATES:
         effort = min(max(count, _EFFORT[0]), _EFFORT[1])
         raw.run(f"SET LOCAL hnsw.ef_search = {effort}", [])
-        # the namespace is written so that the planner cannot use an index of namespaces, and sort what it finds
+        # OFFSET 0: else the planner may find the vectors of the namespace by another index, and sort them
         nearest = (
-            f"SELECT entry_namespace, id, half FROM vectors WHERE space = {space} "
-            f"AND entry_namespace <> {NO_NAMESPACE} AND (entry_namespace || '') = %s "
-            f"ORDER BY half::halfvec({dimension}) <#> %b::halfvec({dimension}) LIMIT {count}"
+            f"SELECT * FROM (SELECT entry_namespace, id, half FROM vectors WHERE space = {space} "
+            f"AND entry_namespace <> {NO_NAMESPACE} "
+            f"ORDER BY half::halfvec({dimension}) <#> %b::halfvec({dimension}) OFFSET 0) AS ordered "
+            f"WHERE entry_namespace = %s LIMIT {count}"
         )
         query = (
             f"WITH v AS MATERIALIZED ({nearest}) SELECT {_COLUMNS}, (SELECT count(*) FROM v) FROM v "
@@ -183,7 +184,7 @@ def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: Sco
             f"JOIN LATERAL (SELECT num FROM entries WHERE num = w.entry AND {condition}) AS e ON true "
             "ORDER BY cosine DESC, w.id"
         )
-        rows = raw.run(query, [allowed.scope.namespace, half, half, *values]).fetchall()
+        rows = raw.run(query, [half, allowed.scope.namespace, half, *values]).fetchall()
         if len({row[1] for row in rows}) >= limit:
             return [row[:4] for row in rows]
         if not rows or rows[0][4] < count:
