@@ -265,15 +265,11 @@ class AgentFormer:
     ) -> Evaluation:
         """Measure how well searches by words, by vectors and by both find the entries that answer the questions.
 
-        `questions` are `Question`s, or mappings with the fields `text` and `relevant`. `relevant` lists the correct
-        results: ids of entries of this memory, ids of records of the host application, or names of documents. A page
-        number can follow the name of a document after `#`. Instead, `questions` can be the path of a folder with
-        `corpus.jsonl` and `queries.jsonl`. The corpus of this folder is then stored in a temporary memory with the same
-        settings, and the open memory is not changed.
-
-        `options` are those of `evaluation.run.evaluate` and, for questions about this memory, `namespace`. The searches
-        do not count as uses of the entries. Raises `InvalidInput` for invalid questions.
-        """
+        `questions` are `Question`s, or mappings with `text` and `relevant`, which lists the correct results: ids of
+        entries, ids of records of the host application, or names of documents, with the number of a page after `#`. Or
+        `questions` is the path of a folder with `corpus.jsonl` and `queries.jsonl`; its corpus is stored in a temporary
+        memory with the same settings. `options` are those of `evaluation.run.evaluate` and, for questions about this
+        memory, `namespace`. The searches do not count as uses. Raises `InvalidInput` for invalid questions."""
         from agentformer.evaluation.dataset import read_dataset
         from agentformer.evaluation.memory_evaluation import evaluate_opened
 

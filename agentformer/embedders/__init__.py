@@ -56,17 +56,15 @@ def _is_batched(embedder: object) -> TypeGuard[BatchedQueries]:
 
 
 class GuardedEmbedder(Guarded[Embedder]):
-    """An embedder that the function `load` creates at the first use, so that listing and deleting entries never wait
-    for a model. Thread-safe.
+    """An embedder that `load` creates at the first use, so that listing and deleting entries never wait for a model.
+    Thread-safe.
 
-    After a failed call, the next calls raise `EmbedderUnavailable` for `seconds` seconds, and for a longer time after
-    each further failure. After this time, the embedder is loaded again; only an embedder of the type `Served` stays
-    loaded. All calls raise `EmbedderUnavailable` if the name of the embedder now belongs to another model than at the
-    first load, because the vectors of two models cannot be compared. A call also raises `EmbedderUnavailable` if a
-    vector has a wrong shape, a number that is not finite, or a length other than 1.
-
-    Queries of several threads that wait for a model of the type `BatchedQueries` are embedded in one call.
-    """
+    After a failed call, the next calls raise `EmbedderUnavailable` for `seconds` seconds, and longer after each further
+    failure. Then the embedder is loaded again; one of the type `Served` stays loaded. All calls raise
+    `EmbedderUnavailable` if its name now belongs to another model than at the first load, because the vectors of two
+    models cannot be compared. So does a call whose vector has a wrong shape, a number that is not finite, or a length
+    other than 1. Queries of several threads that wait for a model of the type `BatchedQueries` are embedded in one
+    call."""
 
     unavailable = EmbedderUnavailable
 

@@ -174,14 +174,10 @@ def open_raw(server: Server, policy: Policy) -> tuple[Any, str]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The explanation of an error that a client raised. `message` is the complete message for the user. `detail` is
-    only the error message of the server without secrets, or the limit that was exceeded. `status` is the HTTP status,
-    or 0.
-
-    Values of `kind`: `unavailable` means that the server is unreachable, busy or broken, or that the key, the model or
-    the address is wrong; `timeout` means that the response took too long; `too_long` means that the input is too long
-    for the model; `rejected` means that the server refused the request for another reason.
-    """
+    """The explanation of an error that a client raised. `message` is the complete message for the user, `detail` only
+    the error message of the server without secrets, or the exceeded limit. `status` is the HTTP status, or 0. `kind` is
+    `unavailable` (the server is unreachable, busy or broken, or the key, the model or the address is wrong), `timeout`,
+    `too_long` (for the model), or `rejected` (the server refused the request for another reason)."""
 
     kind: Kind
     message: str

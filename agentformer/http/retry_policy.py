@@ -76,15 +76,11 @@ class Attempts:
         return ResponseLimit(self._policy.timeout, min(self._seconds, left), self._policy.max_bytes)
 
     def retry(self, status: int = 0, headers: Any = None, message: str = "") -> bool:
-        """Decide whether a failed request may be sent again. If it may, wait and return True; otherwise, return False
-        at once.
-
-        A request is sent again if the connection was lost or if the error is temporary, but not if the input is too
-        long. The caller must not call this method after a timeout, because the server may still be working on the first
-        request. The wait is the time in the server's `Retry-After` header, or the time in the policy if this header is
-        missing. `status` is the HTTP status, or 0 for a lost connection; `message` is the error message of the server.
-        The method `get` of `headers` must ignore upper and lower case.
-        """
+        """Return whether a failed request may be sent again, after waiting if it may: the connection was lost, or the
+        error is temporary, and the input is not too long. Do not call this after a timeout, because the server may
+        still be working on the request. The wait is that of the header `Retry-After`, or else of the policy. `status`
+        is the HTTP status, or 0 for a lost connection; `message` is the error message of the server. The method `get`
+        of `headers` must ignore upper and lower case."""
         if self._retries >= self._policy.retries:
             return False
         if status and (not is_temporary(status) or is_overflow(status, message)):

@@ -100,13 +100,10 @@ def _insert_one(connection: sqlite3.Connection, entry: MemoryEntry) -> int:
 def insert_unique(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
 ) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
-    """Insert each entry that is not a duplicate of a stored entry. For a duplicate, increase the `repeat_count` of the
-    stored entry instead. An entry is not compared with archived entries, with superseded entries, or with entries whose
-    row numbers are in `ignoring`.
-
-    Return three lists: the row numbers of the inserted entries, the inserted entries, and for each item of `entries`
-    the entry that is stored for this item.
-    """
+    """Insert each entry that is not a duplicate of a stored entry; for a duplicate, increase the `repeat_count` of the
+    stored entry. Entries are not compared with archived or superseded ones, or with those whose row numbers are in
+    `ignoring`. Return the row numbers of the inserted entries, the inserted entries, and for each item of `entries` the
+    entry that is stored for it."""
     nums: list[int] = []
     inserted: list[MemoryEntry] = []
     stored = []

@@ -42,12 +42,9 @@ def is_selective(scope: Scope) -> bool:
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
-    """Return an SQL condition on the table `entries`, and the list of its parameters.
-
-    SQLite assumes that a comparison with any column selects few rows. This is wrong for some columns, such as the kind.
-    In the condition, such a column has a plus sign before its name, which prevents SQLite from using an index of this
-    column. For example, the entries of a session are found by the session and not by their kind.
-    """
+    """Return an SQL condition on the table `entries`, and the list of its parameters. SQLite assumes that a comparison
+    with any column selects few rows. For columns of which this is wrong, such as the kind, a plus sign before the name
+    prevents the use of an index: the entries of a session are found by the session and not by their kind."""
     selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and not scope.or_nobody
     many = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}

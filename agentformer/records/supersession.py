@@ -27,12 +27,10 @@ PREDECESSORS = "SELECT num FROM entries WHERE superseded_by IN (SELECT value FRO
 
 
 def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> None:
-    """Raise an error if `changes` contain a successor that cannot supersede the entry. `find` returns the entry with an
-    id, or None. Raises `NotFound` if the successor does not exist, and `InvalidInput` if it is the entry itself or has
-    another owner. Raises `Conflict` if one of the two entries is already superseded, or if the successor is archived.
-
-    The successor is never superseded when it gets its first predecessor, so no sequence of changes can make a cycle.
-    """
+    """Raise an error if `changes` contain a successor that cannot supersede the entry: `NotFound` if it does not exist,
+    `InvalidInput` if it is the entry itself or has another owner, and `Conflict` if it is archived or one of both is
+    already superseded. `find` returns the entry with an id, or None. The successor is never superseded when it gets its
+    first predecessor, so no sequence of changes can make a cycle."""
     if (successor_id := changes.get("superseded_by")) is None:
         return
     successor = find(successor_id)
@@ -49,13 +47,10 @@ def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> No
 
 
 def is_lost(entry: MemoryEntry, find: FindEntry, ending: set[str]) -> bool:
-    """Return whether the entry is superseded, but nothing leads from it to an entry that can be found. The successor
-    does not exist or has another owner, or all successors in the chain are archived alone, or the chain of successors
-    comes back to the entry.
-
-    `ending` contains ids of entries whose chains have a valid end. Ids are added to `ending`, so that a caller that
-    passes the same set for many entries reads each entry of a long chain only a few times.
-    """
+    """Return whether the entry is superseded, but nothing leads from it to an entry that can be found: the successor
+    does not exist or has another owner, all successors in the chain are archived alone, or the chain is a cycle.
+    `ending` contains ids of entries whose chains have a valid end. Ids are added to it, so that a caller that passes
+    the same set for many entries reads a long chain only a few times."""
     if entry.superseded_by is None:
         return False
     visited: set[str] = set()

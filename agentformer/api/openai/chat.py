@@ -128,10 +128,8 @@ class _Turn:
     def stream(self, response: Forwarded) -> Iterator[bytes]:
         """Yield the events of a stream. The turn is stored before the event that completes the answer is sent, so that
         a client that has read the answer can rely on it. If the stream breaks, the last event is an error. Only whole
-        events are yielded, so that an error or a comment never follows a part of an event.
-
-        The other thread only receives: the thread that sends to the client stores the turn, so that it is not stored
-        after the client has left."""
+        events are yielded, so that nothing follows a part of an event. The other thread only receives: this thread
+        stores the turn, so that it is not stored after the client has left."""
         rest = b""
         with closing(in_thread(response.pieces(), _SILENCE_SECONDS)) as pieces:
             for piece in pieces:

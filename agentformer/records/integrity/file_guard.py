@@ -145,12 +145,8 @@ def open_database(
     """Connect to a database with a write-ahead log and `synchronous=FULL`, so that committed changes are on disk.
 
     A writer waits `busy_seconds` for another writer. A file that cannot be written is opened for reading only. `check`
-    is called with the path before each attempt to open the file. If the file is replaced during an attempt, another
-    attempt opens the new file.
-
-    Raises `StoreError` if the file is not a database, or if it has tables but not all of `tables`. The file is not
-    changed in this case.
-    """
+    is called with the path before each attempt to open it; if the file is replaced meanwhile, the new one is opened.
+    Raises `StoreError` if the file is not a database, or has tables but not all of `tables`; it is not changed then."""
     while True:
         before = file_identity(path)
         check(path)
