@@ -10,6 +10,8 @@ This module changes the scores of messages:
   of the message after it, because reactions repeat what was stated.
 - If the query names one of the speakers, the messages of the other speakers lose a part.
 - If the query asks for a time, a message with a time expression gains a part.
+- If the query asks for several things ("What books has Maria read?"), a message loses a part for each better message of
+  its session, because the things were mentioned in several sessions.
 
 Entries that are not messages of a session keep their scores. The weights were chosen by leaving out one conversation at
 a time (docs/BENCHMARKS.md).
@@ -51,6 +53,8 @@ _SHORT_COST = 0.1  # is subtracted from the score of a message that states nothi
 _ANSWER_GAIN = 0.4  # of the score of the question before the message
 _REACTION_GAIN = 0.12  # of the score of the message after the message
 _SPEAKER_COST = 0.1  # is subtracted from the score if the query names another speaker
+_SESSION_LOSS = 0.15  # of the score, for each better message of the session, if the query asks for several things
+_SESSION_BETTER = 2  # number of better messages that count
 _LEAST = 0.1  # share of its score that a message always keeps
 _DATED_HEAD = 20  # number of messages that are searched for time expressions
 BEST = 2  # originals of a summary that are named
@@ -72,6 +76,22 @@ _WHEN: Mapping[str, re.Pattern[str]] = {
     "de": re.compile(r"\b(wann|welche[nmrs]? (tag|datum|woche|monat|jahr))\b", re.IGNORECASE),
     "ja": re.compile(r"いつ|何(時|日|曜日|月|年)"),
 }
+# Questions for several things, by language: a plural behind "which" or "what", a number, or something in common.
+_SEVERAL: Mapping[str, re.Pattern[str]] = {
+    "en": re.compile(
+        r"(?i:\b(?:how many|both|in common)\b)|(?i:\b(?:what|which)(?: (?:kinds?|types?|sorts?) of)?)"
+        r"(?: (?!(?:does|did|do|is|are|was|were|has|had|have)\b)[\w+-]+){0,2}?"
+        r" (?!(?:does|was|has|this)\b)[a-z]{2,}[a-hj-rtv-z]s\b"
+    ),
+    "fi": re.compile(
+        r"\b(mitkä|ketkä|keitä|montako|kuinka mon\w+|mitä \w+(ja|jä|ia|iä)|molem\w+|yhteistä)\b", re.IGNORECASE
+    ),
+    "sv": re.compile(r"\b(vilka|hur många|båda|gemensamt)\b", re.IGNORECASE),
+    "no": re.compile(r"\b(hvilke|hvor mange|begge|felles)\b", re.IGNORECASE),
+    "da": re.compile(r"\b(hvilke|hvor mange|begge|fælles)\b", re.IGNORECASE),
+    "de": re.compile(r"\b(wie viele|welche \w+(en|er)|beide\w*|gemeinsam\w*)\b", re.IGNORECASE),
+    "ja": re.compile(r"何(人|個|冊|匹|つ|回)|いくつ|両方|二人とも|共通"),
+}
 _MESSAGES = """
     SELECT num, id, coalesce(occurred_at, created_at), occurred_at, speaker,
         namespace, session_id, user_id, agent_id, project, substr(content, 1, ?)
@@ -80,10 +100,11 @@ _MESSAGES = """
 
 
 class Message(NamedTuple):
-    """A message among the hits. `following` is the number of the next message of its session, or 0 if the next message
-    is not among the hits. `stated` is 0..1: how much the message states beside questions. `names_time` returns whether
-    it names a time, for the language of the query."""
+    """A message among the hits. `session` identifies its session. `following` is the number of the next message of its
+    session, or 0 if the next message is not among the hits. `stated` is 0..1: how much the message states beside
+    questions. `names_time` returns whether it names a time, for the language of the query."""
 
+    session: tuple[object, ...]
     speaker: str
     following: int
     question: bool
@@ -107,10 +128,12 @@ def favor_statements(
         return list(hits), RankedList(NAME, [], options.statements or options.dated)
     scores = dict(hits)
     changed = _stated(scores, messages, query, options.statements) if options.statements else {}
-    if options.dated and _asks_for_time(query):
+    if options.dated and _asks(query, _WHEN):
         for num in sorted(messages, key=lambda num: -changed.get(num, scores[num]))[:_DATED_HEAD]:
             if messages[num].names_time(query.language):
                 changed[num] = changed.get(num, scores[num]) * (1 + options.dated)
+    if options.statements and _asks(query, _SEVERAL):
+        changed = _spread(changed, messages, options.statements)
     gains = {num: score - scores[num] for num, score in changed.items()}
     scores |= changed
     most = max(1.0, *scores.values()) if scores else 1.0
@@ -139,7 +162,7 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mappin
         else:
             text, at = texts[num]
             said = is_question(text), stated(text), partial(_names_time, text, at)
-        messages[num] = Message(turn.speaker, following.get(num, 0), *said)
+        messages[num] = Message(turn.session, turn.speaker, following.get(num, 0), *said)
     return messages
 
 
@@ -169,6 +192,17 @@ def _stated(
     return changed
 
 
+def _spread(scores: Mapping[int, float], messages: Mapping[int, Message], strength: float) -> dict[int, float]:
+    """Return lower scores for messages that come after better ones of their session."""
+    better: Counter[tuple[object, ...]] = Counter()
+    spread = {}
+    for num in sorted(scores, key=lambda num: -scores[num]):
+        session = messages[num].session
+        spread[num] = scores[num] * (1 - strength * _SESSION_LOSS) ** min(better[session], _SESSION_BETTER)
+        better[session] += 1
+    return spread
+
+
 def _named_speakers(query: QueryTerms, speakers: Iterable[str]) -> set[str]:
     """Return the speakers that the query names. The result is empty if the query names all or none of them."""
     speakers = {*speakers}
@@ -184,8 +218,9 @@ def _stems(text: str, language: str) -> set[str]:
     return {form for word in words if len(word) > 1 for form in (word, stem(word, language))}
 
 
-def _asks_for_time(query: QueryTerms) -> bool:
-    patterns = [_WHEN[query.language]] if query.language in _WHEN else _WHEN.values()
+def _asks(query: QueryTerms, questions: Mapping[str, re.Pattern[str]]) -> bool:
+    """Return whether a query is a question of this kind, in its language, or in any if its language is unknown."""
+    patterns = [questions[query.language]] if query.language in questions else questions.values()
     return any(pattern.search(query.text) for pattern in patterns)
 
 

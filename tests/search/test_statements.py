@@ -9,7 +9,9 @@ import pytest
 
 import agentformer
 from agentformer import AgentFormer
+from agentformer.search import statements
 from agentformer.search.statements import is_question, stated
+from agentformer.text.analysis import analyze_query
 from agentformer.types import Hit, Query
 
 TALK = (
@@ -94,6 +96,57 @@ def test_a_question_for_a_time_prefers_messages_with_a_time(tmp_path: Path) -> N
             scores = {hit.entry.content: hit.score for hit in search(af, "When was the mast of the boat repaired?")}
             ratios[strength] = scores[dated] / scores[timeless]
     assert ratios[0.5] == pytest.approx(1.5 * ratios[0.0])
+
+
+def test_a_question_for_several_things_spreads_over_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "In {} Aino read a long book about the sea, and it was so good that she could not sleep before its end."
+    months = {"May": "a", "June": "a", "July": "a", "August": "a", "October": "b"}
+    with opened(tmp_path) as af:
+        for n, (month, session) in enumerate(months.items()):
+            at = f"2026-03-01T12:{10 * n:02}:00Z"
+            af.memory.add_message(session, "user", said.format(month), speaker="Aino", occurred_at=at)
+            af.memory.add_message(session, "user", "Bread is cheap.", speaker="Ben", occurred_at=at)
+
+        def scores(question: str, loss: float) -> dict[str, float]:
+            monkeypatch.setattr(statements, "_SESSION_LOSS", loss)
+            hits = search(af, question)
+            return {month: hits[place(hits, said.format(month))].score / hits[0].score for month in months}
+
+        one, several = "What book about the sea did Aino read?", "What books about the sea did Aino read?"
+        assert scores(one, 0.0) == scores(one, 0.15)
+        before, after = scores(several, 0.0), scores(several, 0.15)
+        best, *others = sorted((month for month in months if months[month] == "a"), key=lambda month: -before[month])
+        shares = [after[month] / after[best] / (before[month] / before[best]) for month in others]
+        assert shares == pytest.approx([0.85, 0.85**2, 0.85**2])
+        assert after["October"] / after[best] == pytest.approx(before["October"] / before[best])
+
+
+@pytest.mark.parametrize(
+    ("question", "several"),
+    [
+        ("What books has Maria read?", True),
+        ("What kinds of pottery classes did she take?", True),
+        ("Which outdoor activities does John like?", True),
+        ("In what ways does Maria help?", True),
+        ("How many dogs does Maria have?", True),
+        ("What do Jon and Gina have in common?", True),
+        ("What does Maria's necklace mean?", False),
+        ("What was the bus like?", False),
+        ("Which class did James take?", False),
+        ("What is this about?", False),
+        ("Where does Maria live?", False),
+        ("Mitä kirjoja Maria on lukenut?", True),
+        ("Mikä kirja on paras?", False),
+        ("Vilka böcker har Maria läst?", True),
+        ("Hvilken bok har Maria lest?", False),
+        ("Welche Bücher hat Maria gelesen?", True),
+        ("Welche Farbe hat das Auto?", False),
+        ("猫を何匹飼っていますか。", True),
+        ("いつ会いましたか。", False),
+    ],
+)
+def test_a_question_for_several_things_is_recognised(question: str, several: bool) -> None:
+    assert statements._asks(analyze_query(question), statements._SEVERAL) is several
 
 
 def test_facts_and_messages_of_other_sessions_get_no_credit(af: AgentFormer) -> None:
