@@ -174,10 +174,10 @@ def prepare(stored: Iterable[sqlite3.Row]) -> list[_Prepared]:
 
 def write_prepared(connection: sqlite3.Connection, rows: Iterable[_Prepared]) -> None:
     """Write derived rows, except those of entries that have changed since they were read."""
-    for row in rows:
-        now = connection.execute(_CHECKSUMS, [json.dumps([row[0]])]).fetchone()
-        if now is not None and now[1] == row[2]:
-            connection.execute(_WRITE, row)
+    rows = list(rows)
+    found = connection.execute(_CHECKSUMS, [json.dumps([row[0] for row in rows])]).fetchall()
+    present = {row[0]: row[1] for row in found}
+    connection.executemany(_WRITE, [row for row in rows if row[0] in present and present[row[0]] == row[2]])
 
 
 def _row(num: int, checksum: int | None, entry: MemoryEntry) -> _Prepared:
