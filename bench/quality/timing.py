@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import inspect
 import statistics
 import sys
 import tempfile
@@ -83,7 +84,8 @@ def forget() -> None:
         if type(kept) is _lru_cache_wrapper:
             module = getattr(kept, "__module__", None) or ""
             # A function without arguments returns a table, which stays loaded as a library does.
-            if module.startswith(("agentformer.text.", "agentformer.index.")) and kept.__wrapped__.__code__.co_argcount:
+            own = getattr(inspect.unwrap(kept), "__code__", None)  # of a cache in a cache; a class has none
+            if module.startswith(("agentformer.text.", "agentformer.index.")) and (own is None or own.co_argcount):
                 kept.cache_clear()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,21 @@ def test_a_run_hands_on_what_it_was_given_and_compares_all_sets(
 def test_figures_that_only_one_run_has_are_not_compared() -> None:
     told = {"one": {"a": 0.5, "new": 1, "ranks": [1]}, "two": {"a": 1}}
     assert list(table.others_compared(told, {"one": {"a": 0.75, "gone": 2, "ranks": [2]}})) == ["one: a -0.25"]
+
+
+def test_a_cache_in_a_cache_and_one_of_a_class_are_emptied_too() -> None:
+    def length(text: str) -> int:
+        return len(text)
+
+    length.__module__ = "agentformer.text.example"
+    caches: list[Any] = [
+        lru_cache(lru_cache(length)),
+        lru_cache(type("Word", (str,), {"__module__": length.__module__})),
+    ]
+    for cached in caches:
+        cached("teapot")
+    timing.forget()
+    assert [cached.cache_info().currsize for cached in caches] == [0, 0]
 
 
 @pytest.mark.slow
