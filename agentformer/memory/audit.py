@@ -14,7 +14,7 @@ from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends import all_entries, is_live
 from agentformer.memory.contradictions import Contradiction, FactContradictions, block_contradictions
 from agentformer.memory.near_duplicates import Text, find_near_duplicates, normalize
-from agentformer.records.entries import is_duplicate
+from agentformer.records.duplicates import is_duplicate
 from agentformer.text.normalize import normalized
 from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope
 

@@ -133,7 +133,8 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
             raise InvalidInput("content", "contains only recalled memory, which is stored already; store new text")
     given["category"] = given.get("category") or _CATEGORY_OF_KIND.get(given.get("kind", "fact"), "")
     entry = MemoryEntry(id=new_id(), **given)
-    return replace(entry, context=context_line(entry))
+    context = context_line(entry)
+    return replace(entry, context=context) if context else entry
 
 
 def new_entries(items: Iterable[str | Mapping[str, Any]], common: Mapping[str, Any]) -> list[MemoryEntry]:

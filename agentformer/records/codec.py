@@ -47,6 +47,9 @@ _NUMBERS = _INTEGERS | {"salience"}  # the other columns are TEXT
 _MAX_INTEGER = 2**63 - 1  # the largest integer of SQLite
 _Getter = Callable[[sqlite3.Row], tuple[Any, ...]]
 _UNDECODABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+# `json.dumps` with these options would make an encoder for each call
+_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, allow_nan=False).encode
+_encode_list = json.JSONEncoder(ensure_ascii=False).encode
 _checked_values: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*CHECKED)
 _FIELDS = [f.name for f in dataclasses.fields(MemoryEntry)]
 _INDEX = {name: index for index, name in enumerate(_FIELDS)}
@@ -84,10 +87,10 @@ def to_row(entry: MemoryEntry) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(entry, name) for name in _PLAIN}
     row |= {name: to_micros(getattr(entry, name)) for name in TIMES}
     try:
-        row["metadata"] = json.dumps(dict(entry.metadata), ensure_ascii=False, sort_keys=True, allow_nan=False)
+        row["metadata"] = _encode(dict(entry.metadata))
     except (TypeError, ValueError) as error:
         raise InvalidInput("metadata", f"must contain only JSON values: {error}") from None
-    row["derived_from"] = json.dumps([[link.id, link.type] for link in entry.derived_from], ensure_ascii=False)
+    row["derived_from"] = _encode_list([[link.id, link.type] for link in entry.derived_from])
     row |= {column: getattr(entry.source, name, None) for column, name in _SOURCE_COLUMNS.items()}
     row = {name: value if value is None else _column_value(name, value) for name, value in row.items()}
     row["checksum"] = checksums.of_values(_checked_values(row))
@@ -109,6 +112,11 @@ def check_texts(entries: Iterable[MemoryEntry]) -> None:
 def _column_value(column: str, value: Any) -> Any:
     """Return the value in the form in which SQLite returns it from this column. A checksum of the written value is then
     equal to a checksum of the value that is read."""
+    kind = value.__class__  # the usual types first: a check by an abstract class takes longer than all the rest
+    if kind is str and column not in _NUMBERS and value.isascii():
+        return value
+    if kind is int and column in _INTEGERS and -_MAX_INTEGER <= value <= _MAX_INTEGER:
+        return value
     if isinstance(value, str) and column not in _NUMBERS:
         text = str.__str__(value)
         return text if text.isascii() else encodable(column, text)

@@ -9,44 +9,45 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from agentformer.errors import Conflict, StoreDamaged
 from agentformer.records import change_feed
 from agentformer.records.codec import COLUMNS, from_row, to_micros, to_row
-from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
+from agentformer.records.duplicates import REPEATABLE_KINDS, KnownEntries, is_repeatable, normalized
 from agentformer.records.history import insert_version
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.scopes import in_groups, is_selective, where
 from agentformer.records.vectors import delete_windows
 from agentformer.types import MemoryEntry, Scope, Use
 
-# Entries of these kinds, and all episodic entries, are stored again when their content is repeated. Documents and their
-# parts are compared by the bytes of their file.
-REPEATABLE_KINDS = frozenset({"chunk", "document", "message", "page"})
-
-_PLACE_FIELDS = (
-    *("tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "source_type", "source_id"),
-)
-_DETAIL_FIELDS = ("title", "speaker", "category", "occurred_at", "parent_id", "pair_id", "derived_from")
-_NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
 _INSERT = (
     f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)}) "
     "ON CONFLICT (id) DO NOTHING"
 )
 _INSERT_ONE = f"{_INSERT} RETURNING num"
 _EXISTS = "entry {} already exists; update it, or store the new entry with another id"
+_INSERT_NUMBERED = f"INSERT INTO entries (num, {','.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})"
+_in_order: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*COLUMNS)
+_MANY = 8  # entries from which on one statement for all of them is faster
 _OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
 _SAME_START = (
     "SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) AND content IS ? "
     f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
     "AND archived_at IS NULL AND superseded_by IS NULL"
+)
+# The same for many texts, which are a JSON list.
+_SAME_STARTS = (
+    "SELECT e.* FROM json_each(?) AS t CROSS JOIN entries AS e ON e.namespace = ? "
+    "AND substr(e.content, 1, 100) = substr(t.value, 1, 100) AND e.content IS t.value "
+    f"AND e.kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
+    "AND e.archived_at IS NULL AND e.superseded_by IS NULL"
 )
 _PARTS = """
     WITH RECURSIVE whole (num, id, namespace, user_id, project) AS (
@@ -79,6 +80,10 @@ def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> li
 
 def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
     """Insert entries with few statements, because each of them may be a round trip to a server."""
+    if len(entries) < _MANY:
+        return [_insert_one(connection, entry) for entry in entries]
+    if isinstance(connection, sqlite3.Connection):
+        return _insert_numbered(connection, entries)
     rows = [to_row(entry) for entry in entries]
     ids = [entry.id for entry in entries]
     taken = {row["id"] for row in _columns_by(connection, "id", "id", ids)}
@@ -88,6 +93,24 @@ def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) 
     connection.executemany(_INSERT, rows)
     nums = {row["id"]: int(row["num"]) for row in _columns_by(connection, "id, num", "id", ids)}
     return [nums[name] for name in ids]
+
+
+def _insert_numbered(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
+    """Insert entries into a database of SQLite with the next row numbers. The caller holds the lock of the writers, so
+    no other process takes these numbers."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entries'").fetchone()
+    first = int(row[0]) + 1 if row else 1
+    nums = [*range(first, first + len(entries))]
+    rows = ((num, *_in_order(to_row(entry))) for num, entry in zip(nums, entries, strict=True))
+    try:
+        connection.executemany(_INSERT_NUMBERED, rows)
+    except sqlite3.IntegrityError:
+        stored = {row["id"]: row["num"] for row in _rows_by(connection, "id", [entry.id for entry in entries])}
+        known = (entry.id for num, entry in zip(nums, entries, strict=True) if stored.get(entry.id, num) != num)
+        if (known_id := next(known, None)) is None:
+            raise
+        raise Conflict(_EXISTS.format(known_id)) from None
+    return nums
 
 
 def _insert_one(connection: sqlite3.Connection, entry: MemoryEntry) -> int:
@@ -107,17 +130,16 @@ def insert_unique(
     nums: list[int] = []
     inserted: list[MemoryEntry] = []
     stored = []
-    known, read = KnownEntries(), set[tuple[str, str]]()
+    entries = list(entries)
+    known = KnownEntries()
+    _add_equal_texts(connection, known, entries, ignoring)
     for entry in entries:
-        if (place := (entry.namespace, entry.content)) not in read:
-            read.add(place)
-            _add_equal_texts(connection, known, entry, ignoring)
         duplicate = known.find(entry)
         if duplicate is None:
-            nums.append(_insert_one(connection, entry))
             inserted.append(entry)
             known.add(entry)
         else:
+            nums += _insert_all(connection, inserted[len(nums) :])
             connection.execute(
                 "UPDATE entries SET repeat_count = repeat_count + 1, access_count = access_count + 1, "
                 "last_accessed = max(coalesce(last_accessed, ?1), ?1) WHERE id = ?2",
@@ -125,6 +147,7 @@ def insert_unique(
             )
             (entry,) = get(connection, [duplicate])
         stored.append(entry)
+    nums += _insert_all(connection, inserted[len(nums) :])
     change_feed.append(connection, [*nums, *_other_neighbors(connection, inserted, nums)])
     return nums, inserted, stored
 
@@ -140,100 +163,31 @@ def _other_neighbors(
 
 
 def _add_equal_texts(
-    connection: sqlite3.Connection, known: KnownEntries, entry: MemoryEntry, ignoring: Collection[int]
+    connection: sqlite3.Connection, known: KnownEntries, entries: Sequence[MemoryEntry], ignoring: Collection[int]
 ) -> None:
-    """Add the stored entries with the content of `entry`, in any spelling, to `known`."""
-    for text in {entry.content, *(_normalized(form, entry.content) for form in ("NFC", "NFD"))}:
-        for row in connection.execute(_SAME_START, [entry.namespace, text, text]):
+    """Add the stored entries with the content of one of `entries`, in any spelling, to `known`."""
+    texts: defaultdict[str, dict[str, None]] = defaultdict(dict)  # by namespace, each once
+    for entry in entries:
+        if not is_repeatable(entry):
+            content = entry.content
+            spellings = {content, *(normalized(form, content) for form in ("NFC", "NFD"))}
+            texts[entry.namespace].update(dict.fromkeys(spellings))
+    for namespace, contents in texts.items():
+        for row in _with_texts(connection, namespace, [*contents]):
             if row["num"] not in ignoring:
                 known.add(from_row(row))
 
 
-def comparable(content: str) -> str:
-    """Return the content in the Unicode form NFC, in which two spellings of the same text are equal. A longer text than
-    `_NORMALIZED` is returned unchanged."""
-    return _normalized("NFC", content)
-
-
-def _normalized(form: Literal["NFC", "NFD"], content: str) -> str:
-    return content if len(content) > _NORMALIZED or content.isascii() else unicodedata.normalize(form, content)
-
-
-def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
-    """Return whether `new` has the same content, the same owner fields (such as namespace, session and user), and the
-    same details (such as title and metadata) as the entry `stored`. Details that are empty in `new` are not compared.
-    Entries of a key without the right to read equal only entries of the same key, so that such a key cannot decide
-    what another caller's store returns. The result is False for messages and for parts of documents, and also if
-    `stored` is archived or superseded."""
-    known = KnownEntries()
-    known.add(stored)
-    return known.find(new) is not None
-
-
-class KnownEntries:
-    """Stored entries, among which `find` searches for the entry that a new entry duplicates; see `is_duplicate`. The
-    time for one entry does not grow with the number of entries of the same text: there is an index for each set of
-    details that the new entries have."""
-
-    def __init__(self) -> None:
-        self._details: defaultdict[_Place, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
-        # By the place and the names of the compared details: the values of these details, and the lowest id.
-        self._ids: dict[tuple[_Place, tuple[str, ...]], dict[tuple[Any, ...], str]] = {}
-        self._names: defaultdict[_Place, list[tuple[str, ...]]] = defaultdict(list)
-
-    def add(self, entry: MemoryEntry) -> None:
-        """Add a stored entry. An archived or superseded entry is not added, because no new entry duplicates it."""
-        if entry.archived_at is not None or entry.superseded_by is not None:
-            return
-        place, details = _place(entry), _details(entry)
-        self._details[place].append((entry.id, details))
-        for names in self._names[place]:
-            _add_id(self._ids[place, names], names, entry.id, details)
-
-    def find(self, entry: MemoryEntry) -> str | None:
-        """Return the id of the entry that the new entry duplicates, or None. Of several entries, the lowest id is
-        returned."""
-        if entry.kind in REPEATABLE_KINDS or entry.tier in ("episodic", "working"):
-            return None
-        place, details = _place(entry), _details(entry)
-        names = tuple(name for name, value in details.items() if value is not None and (name, value) != _DEFAULT)
-        if (ids := self._ids.get((place, names))) is None:
-            ids = self._ids[place, names] = {}
-            self._names[place].append(names)
-            for stored_id, stored in self._details[place]:
-                _add_id(ids, names, stored_id, stored)
-        return ids.get(tuple(details[name] for name in names))
-
-
-_Place = tuple[Any, ...]
-_DEFAULT = ("salience", 1.0)
-
-
-def _add_id(ids: dict[tuple[Any, ...], str], names: Sequence[str], entry_id: str, details: Mapping[str, Any]) -> None:
-    values = tuple(details[name] for name in names)
-    ids[values] = min(entry_id, ids.get(values, entry_id))
-
-
-def _place(entry: MemoryEntry) -> _Place:
-    """Return the values that are equal for an entry and its duplicate: the content, the owner, and the key without the
-    right to read that stored the entry."""
-    owner = (getattr(entry, name) for name in _PLACE_FIELDS)
-    return (comparable(entry.content), entry.metadata.get(STORED_BY_KEY), *owner)
-
-
-def _details(entry: MemoryEntry) -> dict[str, Any]:
-    """Return the details of an entry in a form that can be compared; the value of an empty detail is None. Metadata are
-    compared as JSON, because Python treats True and 1 as equal."""
-    metadata = {
-        key: item
-        for key, item in entry.metadata.items()
-        if key != STORED_BY_KEY and not (key == AFTER_RETRIEVED_TEXT and item is True)
-    }
-    return {
-        **{name: getattr(entry, name) or None for name in _DETAIL_FIELDS},
-        "metadata": json.dumps(metadata, sort_keys=True) if metadata else None,
-        "salience": entry.salience,
-    }
+def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[str]) -> Iterator[sqlite3.Row]:
+    """Yield the stored entries of a namespace with one of these texts as their content."""
+    if len(texts) < _MANY or not isinstance(connection, sqlite3.Connection):
+        plain, many = texts, list[str]()
+    else:  # a function for JSON ends a text at its first NUL
+        plain, many = [text for text in texts if "\0" in text], [text for text in texts if "\0" not in text]
+    for text in plain:
+        yield from connection.execute(_SAME_START, [namespace, text, text])
+    for _, group in in_groups(many):
+        yield from connection.execute(_SAME_STARTS, [json.dumps([*group], ensure_ascii=False), namespace])
 
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:

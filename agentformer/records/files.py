@@ -49,7 +49,7 @@ def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a temporary file for the new content of `path`. If the context ends without an error, the temporary file is
     synced and renamed to `path`. Raises `OSError`."""
     remove_stale_temporaries(path)
-    temporary = _temporary(path)
+    temporary = temporary_path(path)
     try:
         with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
@@ -62,7 +62,7 @@ def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-def _temporary(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Return the path of a temporary file or folder for `path`. The name contains the id of this process. After a
     crash, a later process can therefore see that the creator no longer runs, and delete the file."""
     return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
@@ -128,7 +128,7 @@ def new_folder(folder: Path, example: str) -> Iterator[Path]:
     error, it is deleted. Messages show `example` as an example of a folder name. Raises `InvalidInput` if `folder`
     exists and is not empty, and `StoreFull` if the disk cannot be written."""
     folder = _absolute(folder, example)
-    partial = _temporary(folder)
+    partial = temporary_path(folder)
     try:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()

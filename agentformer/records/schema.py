@@ -186,6 +186,17 @@ MIGRATIONS: tuple[str, ...] = (
         checksum INTEGER NOT NULL
     );
     """,
+    # 11: entries that a search may return, of a namespace or of one user: the first search of a scope reads them from
+    # the index alone. For this, the index also has the columns that are always NULL in it. The second one repeats
+    # `scopes.SEARCHED`, so that SQLite chooses it for no other statement.
+    """
+    DROP INDEX entries_live;
+    CREATE INDEX entries_live ON entries (namespace, tier, kind, archived_at, superseded_by)
+        WHERE archived_at IS NULL AND superseded_by IS NULL;
+    CREATE INDEX entries_searched_by_user ON entries (namespace, user_id, tier, kind, archived_at, superseded_by)
+        WHERE user_id IS NOT NULL AND archived_at IS NULL AND superseded_by IS NULL
+            AND kind NOT IN ('document', 'page', 'unsearched');
+    """,
 )
 _METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum
 

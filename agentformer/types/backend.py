@@ -146,7 +146,7 @@ class MemoryBackend(_Readable, Protocol):
         of the entry. The version numbers must be ascending and lower than the version of the entry, and the entry must
         be among `entries`. Otherwise `InvalidInput` is raised. `former` cannot be used together with `unique`.
 
-        If `unique` is True, an entry that duplicates an existing live entry (`records.entries.is_duplicate`) is not
+        If `unique` is True, an entry that duplicates an existing live entry (`records.duplicates.is_duplicate`) is not
         stored. In the result, the existing entry takes the place of the duplicate, and the `repeat_count` of the
         existing entry is increased by one. Duplicates within one call and duplicates of concurrent writers are treated
         in the same way. Entries that `replacing` removes do not count as existing entries.

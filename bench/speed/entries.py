@@ -26,6 +26,7 @@ QUESTIONS = 1_000
 SCOPES = 100  # users; each has one entry of a hundred
 _NOISE = 0.012  # of each component; cosine .97 to the vector without it
 _NEAR = 64  # near sentences of each one: enough for a million entries
+_MORE = 3  # words of a third sentence in each entry beyond these
 _ROWS = 1_000  # of the similarities, computed at a time
 _SEED = 20_260
 
@@ -41,10 +42,15 @@ class Source:
     asked: Rows
 
     def text(self, number: int) -> str:
-        """Return the text of an entry. No two of the first `near.size` entries consist of the same two halves."""
+        """Return the text of an entry. No two of the first `near.size` entries consist of the same two halves. Entries
+        beyond these also have some words of a third sentence."""
         first, second = self._pair(np.array([number]))
         head, tail = self.sentences[first[0]].split(), self.sentences[second[0]].split()
-        return " ".join([*head[: (len(head) + 1) // 2], *tail[len(tail) // 2 :]])
+        more = []
+        if turn := number // self.near.size:
+            third = self.sentences[self.near[second[0], turn % self.near.shape[1]]].split()
+            more = third[turn % len(third) :][:_MORE]
+        return " ".join([*head[: (len(head) + 1) // 2], *more, *tail[len(tail) // 2 :]])
 
     def block(self, number: int) -> Rows:
         """Return the vectors of the entries from `number * BLOCK` on."""
@@ -99,37 +105,58 @@ def user(number: int) -> str:
     return f"user-{number % SCOPES}"
 
 
-def nearest(known: Source, asked: Rows, count: int, limit: int, scope: int | None = None) -> NDArray[np.int64]:
+def nearest(
+    known: Source,
+    asked: Rows,
+    count: int,
+    limit: int,
+    scope: int | None = None,
+) -> NDArray[np.int64]:
     """Return the numbers of the `limit` entries nearest to each row of `asked` by exact cosines, unordered: (asked,
     limit). The entries are the first `count`, or one user's."""
     shared = _shared(known, count)
-    scores = np.zeros((len(asked), 0), np.float32)
-    which = np.zeros((len(asked), 0), np.int64)
+    best = Nearest(asked, limit, scope)
     for at in range(0, count, BLOCK):
         rows = known.block(at // BLOCK)[: count - at]
-        numbers = np.arange(at, at + len(rows))
-        for number in shared.keys() & set(numbers.tolist()):
+        for number in shared.keys() & set(range(at, at + len(rows))):
             rows[number - at] = shared[number]
-        if scope is not None:
-            rows, numbers = rows[numbers % SCOPES == scope], numbers[numbers % SCOPES == scope]
-        scores = np.concatenate([scores, asked @ rows.T], axis=1)
-        which = np.concatenate([which, np.broadcast_to(numbers, (len(which), len(numbers)))], axis=1)
-        if scores.shape[1] > limit:
-            best = np.argpartition(-scores, limit - 1, axis=1)[:, :limit]
-            scores, which = np.take_along_axis(scores, best, 1), np.take_along_axis(which, best, 1)
-    return which
+        best.add(at, rows)
+    return best.numbers
+
+
+class Nearest:
+    """Finds the `limit` entries nearest to each row of `asked`, among all entries that are added, or one user's.
+    `numbers` are those of the entries that were found, unordered: (asked, limit)."""
+
+    def __init__(self, asked: Rows, limit: int, scope: int | None = None) -> None:
+        self._asked, self._limit, self._scope = asked, limit, scope
+        self._scores = np.zeros((len(asked), 0), np.float32)
+        self.numbers: NDArray[np.int64] = np.zeros((len(asked), 0), np.int64)
+
+    def add(self, first: int, rows: Rows) -> None:
+        """Add the entries from the number `first` on, with their vectors."""
+        numbers = np.arange(first, first + len(rows))
+        if self._scope is not None:
+            inside = numbers % SCOPES == self._scope
+            rows, numbers = rows[inside], numbers[inside]
+        scores = np.concatenate([self._scores, self._asked @ rows.T], axis=1)
+        numbers = np.concatenate([self.numbers, np.broadcast_to(numbers, (len(self.numbers), len(numbers)))], axis=1)
+        if scores.shape[1] > self._limit:
+            best = np.argpartition(-scores, self._limit - 1, axis=1)[:, : self._limit]
+            scores, numbers = np.take_along_axis(scores, best, 1), np.take_along_axis(numbers, best, 1)
+        self._scores, self.numbers = scores, numbers
 
 
 def _shared(known: Source, count: int) -> dict[int, Rows]:
     """Return the vectors of entries with the text of an earlier one; a store has one vector per text."""
-    first: dict[int, int] = {}
-    earlier = {}
-    for number in range(count):
-        same = first.setdefault(hash(known.text(number)), number)
-        if same != number:
-            earlier[number] = same
+    hashes = np.fromiter((hash(known.text(number)) for number in range(count)), np.int64, count)
+    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+    del hashes
+    same = first[group]  # the first entry with the text of each entry
+    later = np.flatnonzero(same != np.arange(count))
     vectors = {}
-    for block in sorted({same // BLOCK for same in earlier.values()}):
+    for block in np.unique(same[later] // BLOCK).tolist():
         rows = known.block(block)
-        vectors.update({number: rows[same % BLOCK] for number, same in earlier.items() if same // BLOCK == block})
+        for number in later[same[later] // BLOCK == block].tolist():
+            vectors[number] = rows[same[number] % BLOCK]
     return vectors

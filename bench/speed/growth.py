@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +41,11 @@ from bench.speed.timing import (
 ASKED = 200
 CHANGES = 20
 _BATCH = 2_500  # entries of one call
-_SCOPE = 7  # the user of the scope of 1%
+SCOPE = 7  # the user of the scope of 1%
 _QUIET = 1.5  # seconds without work after which an index has settled
 _PATIENCE = 900.0
 _EACH = 10  # questions of each thread of a crowd
-_STARTS = range(1, 1 + 3 * (WARMING + ASKED), WARMING + ASKED)  # of questions, each asked once
+STARTS = range(1, 1 + 3 * (WARMING + ASKED), WARMING + ASKED)  # of questions, each asked once
 _NAMED = (
     "in May 2023",
     "on 7 March 2023",
@@ -52,7 +53,7 @@ _NAMED = (
     "in 2021",
     "two weeks ago",
 )  # times that questions name
-_TIMED = range(_STARTS[-1] + WARMING + ASKED, QUESTIONS - 2 * THREADS * _EACH)  # questions that name one
+_TIMED = range(STARTS[-1] + WARMING + ASKED, QUESTIONS - 2 * THREADS * _EACH)  # questions that name one
 _PAUSE = 0.5  # seconds between two searches of the following process
 
 
@@ -71,8 +72,8 @@ def build(folder: Path, count: int) -> Values:
     if not truth.exists():
         folder.mkdir(parents=True, exist_ok=True)
         asked = known.asked[:ASKED]
-        np.savez(truth, all=nearest(known, asked, count, LIMIT), scope=nearest(known, asked, count, LIMIT, _SCOPE))
-    with _opened(folder) as af:
+        np.savez(truth, all=nearest(known, asked, count, LIMIT), scope=nearest(known, asked, count, LIMIT, SCOPE))
+    with opened(folder) as af:
         started, processor = time.perf_counter(), time.process_time()
         with _following(folder, count):
             for at in range(0, count, BLOCK):
@@ -82,14 +83,14 @@ def build(folder: Path, count: int) -> Values:
         af.memory.search(known.questions[0])
         followed = time.perf_counter() - started
         af.backend.embed_pending()  # nothing is pending; this call trains an index that is due
-        settled = _settle(af)
+        settled = settle(af)
     spent = time.process_time() - processor
     return {"stored_s": stored, "followed_s": followed, "settled": settled, "processor_s": spent, **memory()}
 
 
 def follow(folder: Path, count: int) -> Values:
     """Search by words until the input ends, so that the word index grows in a second process."""
-    with _opened(folder) as af:
+    with opened(folder) as af:
         while not select.select([sys.stdin], [], [], _PAUSE)[0]:
             af.memory.search("anything", mode="lexical", limit=1)
     return memory()
@@ -103,26 +104,26 @@ def measure(folder: Path, count: int) -> Values:
     timed_questions = [f"{known.questions[n].rstrip('?')} {_NAMED[n % len(_NAMED)]}?" for n in _TIMED]
     prepared.SHELF.update(zip(timed_questions, known.asked[_TIMED[0] :], strict=False))
     ready, own = since_start(), memory()["rss_mb"]
-    with _opened(folder) as af, np.load(folder / "truth.npz") as truth:
+    with opened(folder) as af, np.load(folder / "truth.npz") as truth:
         af.memory.search(known.questions[0], limit=LIMIT)
         start = since_start() - ready
-        _settle(af)
-        before, general, scoped = (known.questions[at : at + WARMING + ASKED] for at in _STARTS)
-        early = _asked(af, before)
+        settle(af)
+        before, general, scoped = (known.questions[at : at + WARMING + ASKED] for at in STARTS)
+        early = asked(af, before)
         af.backend.embed_pending()  # a trained index is tuned again with the first questions
-        _settle(af)
+        settle(af)
         told = {
             "entries": count,
             "start_s": start,
             "early": early,
-            "hybrid": _asked(af, general),
-            "timed": _asked(af, timed_questions),
-            "recall": _recall(af, known, truth["all"], {}),
-            "scope": _asked(af, scoped, user_id=user(_SCOPE)),
-            "scope_recall": _recall(af, known, truth["scope"], {"user_id": user(_SCOPE)}),
+            "hybrid": asked(af, general),
+            "timed": asked(af, timed_questions),
+            "recall": recall(af, known, truth["all"], {}),
+            "scope": asked(af, scoped, user_id=user(SCOPE)),
+            "scope_recall": recall(af, known, truth["scope"], {"user_id": user(SCOPE)}),
             "resident": memory(),
-            "index": _index(af),
-            **_changes(af, known, count),
+            "index": index_status(af),
+            **changes(af, known, count),
             **_crowds(af, known.questions[-2 * THREADS * _EACH :]),
         }
     return {**told, **memory(), "before_mb": own, "disk_mb": disk_mb(folder / "indexes")}
@@ -138,7 +139,8 @@ def _crowds(af: agentformer.AgentFormer, questions: Sequence[str]) -> Values:
     return {"alone": crowd(ask, questions[:half], 1), "crowd": crowd(ask, questions[half:], THREADS)}
 
 
-def _opened(folder: Path) -> agentformer.AgentFormer:
+def opened(folder: Path) -> agentformer.AgentFormer:
+    """Open the store of a folder."""
     return agentformer.connect(
         index_dir=folder / "indexes", upload_dir=folder / "uploads", embedder=prepared.SPEC, clean_every=0
     )
@@ -172,30 +174,30 @@ def _store(af: agentformer.AgentFormer, known: Source, block: range) -> None:
         )
 
 
-def _index(af: agentformer.AgentFormer) -> Values:
+def index_status(af: agentformer.AgentFormer) -> Values:
     """Return the status of the vector index."""
     told: Values = af.backend.status().get("index") or {}
     return told
 
 
-def _settle(af: agentformer.AgentFormer) -> bool:
+def settle(af: agentformer.AgentFormer) -> bool:
     """Wait until no background work runs, such as a training; return False at the time limit."""
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until:
         spent = time.process_time()
         time.sleep(_QUIET)
-        if time.process_time() - spent < _QUIET / 20 and not _index(af).get("training"):
+        if time.process_time() - spent < _QUIET / 20 and not index_status(af).get("training"):
             return True
     return False
 
 
-def _asked(af: agentformer.AgentFormer, questions: Sequence[str], **scope: str) -> Values:
+def asked(af: agentformer.AgentFormer, questions: Sequence[str], **options: Any) -> Values:
     """Return the milliseconds of the first question, and percentiles of those after the warm-up."""
-    times = [timed(lambda text: af.memory.search(text, limit=LIMIT, **scope), text) for text in questions]
+    times = [timed(lambda text: af.memory.search(text, limit=LIMIT, **options), text) for text in questions]
     return {"first": times[0], **percentiles(times[WARMING:])}
 
 
-def _recall(af: agentformer.AgentFormer, known: Source, truth: NDArray[np.int64], scope: dict[str, str]) -> float:
+def recall(af: agentformer.AgentFormer, known: Source, truth: NDArray[np.int64], scope: dict[str, Any]) -> float:
     """Return the share of the ten nearest that the vector index finds."""
     found = 0
     for text, right in zip(known.questions[:ASKED], truth, strict=False):
@@ -204,7 +206,7 @@ def _recall(af: agentformer.AgentFormer, known: Source, truth: NDArray[np.int64]
     return found / (ASKED * LIMIT)
 
 
-def _changes(af: agentformer.AgentFormer, known: Source, count: int) -> Values:
+def changes(af: agentformer.AgentFormer, known: Source, count: int, mode: str = "hybrid") -> Values:
     """Return the milliseconds until a stored entry is found, and a removed one is not. All are removed at the end."""
     numbers = range(-(-count // BLOCK) * BLOCK, -(-count // BLOCK) * BLOCK + CHANGES)
     rows = known.block(numbers[0] // BLOCK)
@@ -215,11 +217,11 @@ def _changes(af: agentformer.AgentFormer, known: Source, count: int) -> Values:
         started = time.perf_counter()
         entry = af.memory.store(text, user_id=user(number))
         stored.append((time.perf_counter() - started) * 1000)
-        seen = entry.id in {hit.entry.id for hit in af.memory.search(text, limit=LIMIT)}
+        seen = entry.id in {hit.entry.id for hit in af.memory.search(text, limit=LIMIT, mode=mode)}
         added.append((time.perf_counter() - started) * 1000)
         started = time.perf_counter()
         af.memory.remove(entry.id)
-        hidden = entry.id not in {hit.entry.id for hit in af.memory.search(text, limit=LIMIT)}
+        hidden = entry.id not in {hit.entry.id for hit in af.memory.search(text, limit=LIMIT, mode=mode)}
         gone.append((time.perf_counter() - started) * 1000)
         if not (seen and hidden):
             raise RuntimeError(f"entry {number} of {count}: found after storing {seen}, not after removing {hidden}")

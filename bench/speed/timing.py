@@ -28,15 +28,17 @@ def since_start() -> float:
     return time.time() - float(os.environ[STARTED])
 
 
-def memory() -> Values:
-    """Return resident megabytes of this process: now, and the peak. 0 if the system does not report them (`/proc`)."""
-    told = {"VmRSS": 0.0, "VmHWM": 0.0}
-    status = Path("/proc/self/status")
-    for line in status.read_text(encoding="utf-8").splitlines() if status.exists() else ():
-        name, _, value = line.partition(":")
-        if name in told:
-            told[name] = int(value.split()[0]) / 1024
-    return {"rss_mb": told["VmRSS"], "peak_mb": told["VmHWM"]}
+def memory(process: int | str = "self") -> Values:
+    """Return resident megabytes of a process: now, the peak, and now with pages that several processes share divided
+    among them (PSS). 0 if the system does not report them (`/proc`)."""
+    told = {"VmRSS": 0.0, "VmHWM": 0.0, "Pss": 0.0}
+    for name in ("status", "smaps_rollup"):
+        file = Path(f"/proc/{process}/{name}")
+        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+            name, _, value = line.partition(":")
+            if name in told:
+                told[name] = int(value.split()[0]) / 1024
+    return {"rss_mb": told["VmRSS"], "peak_mb": told["VmHWM"], "pss_mb": told["Pss"]}
 
 
 def disk_mb(folder: Path) -> float:

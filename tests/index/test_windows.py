@@ -215,7 +215,13 @@ def test_columns_give_back_what_was_put_into_them() -> None:
     assert (first.tolist(), text.tolist()) == ([0, 1, 3], [0, 1, 0, 2])
 
 
-def test_of_a_long_call_each_vector_is_written_once(database: Database, tmp_path: Path) -> None:
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue stores finished vectors after each batch, as with a slow model."""
+    monkeypatch.setattr("agentformer.index.embedding.queue._KEEP_SECONDS", 0.0)
+
+
+def test_of_a_long_call_each_vector_is_written_once(database: Database, tmp_path: Path, keeping: None) -> None:
     entries = many(3 * GROUP)
     embedding = EmbeddingQueue(partial(queue_lock, tmp_path), database, HashingEmbedder())
     prepared = embedding.embed(entries)
@@ -229,8 +235,24 @@ def test_of_a_long_call_each_vector_is_written_once(database: Database, tmp_path
         assert store.pending_count(connection) == 0
 
 
+def test_the_vectors_of_a_fast_model_are_stored_with_the_entries(database: Database, tmp_path: Path) -> None:
+    entries = many(3 * GROUP)
+    prepared = EmbeddingQueue(partial(queue_lock, tmp_path), database, HashingEmbedder()).embed(entries)
+    assert len(prepared.vectors.hashes) == 3 * GROUP
+    with database.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM vectors").fetchone()[0] == 0
+
+
+def test_a_long_call_stores_many_vectors_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentformer.index.embedding.windows._MOST_UNSTORED", 2 * GROUP)
+    shelf = Shelf()
+    vectorizer = WindowEmbedder(HashingEmbedder(), shelf.known, shelf.keep, keep_seconds=3600.0)
+    vectorizer.embed(many(5 * GROUP))
+    assert (len(shelf.kept), len(vectorizer.rows.hashes)) == (4 * GROUP, GROUP)
+
+
 def test_an_entry_whose_kept_vector_went_meanwhile_waits_and_is_embedded_later(
-    database: Database, tmp_path: Path
+    database: Database, tmp_path: Path, keeping: None
 ) -> None:
     entries = many(3 * GROUP)
     embedding = EmbeddingQueue(partial(queue_lock, tmp_path), database, HashingEmbedder())

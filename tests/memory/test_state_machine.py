@@ -30,7 +30,7 @@ from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
-from agentformer.records.entries import is_duplicate
+from agentformer.records.duplicates import is_duplicate
 from agentformer.testing import admits, by_words, make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope, Use
 from tests.backends.cosmos_emulator import KEY, running

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend, operations
+from agentformer.records import duplicates
 from agentformer.records import entries as records
 from agentformer.records.database import Database
-from agentformer.records.entries import KnownEntries
+from agentformer.records.duplicates import KnownEntries
 from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
 from agentformer.types import MemoryEntry
 
@@ -95,7 +96,8 @@ def test_entries_of_one_text_are_stored_in_linear_work(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each entry of a batch, and each stored entry of the text, is decoded and compared a fixed number of times."""
-    work = [count_calls(monkeypatch, records, name) for name in ("from_row", "_details", "_place", "_add_id")]
+    counted = (records, "from_row"), *((duplicates, name) for name in ("_details", "_place", "_add_id"))
+    work = [count_calls(monkeypatch, module, name) for module, name in counted]
     totals = []
     for count in (100, 400):
         before = sum(calls[0] for calls in work)

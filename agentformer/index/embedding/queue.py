@@ -32,6 +32,7 @@ from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, Memory
 
 LOCK_FILE = "embedding.lock"
 _ENTRIES = 256  # number of queued entries that are embedded together, and of entries that are written together
+_KEEP_SECONDS = 1.0  # of work after which finished vectors are stored; an interruption loses so much or one batch
 _IMPORTED = 1_000  # number of vectors imported in one transaction, so that other writers do not wait long
 _REMOVED = "another process deleted a vector of this entry; the entry will be embedded again"
 _MOVED = (
@@ -128,7 +129,10 @@ class EmbeddingQueue:
                 if active is None or not active[1].difference(space):
                     store.put_vectors(connection, claim_space(connection, space), *rows)
 
-        embedding = WindowEmbedder(embedder, find_known, store_rows, progress, window_tokens=self._window_tokens)
+        tokens = self._window_tokens
+        embedding = WindowEmbedder(
+            embedder, find_known, store_rows, progress, window_tokens=tokens, keep_seconds=_KEEP_SECONDS
+        )
         windows = embedding.embed(entries)
         return EmbeddedEntries(space, windows, embedding.rows)
 

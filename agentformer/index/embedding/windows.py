@@ -11,6 +11,7 @@ vectors.
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ Positions = NDArray[np.int64]
 
 _CONTEXT_SHARE = 0.25  # maximum share of the model's length for a context line, so that enough of the text fits
 GROUP = 64  # number of texts embedded between two commits; an interruption loses at most these
+_MOST_UNSTORED = 4_096  # vectors that are finished and not stored: 6 MB with 384 dimensions
 _HASHES = 4_096  # looked up in the store at a time
 _MAX_CONTEXTS = 1_024  # cached context lines with their tokens; the chunks of a section share one
 _OWN_TOKENS = 2  # tokens that a model may put before a text, such as SentencePiece's space
@@ -199,9 +201,14 @@ class WindowEmbedder:
         progress: Progress | None = None,
         *,
         window_tokens: int = 0,
+        keep_seconds: float = 0.0,
     ) -> None:
+        """`keep_seconds`: finished batches are stored after so much work, or when there are many of them. A transaction
+        for each batch of a fast model would take longer than the model."""
         self._embedder = embedder
         self._window_tokens = window_tokens
+        self._keep_seconds = keep_seconds
+        self._stored_at = time.monotonic()
         self._find_known = find_known
         self._store_rows = store_rows
         self._progress = progress
@@ -212,7 +219,8 @@ class WindowEmbedder:
 
     @property
     def rows(self) -> Rows:
-        """The finished vectors that `store_rows` has not stored yet. They are fewer than two batches."""
+        """The finished vectors that `store_rows` has not stored yet. Without `keep_seconds`, they are fewer than two
+        batches."""
         if not self._unstored:
             return Rows([], np.zeros((0, 0), dtype=np.float32))
         hashes = [key for rows in self._unstored for key in rows.hashes]
@@ -291,7 +299,9 @@ class WindowEmbedder:
         return positions[np.argsort(table.lengths(positions), kind="stable")]
 
     def _embed_batch(self, texts: list[str], hashes: list[bytes]) -> None:
-        if sum(len(rows.hashes) for rows in self._unstored) >= self._size:
+        unstored = sum(len(rows.hashes) for rows in self._unstored)
+        worked = time.monotonic() - self._stored_at
+        if unstored >= self._size and (worked >= self._keep_seconds or unstored >= _MOST_UNSTORED):
             self._flush()
         rows = self._embedder.embed_documents(texts)
         store.check_rows(rows, len(texts))
@@ -302,3 +312,4 @@ class WindowEmbedder:
         if self._unstored:
             self._store_rows(self.rows)
             self._unstored.clear()
+            self._stored_at = time.monotonic()

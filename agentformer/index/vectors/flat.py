@@ -31,8 +31,11 @@ class Rows:
     thread-safe."""
 
     def __init__(self, windows: Sequence[int] | IntArray = (), entries: Any = (), vectors: Any = ()) -> None:
-        self._numbers = np.array([windows, entries, vectors], np.int64)  # by kind of number and by position
         self.size = len(entries)
+        # by kind of number and by position
+        self._numbers: IntArray = np.empty((3, self.size), _kind(windows, entries, vectors))
+        for kind, numbers in enumerate((windows, entries, vectors)):
+            self._numbers[kind] = numbers
         self.dead = int(np.count_nonzero(self.entries < 0))
         self.newest_entry = int(self.entries.max(initial=-1))
         self.newest_window = int(self.windows.max(initial=-1))
@@ -60,8 +63,9 @@ class Rows:
     def append(self, windows: IntArray, entries: IntArray, vectors: IntArray) -> None:
         """Add rows at the end. The arrays contain the window, entry and vector number of each row."""
         end = self.size + len(windows)
-        if end > self._numbers.shape[1]:
-            larger = np.zeros((3, max(end, self.size + self.size // 2, _MIN_CAPACITY)), np.int64)
+        kind = np.promote_types(self._numbers.dtype, _kind(windows, entries, vectors))
+        if end > self._numbers.shape[1] or kind != self._numbers.dtype:
+            larger = np.zeros((3, max(end, self.size + self.size // 4, _MIN_CAPACITY)), kind)
             larger[:, : self.size] = self._numbers[:, : self.size]
             self._numbers = larger
         self._numbers[:, self.size : end] = windows, entries, vectors
@@ -102,6 +106,12 @@ class Rows:
     def take(self, positions: IntArray) -> Rows:
         """Return a copy that contains only the rows at these positions, in this order."""
         return Rows(*self._numbers[:, positions])
+
+
+def _kind(*numbers: Any) -> Any:
+    """Return the type of integers for these numbers: 32 bits, if they are small enough for it."""
+    largest = max(int(np.max(each, initial=0)) for each in numbers)
+    return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
 
 
 class Nearest(NamedTuple):

@@ -1,29 +1,31 @@
 """Management of the vector index of a store. This module applies the changes of the records to the index, trains the
-index in the background, and saves the index in a snapshot file."""
+index in the background, saves the index in a snapshot file, and adopts the snapshot that another process has saved."""
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from filelock import Timeout
 
-from agentformer.index.files import read_index_status
+from agentformer.index.files import INDEX_FILE, read_index_status
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray
-from agentformer.index.vectors.index import Image, VectorHits, VectorIndex
+from agentformer.index.vectors.image import Image
+from agentformer.index.vectors.index import VectorHits, VectorIndex
 from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.stored import count_windows, read_entries, read_numbers, read_space, tuple_cursor
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
+from agentformer.records.files import temporary_path
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import decode_vectors
 from agentformer.types import Matrix, RecordStore, Vector
@@ -31,14 +33,16 @@ from agentformer.types import Matrix, RecordStore, Vector
 log = logging.getLogger("agentformer")
 
 _BATCH = 512  # number of changed entries that are applied in one step
-_READ_ROWS = 4_096  # rows read at a time
 _VARIABLES = 500  # numbers per statement; well below every SQLite's limit of bound variables
-_SELECT = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
 _DISCARD_SECONDS = 3.0  # to wait for another process that writes a snapshot, before it is deleted
 # A snapshot is written when this share has changed since the last one, or always while the store is small:
 # a single addition to a large store must not write gigabytes.
 _SNAPSHOT_SHARE = 0.1
 _SMALL = 20_000
+# With so many windows and no snapshot, the first search builds the trained index at once. Fewer are searched exactly
+# meanwhile, which is sooner, but needs 16 bits per dimension in memory.
+_BUILD_TRAINED = 1_500_000
+_LOOK_SECONDS = 2.0  # between two looks for a new snapshot
 
 
 class VectorFollower:
@@ -57,6 +61,8 @@ class VectorFollower:
         self._saved_seq = -1
         self._unsaved = 0  # entries changed since the last snapshot
         self._train_not_before = 0.0  # by the monotonic clock
+        self._seen: tuple[int, ...] = ()  # the version of the snapshot that was loaded, written or examined last
+        self._look_at = 0.0  # by the monotonic clock
 
     def __len__(self) -> int:
         return len(self._index or ())
@@ -105,7 +111,7 @@ class VectorFollower:
                 return
             with suppress(Timeout), self._trainer.lock(), index.image() as image:
                 self._write(image, index.space, self._applied, self._point)
-                self._saved_seq, self._unsaved = self._applied, 0
+                self._set_saved(self._applied)
 
     def discard(self) -> None:
         """Delete the snapshot, because it may contain vectors of removed entries. Raises `OSError` if the files cannot
@@ -150,43 +156,80 @@ class VectorFollower:
         elif self._applied >= newest:
             return
         if self._applied == 0 and len(index) == 0:
-            for windows in read_space(connection, space, dimension):
-                index.change(np.zeros(0, np.int64), *windows)
+            self._build(connection, index, space, dimension)
             self._unsaved += len(index)
         else:
             changed = list(dict.fromkeys([*late, *change_feed.entries_since(connection, self._applied)]))
-            for start in range(0, len(changed), _BATCH):
-                batch = changed[start : start + _BATCH]
-                windows = read_entries(connection, space, batch, dimension)
-                index.change(np.array(batch, np.int64), *windows)
+            self._apply_changes(connection, index, changed)
             self._unsaved += len(changed)
         self._index = index
         self._applied, self._point = newest, change_feed.token_at(connection, newest)
 
+    def _build(self, connection: sqlite3.Connection, index: VectorIndex, space: int, dimension: int) -> None:
+        """Fill an empty index with all windows of the embedding space."""
+        if count_windows(connection, space, _BUILD_TRAINED) < _BUILD_TRAINED:
+            for windows in read_space(connection, space, dimension):
+                index.change(np.zeros(0, np.int64), *windows)
+            return
+
+        def read_vectors(vectors: IntArray) -> tuple[IntArray, Matrix]:
+            return read_stored_vectors(connection, vectors, dimension)
+
+        index.build(read_numbers(connection, space), read_vectors)
+
+    def _apply_changes(self, connection: sqlite3.Connection, index: VectorIndex, changed: Sequence[int]) -> None:
+        for start in range(0, len(changed), _BATCH):
+            batch = changed[start : start + _BATCH]
+            windows = read_entries(connection, index.space, batch, index.dimension)
+            index.change(np.array(batch, np.int64), *windows)
+
     def _load(self, connection: sqlite3.Connection, space: int, dimension: int) -> VectorIndex:
         """Return the index from the snapshot, or an empty index if no valid snapshot exists."""
+        self._seen = snapshots.version(self._folder)
         snapshot = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
         self._applied, self._saved_seq, self._unsaved = 0, -1, 0
         self._train_not_before = time.monotonic() + self._options.train_after
         if snapshot is None or snapshot.point != change_feed.token_at(connection, snapshot.seq):
-            return VectorIndex(dimension, self._options, space)
+            return self._with_spill(VectorIndex(dimension, self._options, space))
         self._applied = self._saved_seq = snapshot.seq
-        return VectorIndex.from_image(snapshot.image, self._options, space)
+        return self._with_spill(VectorIndex.from_image(snapshot.image, self._options, space))
+
+    def _with_spill(self, index: VectorIndex) -> VectorIndex:
+        index.spill_path = temporary_path(self._folder / INDEX_FILE)
+        return index
 
     def _train_soon(self, database: RecordStore) -> None:
         index = self._index
         if index is None or time.monotonic() < self._train_not_before:
             return
-        if index.needs_training() or index.needs_tuning():
+        if index.needs_training() or index.needs_tuning() or self._wants_snapshot(index) or self._has_new_snapshot():
             self._trainer.start(lambda stopped: self._train(database, index, stopped))
 
+    def _has_new_snapshot(self) -> bool:
+        """Return whether the snapshot is another one than that which was loaded, written or examined last. The files
+        are looked at only every few seconds."""
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + _LOOK_SECONDS
+        found = snapshots.version(self._folder)
+        return bool(found) and found != self._seen
+
+    def _wants_snapshot(self, index: VectorIndex) -> bool:
+        """Return whether a large index has no snapshot, or has grown so much that a new one should be mapped."""
+        return index.wants_mapping() or (self._saved_seq < 0 and index.is_large())
+
     def _train(self, database: RecordStore, index: VectorIndex, stopped: Stopped) -> None:
+        """Do what the index needs, until it needs nothing. The caller holds the lock of the trainer."""
+
         def read_vectors(vectors: IntArray) -> tuple[IntArray, Matrix]:
             with database.reading() as connection:
                 return read_stored_vectors(connection, vectors, index.dimension)
 
-        while self._index is index and index.needs_training() and not stopped():
+        self._adopt(database, stopped)
+        while (index := self._index or index) and index.needs_training() and not stopped():
             with self._following:  # no change may happen between reading the rows and reading their change number
+                if self._index is not index:
+                    return
                 seq, point, start = self._applied, self._point, index.training_rows()
 
             def changed(seq: int = seq) -> IntArray:
@@ -197,8 +240,73 @@ class VectorFollower:
                 self._save_trained(image, index.space, seq, point, changed)
 
             index.train(start, read_vectors, stopped, changed, save)
+            self._adopt(database, stopped)
         if self._index is index and index.needs_tuning():
             index.tune(read_vectors, stopped)
+        if self._index is index and self._wants_snapshot(index) and not stopped():
+            self._write_frozen(index)
+            self._adopt(database, stopped)
+
+    def _write_frozen(self, index: VectorIndex) -> None:
+        """Write a snapshot of a large index while searches and changes continue. Raises `OSError`."""
+        with self._following:
+            if self._index is not index:
+                return
+            seq, point, image = self._applied, self._point, index.frozen()
+        self._write(image, index.space, seq, point)
+        self._set_saved(seq, unsaved=0)
+        self._seen = ()  # so that this process maps its codes too
+
+    def _adopt(self, database: RecordStore, stopped: Stopped) -> None:
+        """Replace the index by that of the snapshot, if the snapshot is better: another process has trained it, or its
+        codes are mapped and those of the index are in memory. The caller holds the lock of the trainer, so that no
+        process writes a snapshot meanwhile."""
+        former, seen = self._index, snapshots.version(self._folder)
+        if former is None or not seen or seen == self._seen:
+            return
+        self._seen = seen
+        expected = {"store": self._store_id, "space": former.space, "dimension": former.dimension}
+        meta = snapshots.describe(self._folder, **expected)
+        if meta is None:
+            return
+        with database.reading() as connection:
+            if change_feed.token_at(connection, meta["seq"]) != meta["point"]:
+                return
+            changes = len(change_feed.entries_since(connection, meta["seq"]))
+        about = meta["about"]
+        if not former.is_behind(about["stage"], about.get("trained_rows", 0), changes):
+            return
+        found = snapshots.read(self._folder, **expected)
+        if found is None or found[1] is None:
+            return
+        index, applied = self._with_spill(VectorIndex.from_image(found[1], self._options, former.space)), meta["seq"]
+        while not stopped():
+            with database.reading() as connection:
+                newest, changed = change_feed.last_seq(connection), change_feed.entries_since(connection, applied)
+                if len(changed) <= _BATCH:
+                    break
+                self._apply_changes(connection, index, changed)
+                applied = newest
+        self._switch(database, former, index, applied, meta["seq"])
+
+    def _switch(self, database: RecordStore, former: VectorIndex, index: VectorIndex, applied: int, saved: int) -> None:
+        """Use `index`, which contains all changes up to `applied`, instead of `former`."""
+        with self._following, database.reading() as connection:
+            if self._index is not former:
+                return
+            newest = max(change_feed.last_seq(connection), self._applied)
+            newer = "SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?"  # also those without a change
+            late = [row[0] for row in connection.execute(newer, [index.newest_window, index.space])]
+            changed = list(dict.fromkeys([*late, *change_feed.entries_since(connection, applied)]))
+            self._apply_changes(connection, index, changed)
+            index.take_queries(former)
+            self._index = index
+            self._applied, self._point = newest, change_feed.token_at(connection, newest)
+            self._saved_seq, self._unsaved = saved, len(changed)
+
+    def _set_saved(self, seq: int, unsaved: int = 0) -> None:
+        """Note that the snapshot contains all changes up to `seq`."""
+        self._saved_seq, self._unsaved, self._seen = seq, unsaved, snapshots.version(self._folder)
 
     def _save_trained(self, image: Image, space: int, seq: int, point: str, changed: Callable[[], IntArray]) -> None:
         """Write the snapshot of an index that was just trained. If this fails, a warning is logged, and the index in
@@ -215,44 +323,18 @@ class VectorFollower:
         if np.isin(entries[entries <= image.rows.newest_entry], image.rows.entries).any():
             snapshots.discard(self._folder)  # an entry that was removed during the writing must not stay in the file
         else:
-            self._saved_seq, self._unsaved = seq, 0
+            self._set_saved(seq)
+            self._seen = ()  # so that this process maps the codes too
 
     def _write(self, image: Image, space: int, seq: int, point: str) -> None:
         snapshots.save(self._folder, image, store_id=self._store_id, space=space, seq=seq, point=point)
-
-
-class StoredWindows(NamedTuple):
-    """Windows that were read from the database. The arrays have one element for each window: the numbers of the window,
-    its entry and its vector, and the vector itself (`rows`)."""
-
-    windows: IntArray
-    entries: IntArray
-    vectors: IntArray
-    rows: Matrix
-
-
-def read_space(connection: sqlite3.Connection, space: int, dimension: int) -> Iterator[StoredWindows]:
-    """Yield all windows of an embedding space, in batches. Raises `StoreDamaged` if a vector has a wrong checksum."""
-    cursor = _tuple_cursor(connection).execute(_SELECT + "WHERE w.space = ? ORDER BY w.id", [space])
-    while batch := cursor.fetchmany(_READ_ROWS):
-        yield _stored_windows(batch, dimension)
-
-
-def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[int], dimension: int) -> StoredWindows:
-    """Return the windows of the given entries in one embedding space. Raises `StoreDamaged` if a vector has a wrong
-    checksum."""
-    rows = _tuple_cursor(connection).execute(
-        _SELECT + "WHERE w.space = ? AND w.entry IN (SELECT value FROM json_each(?)) ORDER BY w.id",
-        [space, json.dumps(list(entries))],
-    )
-    return _stored_windows(rows.fetchall(), dimension)
 
 
 def read_stored_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
     """Read the vectors with the given numbers, which are sorted in ascending order. Return two arrays: the numbers of
     the vectors that are stored, and these vectors. Raises `StoreDamaged` if a vector has a wrong checksum."""
     rows: list[tuple[int, bytes, int | None]] = []
-    cursor = _tuple_cursor(connection)
+    cursor = tuple_cursor(connection)
     for start in range(0, len(vectors), _VARIABLES):
         batch = vectors[start : start + _VARIABLES].tolist()
         marks = ",".join("?" * len(batch))
@@ -260,15 +342,3 @@ def read_stored_vectors(connection: sqlite3.Connection, vectors: IntArray, dimen
         rows += cursor.execute(query, batch).fetchall()
     numbers, blobs, checksums = zip(*rows, strict=True) if rows else ((), (), ())
     return np.array(numbers, np.int64), decode_vectors(numbers, blobs, checksums, dimension)
-
-
-def _tuple_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
-    cursor = connection.cursor()
-    cursor.row_factory = None  # plain tuples are faster than named rows
-    return cursor
-
-
-def _stored_windows(batch: Sequence[tuple[Any, ...]], dimension: int) -> StoredWindows:
-    windows, entries, vectors, blobs, checksums = zip(*batch, strict=True) if batch else ((),) * 5
-    numbers = [np.array(column, np.int64) for column in (windows, entries, vectors)]
-    return StoredWindows(numbers[0], numbers[1], numbers[2], decode_vectors(vectors, blobs, checksums, dimension))

@@ -8,11 +8,10 @@ index in one step.
 
 from __future__ import annotations
 
-import dataclasses
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,17 +19,20 @@ from numpy.typing import NDArray
 
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import Flat, IntArray, Rows, Selection, SelectionCache
-from agentformer.index.vectors.ivf import Ivf, OutlierCodes, Outliers, Tuning
+from agentformer.index.vectors.image import Image, about_of, image_of, stage_of
+from agentformer.index.vectors.ivf import Ivf, Tuning
+from agentformer.index.vectors.lists import can_map
+from agentformer.index.vectors.locking import ReadWriteLock
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.training import (
     TUNING_QUERIES,
     Interrupted,
     ReadVectors,
     Stopped,
-    Tuner,
-    positions_of,
+    put_vectors,
     train_ivf,
 )
+from agentformer.index.vectors.tuning import Tuner, scan
 from agentformer.types import Matrix, Vector
 
 # with so many dead rows, a flat index is swept: a sweep needs one copy, and dead rows slow down searches
@@ -40,9 +42,14 @@ _MAX_HOLES = 1024  # dead rows that wait in a trained index to be removed togeth
 _SWITCH_ROWS = 256  # number of rows that the last step of a training may add while searches wait
 _CATCH_UP_BATCH = 4_096
 _SPARE = 16  # number of additional rows for re-ranking, since rounding may have moved good rows below `limit`
-_TUNE_EVERY = 200  # queries of users after which the search effort is tuned again
+_TUNE_EVERY = 200  # queries of users after which the search effort is tuned again; doubled after each tuning
+_SPILL_BYTES = 256_000_000  # of codes that a training keeps in memory
+MAP_BYTES = 64_000_000  # of codes from which on they are mapped from the snapshot
+_MERGE_SHARE = 0.1  # of the rows that may be changed before the codes are written to a new snapshot
 _MIN_OUTLIERS = 1_024  # a training is needed if the outliers exceed this number and this share of the rows
 _OUTLIER_SHARE = 0.01
+
+Lock = Callable[[], AbstractContextManager[None]]
 
 _NONE = np.zeros(0, np.int64)
 EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # a marker for all live rows
@@ -61,16 +68,6 @@ class VectorHits(NamedTuple):
     sure: int  # the ten nearest are among so many first windows, with the target recall
 
 
-class Image(NamedTuple):
-    """The content of a snapshot file: the FAISS index, the numbers of its rows, and its state."""
-
-    index: Any  # of FAISS
-    rows: Rows
-    lists: NDArray[np.int32] | None  # by position
-    about: dict[str, Any]  # JSON values
-    outliers: OutlierCodes | None = None
-
-
 class TrainingRows(NamedTuple):
     """The rows of the index at the start of a training. Some of these rows may be removed during the training, and new
     rows may be added."""
@@ -87,17 +84,20 @@ class VectorIndex:
 
     def __init__(self, dimension: int, options: IndexOptions | None = None, space: int = 0) -> None:
         self.dimension = dimension
+        self.spill_path: Path | None = None  # of a temporary file for the codes of a large training
         self.space = space  # the number of the embedding space
         self._options = options or IndexOptions()
         self._lock = ReadWriteLock()
         self._stage: Flat | Ivf = Flat(dimension)
         self._rows = Rows()
         self._holes = 0  # dead rows that the stage still holds
+        self._stuck = 0  # those of them that no sweep can remove
         self._generation = 0
         self._selections = SelectionCache()
         self._queries: deque[Vector] = deque(maxlen=TUNING_QUERIES)  # the latest ones, for tuning
         self._query_count = 0  # of all queries ever searched
         self._tuned_at = 0  # `_query_count` at the last tuning
+        self._tune_after = _TUNE_EVERY
 
     def __len__(self) -> int:
         return self._rows.live
@@ -123,7 +123,7 @@ class VectorIndex:
             self._generation += 1
             # removing dead rows needs a pass over a trained index, or a copy of a flat index
             flat_holes = max(_SWEEP_MIN, int(self._rows.size * _SWEEP_SHARE))
-            if self._holes > (_MAX_HOLES if isinstance(self._stage, Ivf) else flat_holes):
+            if self._holes - self._stuck > (_MAX_HOLES if isinstance(self._stage, Ivf) else flat_holes):
                 self._sweep()
 
     def search(self, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits:
@@ -164,22 +164,33 @@ class VectorIndex:
         replacement, the function `save` receives the content of the new index, without the changed entries. At the
         replacement, all changes since `start` are applied. Raises `Interrupted` if `stopped` returns True."""
         rows = start.rows
-        trained = train_ivf(rows.vectors, read_vectors, self.dimension, self._options.exact_rows, stopped)
-        live, query_count = trained.select(rows, rows.entries >= 0, 0), self._query_count
-
-        def search_lists(query: Vector, count: int, probes: int) -> IntArray:
-            return trained.search(query, count, live, probes).positions
-
-        tuner = Tuner(search_lists, trained.lists, rows.vectors, read_vectors, stopped)
-        trained.tuning = tuner.tune(list(self._queries), self._options.target_recall)
+        trained = self._trained(rows.vectors, read_vectors, stopped)
+        query_count = self._query_count
+        trained.tuning = self._tuned(trained, rows, read_vectors, stopped, nullcontext)
         trained.remove(rows.drop(changed()))
         save(image_of(trained, rows))
         self._catch_up(trained, start, read_vectors)
         self._tuned_at = query_count
 
+    def build(self, rows: Rows, read_vectors: ReadVectors) -> None:
+        """Build a trained index of these rows. The index must be empty. It is not tuned, because a search waits."""
+        self._stage, self._rows = self._trained(rows.vectors, read_vectors, lambda: False), rows
+        self._generation += 1
+
+    def _trained(self, vectors: IntArray, read_vectors: ReadVectors, stopped: Stopped) -> Ivf:
+        def spill(trained: Ivf) -> None:
+            if self.spill_path is not None:
+                trained.spill(self.spill_path, _SPILL_BYTES)
+
+        return train_ivf(vectors, read_vectors, self.dimension, self._options.exact_rows, spill, stopped)
+
     def needs_tuning(self) -> bool:
-        """Return whether there were enough searches since the last tuning to tune a trained index again."""
-        return isinstance(self._stage, Ivf) and self._query_count - self._tuned_at >= _TUNE_EVERY
+        """Return whether there were enough searches since the last tuning to tune a trained index again, or whether a
+        trained index was never tuned."""
+        stage = self._stage
+        return isinstance(stage, Ivf) and (
+            stage.tuning.recall is None or self._query_count - self._tuned_at >= self._tune_after
+        )
 
     def tune(self, read_vectors: ReadVectors, stopped: Stopped) -> None:
         """Choose how many lists a search reads. The number is the smallest number that finds enough of the exact
@@ -188,21 +199,71 @@ class VectorIndex:
         if not isinstance(stage, Ivf):
             return
         with self._lock.read():
-            vectors = self._rows.vectors.copy()
+            rows = self._rows.take(np.arange(self._rows.size))
+        self._tuned_at = query_count
+        stage.tuning = self._tuned(stage, rows, read_vectors, stopped, self._lock.read)
+        self._tune_after *= 2
+
+    def _tuned(self, stage: Ivf, rows: Rows, read_vectors: ReadVectors, stopped: Stopped, lock: Lock) -> Tuning:
+        """Return how many lists a search of `stage` should read. `lock` is held while the stage is used."""
+        live = rows.entries >= 0
+        with lock():
+            selection = stage.select(rows, live, rows.dead)
 
         def search_lists(query: Vector, count: int, probes: int) -> IntArray:
-            with self._lock.read():
-                positions = stage.search(query, count, self._selection(EVERYTHING), probes).positions
-            return positions[positions < len(vectors)]
+            with lock():
+                positions = stage.search(query, count, selection, probes).positions
+            return positions[positions < rows.size]
 
-        self._tuned_at = query_count
-        tuner = Tuner(search_lists, stage.lists, vectors, read_vectors, stopped)
-        stage.tuning = tuner.tune(list(self._queries), self._options.target_recall)
+        def scan_all(queries: Matrix, count: int) -> list[IntArray]:
+            return scan(stage, queries, count, live, stopped, lock)
+
+        tuner = Tuner(search_lists, scan_all, stage.lists, rows.vectors, read_vectors, stopped)
+        return tuner.tune(list(self._queries), self._options.target_recall)
+
+    def is_large(self) -> bool:
+        """Return whether the codes of a trained index are so large that they should be mapped from a snapshot."""
+        return isinstance(self._stage, Ivf) and self._rows.size * self.dimension >= MAP_BYTES and can_map()
+
+    def wants_mapping(self) -> bool:
+        """Return whether so many codes are only in the memory of this process, or so many rows of the mapped codes were
+        removed, that a new snapshot should be written and mapped."""
+        stage = self._stage
+        if not isinstance(stage, Ivf) or not self.is_large():
+            return False
+        changed = max(stage.size - stage.mapped, self._stuck)
+        return changed * self.dimension > MAP_BYTES and changed > _MERGE_SHARE * stage.mapped
+
+    def is_behind(self, stage: str, trained_rows: int, changes: int) -> bool:
+        """Return whether an index from a snapshot would serve better: `stage` is the name of its stage, `trained_rows`
+        the number of rows at its training, and `changes` that of the changes since it was written."""
+        own = self._stage
+        if stage == Flat.name:
+            return False
+        if isinstance(own, Flat):
+            return changes <= max(self._rows.live, _CATCH_UP_BATCH)
+        if not self.is_large():
+            return trained_rows >= 2 * own.trained_rows
+        return changes < own.size - own.mapped or trained_rows >= 2 * own.trained_rows
+
+    def take_queries(self, former: VectorIndex) -> None:
+        """Continue to count the queries of the index that this one replaces."""
+        self._queries, self._query_count = former._queries, former._query_count
+        self._tuned_at, self._tune_after = former._tuned_at, former._tune_after
+
+    def frozen(self) -> Image:
+        """Return the content of a snapshot, which stays valid while the index changes."""
+        with self._lock.write():
+            self._sweep()
+            stage, rows = self._stage, self._rows.take(np.arange(self._rows.size))
+            if not isinstance(stage, Ivf):
+                raise TypeError("only a trained index can be frozen")
+            return image_of(stage.freeze(), rows)
 
     def status(self) -> dict[str, Any]:
         """Return the state of the index as JSON values. `recall` is the measured share of the ten best results that a
         search finds. `recall` is null if every search is exact."""
-        return {**_about(self._stage, self._rows), "memory_bytes": self._stage.bytes + self._rows.bytes}
+        return {**about_of(self._stage, self._rows), "memory_bytes": self._stage.bytes + self._rows.bytes}
 
     @contextmanager
     def image(self) -> Iterator[Image]:
@@ -218,14 +279,7 @@ class VectorIndex:
         """Create an index from the content of a snapshot."""
         index = cls(int(image.index.d), options, space)
         index._rows = image.rows
-        if image.lists is None:
-            index._stage = Flat(index.dimension, image.index)
-        else:
-            about = image.about
-            tuning = Tuning(about["probes"], about["candidates"], about["recall"], about["queries"])
-            trained = (about["trained_rows"], about["trained_at"], index._options.exact_rows)
-            outliers = Outliers(index.dimension, image.outliers)
-            index._stage = Ivf(image.index, *trained, tuning, outliers, image.lists, len(image.lists))
+        index._stage = stage_of(image, index._options.exact_rows)
         return index
 
     def _nearest(self, query: Vector, limit: int, selection: Selection) -> VectorHits:
@@ -245,7 +299,10 @@ class VectorIndex:
                 break
             else:
                 probes = stage.lists  # the tuned number of lists holds fewer rows than asked for
-        return VectorHits(query, limit, rows.windows[positions], entries, rows.vectors[positions], scores, sure)
+        windows, entries, vectors = (
+            each.astype(np.int64) for each in (rows.windows[positions], entries, rows.vectors[positions])
+        )
+        return VectorHits(query, limit, windows, entries, vectors, scores, sure)
 
     def _selection(self, allowed: ScopeMask) -> Selection:
         def make() -> Selection:
@@ -259,11 +316,13 @@ class VectorIndex:
         if not self._holes:
             return
         if isinstance(self._stage, Ivf):
-            self._stage.remove(np.flatnonzero(self._rows.entries < 0))
+            dead = self._rows.entries < 0
+            self._stage.remove(np.flatnonzero(dead))
+            self._stuck = self._stage.stuck(dead)
         else:
             live = np.flatnonzero(self._rows.entries >= 0)
-            self._stage, self._rows = self._stage.take(live), self._rows.take(live)
-        self._holes = 0
+            self._stage, self._rows, self._stuck = self._stage.take(live), self._rows.take(live), 0
+        self._holes = self._stuck
         self._generation += 1
 
     def _catch_up(self, trained: Ivf, start: TrainingRows, read_vectors: ReadVectors) -> None:
@@ -277,75 +336,15 @@ class VectorIndex:
                 tail = self._rows.vectors[done:].copy()
             if len(tail) <= _SWITCH_ROWS:
                 break
-            _put_vectors(trained, tail[:_CATCH_UP_BATCH], rows.size + done - first, read_vectors)
-            done += len(tail[:_CATCH_UP_BATCH])
+            tail = tail[:_CATCH_UP_BATCH]
+            put_vectors(trained, tail, rows.size + done - first, *read_vectors(np.unique(tail)))
+            done += len(tail)
         with self._lock.write():
             if self._rows is not former:
                 raise Interrupted
-            _put_vectors(trained, former.vectors[done:], rows.size + done - first, read_vectors)
+            tail = former.vectors[done:]
+            put_vectors(trained, tail, rows.size + done - first, *read_vectors(np.unique(tail)))
             rows.drop_positions(np.flatnonzero(former.entries[live] < 0))
             rows.append(former.windows[first:], former.entries[first:], former.vectors[first:])
-            self._stage, self._rows, self._holes = trained, rows, rows.dead
+            self._stage, self._rows, self._holes, self._stuck = trained, rows, rows.dead, 0
             self._generation += 1
-
-
-def image_of(stage: Flat | Ivf, rows: Rows) -> Image:
-    """Return the content of a snapshot: the index `stage` and the numbers of its rows."""
-    if isinstance(stage, Ivf):
-        return Image(stage.index, rows, stage.list_of[: rows.size], _about(stage, rows), stage.outliers.codes())
-    return Image(stage.index, rows, None, _about(stage, rows))
-
-
-def _about(stage: Flat | Ivf, rows: Rows) -> dict[str, Any]:
-    about: dict[str, Any] = {"stage": stage.name, "rows": rows.live, "dead": rows.dead, "recall": None}
-    if isinstance(stage, Ivf):
-        trained = {"trained_rows": stage.trained_rows, "trained_at": stage.trained_at}
-        about |= {"lists": stage.lists, **dataclasses.asdict(stage.tuning), **trained}
-    return about
-
-
-def _put_vectors(ivf: Ivf, vectors: IntArray, start: int, read_vectors: ReadVectors) -> None:
-    if len(vectors) == 0:
-        return
-    numbers, rows = read_vectors(np.unique(vectors))
-    positions, which = positions_of(vectors, np.argsort(vectors, kind="stable"), numbers)
-    ivf.reserve(start + len(vectors))
-    ivf.put(ivf.encode(rows[which]), positions + start)
-
-
-class ReadWriteLock:
-    """A lock that many readers can hold together, or that one writer holds alone. New readers wait while a writer
-    waits, so that frequent searches do not delay a change. A thread that holds the lock must not acquire it again."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition(threading.Lock())  # a writer holds it until its block ends
-        self._readers = 0
-        self._waiting_writers = 0
-
-    @contextmanager
-    def read(self) -> Iterator[None]:
-        """Hold the lock as a reader. Other readers can hold it at the same time."""
-        with self._condition:
-            while self._waiting_writers:
-                self._condition.wait()
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._readers -= 1
-                if not self._readers:
-                    self._condition.notify_all()
-
-    @contextmanager
-    def write(self) -> Iterator[None]:
-        """Hold the lock as the writer. No other thread can hold it at the same time."""
-        with self._condition:
-            self._waiting_writers += 1
-            try:
-                while self._readers:
-                    self._condition.wait()
-            finally:
-                self._waiting_writers -= 1
-                self._condition.notify_all()
-            yield

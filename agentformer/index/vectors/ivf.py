@@ -3,16 +3,18 @@ are stored with 8 bits per dimension. The caller computes exact scores for the b
 
 from __future__ import annotations
 
-import ctypes
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index.vectors.flat import (
     CodeCopy,
-    Flat,
     IntArray,
     Mask,
     Nearest,
@@ -21,84 +23,10 @@ from agentformer.index.vectors.flat import (
     bitmap_selector,
     limit_threads,
     nearest,
-    search_parameters,
 )
+from agentformer.index.vectors.lists import AssignedRows, ListCodes, Lists, can_map, empty_lists, joined
+from agentformer.index.vectors.outliers import Outliers
 from agentformer.types import Matrix, Vector
-
-_NO_OFFSET = -1  # of a position with no row in the index
-
-
-class OutlierCodes(NamedTuple):
-    """The outliers of an index as they are saved in a snapshot: the position of each row, and its vector as bytes, with
-    16 bits per dimension."""
-
-    positions: IntArray
-    halves: NDArray[np.uint8]  # (rows, 2 x dimension)
-
-
-class Outliers:
-    """Vectors with an element that is too large for the 8-bit codes. These vectors are also stored with 16 bits per
-    dimension, and every search compares the query with all of them. In the lists, each outlier has the nearest code
-    that is possible."""
-
-    def __init__(self, dimension: int, codes: OutlierCodes | None = None) -> None:
-        self._flat = Flat(dimension)
-        self._positions = np.zeros(0, np.int64)
-        if codes is not None and len(codes.positions):
-            self._positions = codes.positions
-            self._flat.index.add_sa_codes(np.ascontiguousarray(codes.halves))
-
-    @property
-    def size(self) -> int:
-        return len(self._positions)
-
-    @property
-    def bytes(self) -> int:
-        return self._flat.bytes + self._positions.nbytes
-
-    def add(self, rows: Matrix, positions: IntArray) -> None:
-        """Add outliers. `positions` contains the position of each row in the index."""
-        self._flat.add(self._flat.encode(rows), self.size)
-        self._positions = np.concatenate([self._positions, positions])
-
-    def remove(self, dropped: Mask) -> None:
-        """Remove the outliers at the positions that are True in `dropped`."""
-        remaining = np.flatnonzero(~dropped[self._positions])
-        if len(remaining) < self.size:
-            self._flat, self._positions = self._flat.take(remaining), self._positions[remaining]
-
-    def select(self, inside: Mask) -> Selection | None:
-        """Return the outliers at the positions that are True in `inside`, in the form that `merge` needs. Return None
-        if there is none."""
-        if not self.size:
-            return None
-        selected = inside[self._positions]
-        count = int(np.count_nonzero(selected))
-        return Selection(count, bitmap_selector(selected)) if count else None
-
-    def merge(self, results: Nearest, query: Vector, count: int, selection: Selection) -> Nearest:
-        """Combine the rows that were found in the lists (`results`) with the selected outliers. Return the best `count`
-        rows. The score of an outlier is computed from its 16-bit vector."""
-        near = self._flat.search(query, count, selection)
-        others = ~np.isin(results.positions, self._positions)
-        positions = np.concatenate([self._positions[near.positions], results.positions[others]])
-        scores = np.concatenate([near.scores, results.scores[others]])
-        best = np.argsort(-scores, kind="stable")[:count]
-        return Nearest(positions[best], scores[best])
-
-    def codes(self) -> OutlierCodes:
-        """Return the outliers as they are saved in a snapshot."""
-        import faiss
-
-        index: Any = self._flat.index
-        return OutlierCodes(self._positions, faiss.vector_to_array(index.codes).reshape(-1, index.code_size))
-
-
-class AssignedRows(NamedTuple):
-    """Vectors, and for each vector the number of the list that it belongs to."""
-
-    rows: Matrix
-    lists: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,92 +36,126 @@ class Tuning:
 
     probes: int  # lists that a search reads
     candidates: int  # rows that are re-ranked at least
-    recall: float
+    recall: float | None  # None if it was not measured yet
     queries: int = 0  # queries of users among those measured; the others are made from stored vectors
 
 
-@dataclass(slots=True)
 class Ivf:
     """The trained stage of the index. Rows are grouped into lists around centroids, and a search reads the nearest
     lists. If a scope has at most `exact_rows` rows, a search reads every row of the scope. Such a search is exact
-    except for the rounding to 8 bits."""
+    except for the rounding to 8 bits.
 
-    index: Any  # faiss.IndexIVFScalarQuantizer; its ids are positions
-    trained_rows: int
-    trained_at: str  # ISO 8601, UTC
-    exact_rows: int
-    tuning: Tuning
-    outliers: Outliers
-    list_of: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))  # by position, with capacity
-    size: int = 0
-    _max_code: float = field(init=False)  # the largest number that the codes can hold
-    _offset_of: NDArray[np.int32] = field(init=False)  # in its list, by position, with capacity
-    _list_sizes: NDArray[np.int64] = field(init=False)
+    The lists have one or more parts, each for consecutive positions. Parts that are mapped from a file are fixed: rows
+    that are removed from them stay there and are left out by each search. Only the last part takes new rows."""
+
     name = "inverted"
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Lists],
+        trained_rows: int,
+        trained_at: str,
+        exact_rows: int,
+        tuning: Tuning,
+        outliers: Outliers,
+    ) -> None:
+        """`parts` has at least one part, and its index has the centroids. `trained_at` is a time in ISO 8601, UTC."""
         import faiss
 
-        self._offset_of = np.full(len(self.list_of), _NO_OFFSET, np.int32)
-        self._list_sizes = np.zeros(self.lists, np.int64)
-        self._max_code = -float(faiss.vector_to_array(self.index.sq.trained)[0])
-        self._read_offsets()
+        self.parts = list(parts)
+        self.index = self.parts[
+            0
+        ].index  # a FAISS index; it has the centroids, also after its rows were moved to a file
+        self.trained_rows = trained_rows
+        self.trained_at = trained_at
+        self.exact_rows = exact_rows
+        self.tuning = tuning
+        self.outliers = outliers
+        self._max_code = -float(faiss.vector_to_array(self.index.sq.trained)[0])  # the largest that codes can hold
+        self._quantizer: Any = faiss.downcast_index(self.index.quantizer)
+        # A query is compared with every centroid: it is farther from them than the rows, and the graph, which finds the
+        # list of a row, misses lists for one query of a hundred.
+        graph = isinstance(self._quantizer, faiss.IndexHNSWFlat)
+        self._centroids: Any = faiss.downcast_index(self._quantizer.storage) if graph else self._quantizer
 
     @property
     def lists(self) -> int:
         return int(self.index.nlist)
 
     @property
+    def size(self) -> int:
+        """The number of positions."""
+        return int(self.parts[-1].first + self.parts[-1].size)
+
+    @property
     def bytes(self) -> int:
-        """The memory size of codes, centroids, row offsets and outliers in bytes. Python objects are not counted."""
-        codes = int(self.index.ntotal) * (int(self.index.code_size) + 8)
+        """The memory size of codes, centroids, row offsets and outliers in bytes. Python objects and codes that are
+        mapped from a file are not counted."""
         centroids = self.lists * int(self.index.d) * 4
-        return codes + centroids + self.list_of.nbytes + self._offset_of.nbytes + self.outliers.bytes
+        return sum(part.bytes for part in self.parts) + centroids + self.outliers.bytes
+
+    @property
+    def mapped(self) -> int:
+        """The number of positions whose codes are mapped from files."""
+        return sum(part.size for part in self.parts if part.mapped)
 
     def encode(self, rows: Matrix) -> AssignedRows:
         """Find the nearest list for each vector. Return the vectors with the numbers of these lists. No lock is needed,
         because the lists never change their centroids."""
         rows = np.ascontiguousarray(rows, np.float32)
         limit_threads()
-        return AssignedRows(rows, self.index.quantizer.assign(rows, 1).reshape(-1))
+        return AssignedRows(rows, self._quantizer.assign(rows, 1).reshape(-1))
 
     def add(self, assigned: AssignedRows, start: int) -> None:
         """Add rows at consecutive positions that begin at `start`."""
         self.put(assigned, np.arange(start, start + len(assigned.rows)))
 
     def put(self, assigned: AssignedRows, positions: IntArray) -> None:
-        """Add rows. `positions` contains the position of each row in the index."""
-        import faiss
-
+        """Add rows. `positions` contains the position of each row in the index; none is below the last part."""
         if len(positions) == 0:
             return
-        self.reserve(int(positions.max()) + 1)
-        self.list_of[positions] = assigned.lists
-        self._offset_of[positions] = self._list_sizes[assigned.lists] + _occurrences(assigned.lists)
-        self._list_sizes += np.bincount(assigned.lists, minlength=self.lists)
-        lists, ids = np.ascontiguousarray(assigned.lists, np.int64), np.ascontiguousarray(positions, np.int64)
-        pointers = [faiss.swig_ptr(array) for array in (assigned.rows, ids, lists)]
-        self.index.add_core(len(ids), *pointers)
+        self._open_part().put(assigned, positions)
         beyond = np.maximum(assigned.rows.max(axis=1), -assigned.rows.min(axis=1)) > self._max_code
         if beyond.any():
-            self.outliers.add(assigned.rows[beyond], ids[beyond])
+            self.outliers.add(assigned.rows[beyond], positions[beyond])
 
-    def reserve(self, size: int) -> None:
-        """Allocate space for all positions below `size`. A position may stay without a row."""
-        if size > len(self.list_of):
-            added = (0, max(size, self.size + self.size // 2) - len(self.list_of))
-            self.list_of = np.pad(self.list_of, added)
-            self._offset_of = np.pad(self._offset_of, added, constant_values=_NO_OFFSET)
-        self.size = max(self.size, size)
+    def reserve(self, end: int) -> None:
+        """Allocate space for all positions below `end`. A position may stay without a row."""
+        if end > self.size:
+            self._open_part().reserve(end)
+
+    def spill(self, path: Path, above: int) -> None:
+        """Move the rows of the last part to a file that is deleted at once, if their codes have more than `above`
+        bytes. If the file cannot be written, they stay in memory."""
+        last = self.parts[-1]
+        if last.fixed or last.code_bytes <= above or not can_map():
+            return
+        with suppress(OSError, RuntimeError):
+            self.parts[-1] = last.spilled(path)
+            last.index.reset()
+
+    def freeze(self) -> Ivf:
+        """Return a copy with the present rows. The parts never change again: rows that are removed later stay in their
+        lists, and new rows come into another part."""
+        for part in self.parts:
+            part.fixed = True
+        frozen = copy(self)
+        frozen.parts, frozen.outliers = list(self.parts), self.outliers.copy()
+        return frozen
 
     def remove(self, positions: IntArray) -> None:
-        """Remove the rows at these positions from their lists and from the outliers."""
+        """Remove the rows at these positions from the outliers, and from the lists that are not fixed."""
         if len(positions):
             dropped = np.zeros(self.size, np.bool_)
             dropped[positions] = True
-            self.index.remove_ids(bitmap_selector(dropped))
+            for part in self.parts:
+                if not part.fixed:
+                    part.remove(dropped)
             self.outliers.remove(dropped)
-            self._read_offsets()
+
+    def stuck(self, dead: Mask) -> int:
+        """Return how many rows at the positions that are True in `dead` stay in lists that never change."""
+        return sum(int(np.count_nonzero(part.present(dead))) for part in self.parts if part.fixed)
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
         """Return the selection of the rows that are True in `inside`. `holes` is the number of dead rows that FAISS
@@ -203,7 +165,7 @@ class Ivf:
             return Selection(count, bitmap_selector(inside) if holes else None, outliers=outliers)
         if count <= self.exact_rows:
             return Selection(count, copy=self._copy_codes(np.flatnonzero(inside)), outliers=outliers)
-        lists = np.bincount(self.list_of[: rows.size][inside], minlength=self.lists)
+        lists = np.sum([part.count(part.within(inside)) for part in self.parts], axis=0)
         return Selection(count, bitmap_selector(inside), lists, outliers=outliers)
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
@@ -211,6 +173,25 @@ class Ivf:
         read; 0 means the number that was chosen by the last tuning."""
         results = self._search_codes(query, count, selection, probes)
         return self.outliers.merge(results, query, count, selection.outliers) if selection.outliers else results
+
+    def read(self, number: int, live: Mask | None = None) -> ListCodes:
+        """Return the rows of one list. Rows at positions that are False in `live` are left out."""
+        return joined(self.parts, number, live)
+
+    def sizes(self, live: Mask | None) -> NDArray[np.int64]:
+        """Return the number of rows of each list that `read` returns."""
+        sizes: NDArray[np.int64] = np.sum([part.count(part.present(live)) for part in self.parts], axis=0)
+        return sizes
+
+    def list_of(self) -> NDArray[np.int32]:
+        """Return the list of each position."""
+        return np.concatenate([part.list_of for part in self.parts])
+
+    def _open_part(self) -> Lists:
+        """Return the last part, or a new one if the last one is fixed."""
+        if self.parts[-1].fixed:
+            self.parts.append(Lists(empty_lists(self.index), self.size))
+        return self.parts[-1]
 
     def _search_codes(self, query: Vector, count: int, selection: Selection, probes: int) -> Nearest:
         """Search with the 8-bit codes only. The scores of outliers are too low in this result."""
@@ -220,13 +201,17 @@ class Ivf:
             results = nearest(*selection.copy.index.search(row, count))
             return Nearest(selection.copy.positions[results.positions], results.scores)
         lists = self._lists_of_scope(row, selection, probes or self.tuning.probes)
-        if lists is not None:
-            return self._search_lists(row, count, selection, lists)
-        # Probes tuned with many rows mean nothing once nearly all of these are removed.
-        shrunk = selection.count <= self.exact_rows < self.trained_rows and not probes
-        probes = self.lists if shrunk else probes or self.tuning.probes
-        parameters = search_parameters(min(probes, self.lists), selection.selector)
-        return nearest(*self.index.search(row, count, params=parameters))
+        if lists is None:
+            # Probes tuned with many rows mean nothing once nearly all of these are removed.
+            shrunk = selection.count <= self.exact_rows < self.trained_rows and not probes
+            lists = self._nearest_lists(row, self.lists if shrunk else probes or self.tuning.probes)
+        found = [part.search(row, count, lists, selection.selector) for part in self.parts if part.size]
+        return found[0] if len(found) == 1 else _best(found, count)
+
+    def _nearest_lists(self, row: Matrix, count: int) -> IntArray:
+        """Return the numbers of the `count` lists that are nearest to the query `row`, nearest first."""
+        lists: IntArray = self._centroids.assign(row, count)[0]
+        return lists
 
     def _lists_of_scope(self, row: Matrix, selection: Selection, probes: int) -> IntArray | None:
         """Return the numbers of the lists to read for a search in a scope. These are the lists nearest to the query
@@ -239,63 +224,32 @@ class Ivf:
         wanted = probes * self.size / self.lists
         share = selection.count / max(self.size, 1)
         ask = min(self.lists, int(2 * probes / share) + 1)
-        order = self.index.quantizer.assign(row, ask)[0]
+        order = self._nearest_lists(row, ask)
         rows_read = np.cumsum(selection.lists[order])
         if rows_read[-1] < wanted:
-            order = self.index.quantizer.assign(row, self.lists)[0] if ask < self.lists else order
+            order = self._nearest_lists(row, self.lists)
             rows_read = np.cumsum(selection.lists[order])
         near = order[: int(np.searchsorted(rows_read, wanted)) + 1]
         return np.asarray(near[selection.lists[near] > 0], np.int64)
-
-    def _search_lists(self, row: Matrix, count: int, selection: Selection, lists: IntArray) -> Nearest:
-        import faiss
-
-        lists = np.ascontiguousarray(lists, np.int64)
-        centroids = np.zeros(len(lists), np.float32)  # unused: the codes are of the rows, not of residuals
-        scores, positions = np.empty((1, count), np.float32), np.empty((1, count), np.int64)
-        parameters = search_parameters(len(lists), selection.selector)
-        pointers = [faiss.swig_ptr(array) for array in (lists, centroids, scores, positions)]
-        self.index.search_preassigned_c(1, faiss.swig_ptr(row), count, *pointers, False, parameters)
-        return nearest(scores, positions)
 
     def _copy_codes(self, positions: IntArray) -> CodeCopy:
         """Return a copy of the codes at these positions. A position without a code is left out. This happens if the
         vector of a row was removed from the records before the row was added to the index."""
         import faiss
 
-        lists, offsets = self.list_of[positions], self._offset_of[positions]
-        present = offsets != _NO_OFFSET
-        lists, offsets, positions = lists[present], offsets[present], positions[present]
-        size, inverted = int(self.index.code_size), self.index.invlists
-        starts = np.zeros(self.lists, np.int64)
-        for number in np.unique(lists).tolist():
-            starts[number] = int(inverted.get_codes(number))
-        codes = np.empty((len(positions), size), np.uint8)
-        target = codes.ctypes.data
-        # A scope has few rows in each list: copying these one by one is five times as fast as with NumPy's views.
-        for n, address in enumerate((starts[lists] + offsets.astype(np.int64) * size).tolist()):
-            ctypes.memmove(target + n * size, address, size)
+        copies = [part.copy(positions) for part in self.parts]
         index = faiss.IndexScalarQuantizer(self.index.d, self.index.sq.qtype, faiss.METRIC_INNER_PRODUCT)
         faiss.copy_array_to_vector(faiss.vector_to_array(self.index.sq.trained), index.sq.trained)
         index.is_trained = True
-        if len(codes):
-            index.add_sa_codes(codes)
-        return CodeCopy(index, positions)
-
-    def _read_offsets(self) -> None:
-        import faiss
-
-        inverted = self.index.invlists
-        for number in range(self.lists):
-            self._list_sizes[number] = size = inverted.list_size(number)
-            if size:
-                self._offset_of[faiss.rev_swig_ptr(inverted.get_ids(number), size)] = np.arange(size)
+        for copied in copies:
+            if len(copied.positions):
+                index.add_sa_codes(copied.codes)
+        return CodeCopy(index, np.concatenate([copied.positions for copied in copies]))
 
 
-def _occurrences(lists: IntArray) -> IntArray:
-    """Return for each number how often the same number occurs before it in `lists`."""
-    order = np.argsort(lists, kind="stable")
-    _, first, counts = np.unique(lists[order], return_index=True, return_counts=True)
-    ranks = np.empty(len(lists), np.int64)
-    ranks[order] = np.arange(len(lists)) - np.repeat(first, counts)
-    return ranks
+def _best(found: Sequence[Nearest], count: int) -> Nearest:
+    """Return the `count` best of several results."""
+    positions = np.concatenate([each.positions for each in found])
+    scores = np.concatenate([each.scores for each in found])
+    best = np.argsort(-scores, kind="stable")[:count]
+    return Nearest(positions[best], scores[best])

@@ -6,7 +6,9 @@ embedding space, dimension and checksum are the expected ones. The files of an i
 index is built from the records.
 
 The index file begins with an index in the format of FAISS, so that other tools for FAISS can read it. Arrays follow:
-the window, entry and vector number of each row, and for a trained index the list of each row and the outliers.
+the window, entry and vector number of each row, and for a trained index the list of each row, its place in this list,
+and the outliers. The codes of a large index stay in the file, and searches read them from there (`lists.py`): the
+processes that use a store share them in the system's cache. A file is never changed, but replaced.
 """
 
 from __future__ import annotations
@@ -15,16 +17,21 @@ import hashlib
 import importlib
 import json
 import os
+from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index.files import INDEX_FILE, META_FILE
 from agentformer.index.vectors.flat import Rows
-from agentformer.index.vectors.index import Image
-from agentformer.index.vectors.ivf import OutlierCodes
+from agentformer.index.vectors.image import Image
+from agentformer.index.vectors.index import MAP_BYTES
+from agentformer.index.vectors.lists import NO_OFFSET, ListCodes, can_map, map_index, write_lists
+from agentformer.index.vectors.outliers import OutlierCodes
 from agentformer.records.files import (
     atomic_writer,
     delete,
@@ -35,8 +42,11 @@ from agentformer.records.files import (
 )
 
 _ASIDE = ".damaged"
-_FORMAT = 2  # of the description; a snapshot of another format is replaced by the next one
-_HASH = "blake2b"  # 400 MB in .6 s, half of sha256's time on processors without instructions for it
+_FORMAT = 2  # of the description of an exact index, and of a trained one of a former version
+_TRAINED_FORMAT = 3  # with the places in the lists, and with checksums of the parts instead of one hash
+_HASH = "blake2b"
+_SUMS = "crc32"  # four times as fast as the hash, which took 7 s for ten million rows
+_PART = 1 << 26  # bytes
 _BLOCK = 1 << 20
 READ_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)  # from damaged files
 
@@ -53,21 +63,22 @@ class Snapshot(NamedTuple):
 def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, point: str) -> None:
     """Write a snapshot. The description is written last, so that an interrupted write is detected. Raises `OSError`."""
     with atomic_writer(folder / INDEX_FILE) as file:
-        writer = _HashingWriter(file)
-        writer.write_index(image.index)
+        writer = _HashingWriter(file, hashing=image.lists is None)
+        offsets = _write_index(writer, image)
         index_bytes = writer.size
         for array in (image.rows.windows, image.rows.entries, image.rows.vectors):
-            writer.write(np.ascontiguousarray(array, "<i8").data)
+            writer.write_array(array, "<i8")
         if image.lists is not None:
-            writer.write(np.ascontiguousarray(image.lists, "<i4").data)
+            writer.write_array(image.lists, "<i4")
+            writer.write_array(offsets, "<i4")
         if image.outliers is not None:
-            writer.write(np.ascontiguousarray(image.outliers.positions, "<i8").data)
+            writer.write_array(image.outliers.positions, "<i8")
             writer.write(image.outliers.halves.reshape(-1).data)
         file.flush()
         os.fsync(file.fileno())
         delete(folder / META_FILE)  # a missing description means no snapshot; a wrong one would count as damage
     meta = {
-        "format": _FORMAT,
+        "format": _FORMAT if image.lists is None else _TRAINED_FORMAT,
         "store": store_id,
         "space": space,
         "seq": seq,
@@ -77,7 +88,7 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
         "index_bytes": index_bytes,
         "slots": image.rows.size,
         "apart": len(image.outliers.positions) if image.outliers is not None else 0,
-        _HASH: writer.hash.hexdigest(),
+        **writer.sums(),
         "about": image.about,
     }
     write_atomically(folder / META_FILE, json.dumps({**meta, "checksum": _checksum(meta)}, indent=1).encode())
@@ -110,15 +121,35 @@ def read(folder: Path, **expected: Any) -> tuple[dict[str, Any], Image | None] |
             meta = json.loads(read_file(folder / META_FILE))
             if meta.pop("checksum") != _checksum(meta):
                 raise ValueError("its description does not match its checksum")
-            if meta.get("format") != _FORMAT:
+            if meta.get("format") not in (_FORMAT, _TRAINED_FORMAT):
                 return meta, None
             if any(meta[name] != value for name, value in expected.items()):
                 raise ValueError("it belongs to another store or space")
-            if meta[_HASH] != hashlib.file_digest(file, _HASH).hexdigest():
+            if not _matches(file, meta):
                 raise ValueError("its file does not match its description")
-            return meta, _read_image(file, meta)
+            return meta, _read_image(file, meta, folder / INDEX_FILE)
     except FileNotFoundError:
         return None
+
+
+def describe(folder: Path, **expected: Any) -> dict[str, Any] | None:
+    """Return the description of a snapshot without reading the index, or None if there is none with the `expected`
+    values that this version reads."""
+    try:
+        meta: dict[str, Any] = json.loads(read_file(folder / META_FILE))
+        intact = meta.pop("checksum") == _checksum(meta) and meta["format"] in (_FORMAT, _TRAINED_FORMAT)
+        return meta if intact and all(meta[name] == value for name, value in expected.items()) else None
+    except READ_ERRORS:
+        return None
+
+
+def version(folder: Path) -> tuple[int, ...]:
+    """Return numbers that differ for any two snapshots of a folder, or an empty tuple if there is none."""
+    try:
+        found = (folder / META_FILE).stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def discard(folder: Path) -> None:
@@ -131,17 +162,36 @@ def discard(folder: Path) -> None:
 
 
 class _HashingWriter:
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, *, hashing: bool) -> None:
         self._file = file
-        self.hash = hashlib.new(_HASH)
+        self._hash = hashlib.new(_HASH) if hashing else None
+        self._sums = [0]
+        self._room = _PART  # bytes of the present part that are not written yet
         self._error: OSError | None = None
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write data to the file and add it to the hash. Raises `OSError`."""
-        self.hash.update(data)
-        self._file.write(data)
-        self.size += len(data)
+        """Write bytes to the file and add them to the checksums. Raises `OSError`."""
+        view = memoryview(data).cast("B")
+        if self._hash is not None:
+            self._hash.update(view)
+        for start, end in _cut(len(view), self._room):
+            if not self._room:
+                self._sums.append(0)
+                self._room = _PART
+            self._sums[-1] = crc32(view[start:end], self._sums[-1])
+            self._room -= end - start
+        self._file.write(view)
+        self.size += len(view)
+
+    def write_array(self, array: NDArray[Any], kind: str) -> None:
+        """Write an array as numbers of this type, by slices, so that no copy of a large one is needed."""
+        for start in range(0, len(array), _BLOCK):
+            self.write(np.ascontiguousarray(array[start : start + _BLOCK], kind).data)
+
+    def sums(self) -> dict[str, Any]:
+        """Return the hash of the file, or the checksums of its parts, for the description."""
+        return {_SUMS: self._sums} if self._hash is None else {_HASH: self._hash.hexdigest()}
 
     def write_index(self, index: Any) -> None:
         """Write a FAISS index to the file. If writing fails, raise the original `OSError` instead of the `RuntimeError`
@@ -163,22 +213,73 @@ class _HashingWriter:
             raise
 
 
-def _read_image(file: BinaryIO, meta: dict[str, Any]) -> Image:
+def _cut(size: int, room: int) -> Iterator[tuple[int, int]]:
+    """Yield the ends of the pieces into which `size` bytes are divided by the borders of parts. `room` is the size of
+    the first piece, unless it is 0."""
+    start = 0
+    while start < size:
+        end = min(size, start + (room or _PART))
+        yield start, end
+        start, room = end, 0
+
+
+def _write_index(writer: _HashingWriter, image: Image) -> NDArray[np.int32]:
+    """Write the FAISS index. Return the place of each row in its list, by position; -1 for a row that is in none."""
+    offsets = np.full(image.rows.size, NO_OFFSET, np.int32)
+    if image.codes is None:
+        writer.write_index(image.index)
+        return offsets
+
+    def read(lists: Iterable[ListCodes]) -> Iterator[ListCodes]:
+        for rows in lists:
+            offsets[rows.positions] = np.arange(len(rows.positions))
+            yield rows
+
+    write_lists(writer.write, image.index, image.codes.sizes, read(image.codes.read()))
+    return offsets
+
+
+def _matches(file: BufferedReader, meta: dict[str, Any]) -> bool:
+    if meta["format"] == _FORMAT:
+        return bool(meta[_HASH] == hashlib.file_digest(file, _HASH).hexdigest())
+    buffer = memoryview(bytearray(_BLOCK))
+    for expected in meta[_SUMS]:
+        found, left = 0, _PART
+        while left and (size := file.readinto(buffer[: min(left, _BLOCK)])):
+            found = crc32(buffer[:size], found)
+            left -= size
+        if found != expected:
+            return False
+    return not file.read(1)
+
+
+def _read_image(file: BufferedReader, meta: dict[str, Any], path: Path) -> Image:
     faiss: Any = importlib.import_module("faiss")
-    file.seek(0)
-    index: Any = faiss.read_index(faiss.PyCallbackIOReader(file.read, _BLOCK))
-    file.seek(meta["index_bytes"])
-    slots, about = int(meta["slots"]), dict(meta["about"])
+    slots, about, place = int(meta["slots"]), dict(meta["about"]), meta["index_bytes"]
+    trained, former = about["stage"] != "exact", meta["format"] == _FORMAT
+    mapped = trained and not former and place >= MAP_BYTES and can_map()
+    if mapped:
+        index: Any = map_index(path)
+        if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise ValueError("its file was replaced while it was read")
+    else:
+        file.seek(0)
+        index = faiss.read_index(faiss.PyCallbackIOReader(file.read, _BLOCK))
+    file.seek(place)
     windows, entries, vectors = (_array(file, "<i8", slots) for _ in range(3))
-    lists = _array(file, "<i4", slots) if about["stage"] != "exact" else None
+    lists = _array(file, "<i4", slots) if trained else None
+    offsets = _array(file, "<i4", slots) if trained and not former else None
     positions = _array(file, "<i8", int(meta.get("apart", 0)))
     halves = _array(file, "u1", len(positions) * 2 * int(index.d)).reshape(len(positions), 2 * int(index.d))
-    return Image(index, Rows(windows, entries, vectors), lists, about, OutlierCodes(positions, halves))
+    outliers = OutlierCodes(positions, halves)
+    return Image(index, Rows(windows, entries, vectors), lists, about, outliers, offsets, mapped)
 
 
-def _array(file: BinaryIO, kind: str, size: int) -> NDArray[Any]:
-    data = file.read(size * np.dtype(kind).itemsize)
-    array: NDArray[Any] = np.frombuffer(data, kind, size).copy()
+def _array(file: BufferedReader, kind: str, size: int) -> NDArray[Any]:
+    data = bytearray(size * np.dtype(kind).itemsize)
+    if file.readinto(data) != len(data):
+        raise ValueError("it ends too early")
+    array: NDArray[Any] = np.frombuffer(data, kind, size)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 

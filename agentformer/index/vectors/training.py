@@ -1,5 +1,5 @@
-"""Training of the vector index, tuning of its searches, and the background thread that does this work. Training groups
-the stored vectors into lists. Tuning chooses how many lists a search reads.
+"""Training of the vector index, and the background thread that does this work. Training groups the stored vectors into
+lists.
 
 The work is divided into short steps, and it can be stopped between two steps.
 """
@@ -11,19 +11,21 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from agentformer.index.vectors.flat import IntArray, limit_threads
-from agentformer.index.vectors.ivf import AssignedRows, Ivf, Outliers, Tuning
-from agentformer.types import Matrix, Vector
+from agentformer.index.vectors.ivf import Ivf, Tuning
+from agentformer.index.vectors.lists import Lists
+from agentformer.index.vectors.outliers import Outliers
+from agentformer.types import Matrix
 
 log = logging.getLogger("agentformer")
 
@@ -36,21 +38,18 @@ _SLICE = 4_096  # rows between two checks of `stopped`: a third of a second at a
 _PER_LIST = 40  # sampled rows per centroid; FAISS warns below 39
 _MARGIN = 1.25  # factor by which later rows may exceed the largest number of the sample
 _ROUNDS = 8  # number of k-means iterations; more had no measurable benefit
+_ONE_LEVEL = 1_024  # lists up to which k-means compares each row of the sample with each centroid
+_REFINING = 2  # further iterations with all centroids, after those within each group
+_GRAPH = 2_048  # lists from which on a graph finds the nearest centroids faster than a comparison with each of them
+_LINKS, _BUILD_WIDTH, _WIDTH = 32, 80, 64  # of this graph (HNSW): links of a centroid, and the widths of its searches
+_UNTUNED_SHARE, _UNTUNED_CANDIDATES = 0.02, 128  # of all lists, that a search reads before the first tuning; rows
 
 TUNING_QUERIES = 200  # number of queries with which recall is measured
-_TOP = 10  # recall is measured of so many
-_CAUTION = 1.64  # number of standard errors, so that other queries also reach the target with 95% probability
-_EQUAL = 1e-6  # cosines that differ by less are treated as equal
-_CANDIDATES = (32, 64, 128, 256)
-# The distance between a query of a user and its passages is larger than the distance between two near passages. For
-# MiniLM, the mean cosine of questions and their best passages is about .6.
-_QUERY_COSINE = 0.6
 
 # Returns the numbers that are still stored, ascending, and their unit rows.
 ReadVectors = Callable[[IntArray], tuple[IntArray, Matrix]]
-# Returns the positions of the `count` rows nearest to a query in so many lists, best first by 8 bits.
-SearchLists = Callable[[Vector, int, int], IntArray]
 Stopped = Callable[[], bool]
+Spill = Callable[[Ivf], None]
 
 
 class Interrupted(Exception):
@@ -60,34 +59,64 @@ class Interrupted(Exception):
 # ------------------------------------------------------------------ training
 
 
-def train_ivf(vectors: IntArray, read_vectors: ReadVectors, dimension: int, exact_rows: int, stopped: Stopped) -> Ivf:
+def train_ivf(
+    vectors: IntArray, read_vectors: ReadVectors, dimension: int, exact_rows: int, spill: Spill, stopped: Stopped
+) -> Ivf:
     """Train an index. `vectors` contains the numbers of the stored vectors; the vector at index i of this array gets
     the position i. `read_vectors` reads vectors by number. A search in a scope with at most `exact_rows` rows reads
-    every row of the scope. Raises `Interrupted` if `stopped` returns True."""
+    every row of the scope. `spill` is called with the index after each step; it may move rows from memory to a file.
+    Raises `Interrupted` if `stopped` returns True."""
     import faiss
 
     limit_threads(training=True)
     rng = np.random.default_rng(len(vectors))
     lists = list_count(len(vectors))
     chosen = rng.choice(vectors, min(len(vectors), lists * _PER_LIST), replace=False)
-    sample = np.concatenate([rows for _, rows in _slices(chosen, read_vectors, stopped)])
-    quantizer = faiss.IndexFlatIP(dimension)
-    quantizer.add(_centroids(sample, min(lists, len(sample)), rng, stopped))
+    sample = _sample(np.unique(chosen), read_vectors, dimension, stopped)
+    quantizer = _quantizer(_centroids(sample, min(lists, len(sample)), rng, stopped))
     # one range for all dimensions; new texts rarely have numbers outside this range
     kind, metric = faiss.ScalarQuantizer.QT_8bit_uniform, faiss.METRIC_INNER_PRODUCT
     index = faiss.IndexIVFScalarQuantizer(quantizer, dimension, quantizer.ntotal, kind, metric, False)
-    index.train(sample)
-    largest = _MARGIN * float(np.abs(sample).max())
+    index.train(sample[:_SLICE])
+    largest = _MARGIN * max(float(np.abs(sample[at : at + _SLICE]).max()) for at in range(0, len(sample), _SLICE))
     faiss.copy_array_to_vector(np.array([-largest, 2 * largest], np.float32), index.sq.trained)
     del sample
     trained_at = datetime.now(UTC).isoformat(timespec="seconds")
-    ivf = Ivf(index, len(vectors), trained_at, exact_rows, Tuning(1, 1, 0.0), Outliers(dimension))
-    order = np.argsort(vectors, kind="stable")
-    ivf.reserve(len(vectors))
-    for numbers, rows in _slices(vectors, read_vectors, stopped):
-        positions, which = positions_of(vectors, order, numbers)
-        ivf.put(AssignedRows(rows[which], quantizer.assign(rows, 1).reshape(-1)[which]), positions)
+    tuning = Tuning(max(1, math.ceil(quantizer.ntotal * _UNTUNED_SHARE)), _UNTUNED_CANDIDATES, None)
+    ivf = Ivf([Lists(index)], len(vectors), trained_at, exact_rows, tuning, Outliers(dimension))
+    starts = range(0, len(vectors), _SLICE)
+    wanted = (np.unique(vectors[start : start + _SLICE]) for start in starts)
+    for start, (numbers, rows) in zip(starts, _read_ahead(wanted, read_vectors), strict=True):
+        if stopped():
+            raise Interrupted
+        put_vectors(ivf, vectors[start : start + _SLICE], start, numbers, rows)
+        spill(ivf)
     return ivf
+
+
+def put_vectors(ivf: Ivf, vectors: IntArray, start: int, numbers: IntArray, rows: Matrix) -> None:
+    """Add the stored vectors with the numbers `vectors` at consecutive positions from `start` on. `numbers` and `rows`
+    are those of them that were read from the records. A position whose vector is not stored any more stays without a
+    row."""
+    if len(vectors) == 0:
+        return
+    positions, which = positions_of(vectors, np.argsort(vectors, kind="stable"), numbers)
+    order = np.argsort(positions, kind="stable")
+    ivf.reserve(start + len(vectors))
+    ivf.put(ivf.encode(rows[which[order]]), positions[order] + start)
+
+
+def _read_ahead(wanted: Iterable[IntArray], read_vectors: ReadVectors) -> Iterator[tuple[IntArray, Matrix]]:
+    """Yield the vectors of each array of numbers. The next ones are read meanwhile in another thread."""
+    with ThreadPoolExecutor(1, "agentformer-read") as executor:
+        waiting: Future[tuple[IntArray, Matrix]] | None = None
+        for numbers in wanted:
+            following = executor.submit(read_vectors, numbers)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = following
+        if waiting is not None:
+            yield waiting.result()
 
 
 def list_count(rows: int) -> int:
@@ -108,26 +137,64 @@ def positions_of(vectors: IntArray, order: IntArray, numbers: IntArray) -> tuple
     return order[np.repeat(first, counts) + within], which
 
 
-def _slices(vectors: IntArray, read_vectors: ReadVectors, stopped: Stopped) -> Iterator[tuple[IntArray, Matrix]]:
-    ordered = np.unique(vectors)
-    for start in range(0, len(ordered), _SLICE):
+def _sample(vectors: IntArray, read_vectors: ReadVectors, dimension: int, stopped: Stopped) -> Matrix:
+    sample, size = np.empty((len(vectors), dimension), np.float32), 0
+    slices = (vectors[start : start + _SLICE] for start in range(0, len(vectors), _SLICE))
+    for _, rows in _read_ahead(slices, read_vectors):
         if stopped():
             raise Interrupted
-        numbers, rows = read_vectors(ordered[start : start + _SLICE])
-        if len(numbers):
-            yield numbers, np.ascontiguousarray(rows, np.float32)
+        sample[size : size + len(rows)] = rows
+        size += len(rows)
+    return sample[:size]
+
+
+def _quantizer(centroids: NDArray[np.float32]) -> Any:
+    """Return a FAISS index of the centroids."""
+    import faiss
+
+    if len(centroids) < _GRAPH:
+        quantizer: Any = faiss.IndexFlatIP(centroids.shape[1])
+    else:
+        quantizer = faiss.IndexHNSWFlat(centroids.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
+        quantizer.hnsw.efConstruction, quantizer.hnsw.efSearch = _BUILD_WIDTH, _WIDTH
+    quantizer.add(centroids)
+    return quantizer
 
 
 def _centroids(sample: Matrix, lists: int, rng: np.random.Generator, stopped: Stopped) -> NDArray[np.float32]:
-    """Compute the centroids of the lists with spherical k-means. The k-means of FAISS is not used, because it cannot be
-    interrupted and needs a second copy of the sample."""
-    import faiss
+    """Compute the centroids of the lists with spherical k-means. Many centroids are computed in two levels: first
+    groups of the sample, then the centroids of each group, because the time for one level grows with the product of
+    rows and centroids. The k-means of FAISS is not used, because it cannot be interrupted and needs a second copy of
+    the sample."""
+    if lists <= _ONE_LEVEL:
+        return _k_means(sample, lists, _ROUNDS, rng, stopped)
+    groups = math.isqrt(lists)
+    coarse = sample[np.sort(rng.choice(len(sample), min(len(sample), groups * 4 * _PER_LIST), replace=False))]
+    group_of = _assign(sample, _quantizer(_k_means(coarse, groups, _ROUNDS, rng, stopped)), stopped)
+    order, sizes = np.argsort(group_of, kind="stable"), np.bincount(group_of, minlength=groups)
+    ends = np.cumsum(sizes)
+    shares = np.diff(np.round(ends * lists / len(sample)).astype(np.int64), prepend=0)  # lists of each group
+    found = [
+        _k_means(sample[order[end - size : end]], min(share, size), _ROUNDS, rng, stopped)
+        for end, size, share in zip(ends.tolist(), sizes.tolist(), shares.tolist(), strict=True)
+        if share and size
+    ]
+    return _k_means(sample, lists, _REFINING, rng, stopped, np.concatenate(found))
 
-    centroids = np.ascontiguousarray(sample[rng.choice(len(sample), lists, replace=False)])
-    for _ in range(_ROUNDS):
-        quantizer = faiss.IndexFlatIP(sample.shape[1])
-        quantizer.add(centroids)
-        sums, counts = np.zeros_like(centroids), np.zeros(lists, np.int64)
+
+def _k_means(
+    sample: Matrix,
+    lists: int,
+    rounds: int,
+    rng: np.random.Generator,
+    stopped: Stopped,
+    first: NDArray[np.float32] | None = None,
+) -> NDArray[np.float32]:
+    """Return centroids of the sample, which start at `first` or at some of its rows."""
+    centroids = np.ascontiguousarray(sample[rng.choice(len(sample), lists, replace=False)] if first is None else first)
+    for _ in range(rounds):
+        quantizer = _quantizer(centroids)
+        sums, counts = np.zeros_like(centroids), np.zeros(len(centroids), np.int64)
         for start in range(0, len(sample), _SLICE):
             if stopped():
                 raise Interrupted
@@ -140,123 +207,20 @@ def _centroids(sample: Matrix, lists: int, rng: np.random.Generator, stopped: St
     return centroids
 
 
+def _assign(sample: Matrix, quantizer: Any, stopped: Stopped) -> IntArray:
+    lists = np.empty(len(sample), np.int64)
+    for start in range(0, len(sample), _SLICE):
+        if stopped():
+            raise Interrupted
+        lists[start : start + _SLICE] = quantizer.assign(sample[start : start + _SLICE], 1).reshape(-1)
+    return lists
+
+
 def _add_to_lists(rows: Matrix, lists: IntArray, sums: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
     order = np.argsort(lists, kind="stable")
     present, starts = np.unique(lists[order], return_index=True)
     sums[present] += np.add.reduceat(rows[order], starts, axis=0)
     counts += np.bincount(lists, minlength=len(counts))
-
-
-# ------------------------------------------------------------------ tuning
-
-
-class _Truth(NamedTuple):
-    """The result of an exact search for one query, with which the result of an approximate search is compared."""
-
-    best: IntArray  # positions of the ten best
-    wide: IntArray  # of more, best first by 8 bits
-    least: float  # the cosine of the last of the ten
-    tied: bool  # True if a row beyond the ten has the same cosine
-
-
-@dataclass(frozen=True)
-class Tuner:
-    """Measures the recall of a trained index, by comparison with exact searches, and chooses how many lists a search
-    reads. `search_lists` searches a number of lists. `vectors` contains the vector number of each row."""
-
-    search_lists: SearchLists
-    lists: int
-    vectors: IntArray
-    read_vectors: ReadVectors
-    stopped: Stopped
-
-    def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
-        """Return the smallest number of lists that reaches the recall `target`. The numbers are tried with one half of
-        the queries, and the target must be exceeded by a margin for chance. The other half then confirms the number,
-        and the recall in the result is measured with this other half. Raises `Interrupted`."""
-        queries = self._queries(user_queries)
-        truths = [self._truth(query) for query in queries]
-        chosen, control = slice(0, None, 2), slice(1, None, 2)
-        candidates = _candidates(truths, target)
-
-        def recalls(half: slice, probes: int) -> list[float]:
-            pairs = zip(queries[half], truths[half], strict=True)
-            return [self._recall(query, truth, candidates, probes) for query, truth in pairs if len(truth.best)]
-
-        for probes in [self.lists] if target >= 1 else _ladder(self.lists):
-            recall = recalls(chosen, probes)
-            if recall and np.mean(recall) - _CAUTION * np.std(recall) / math.sqrt(len(recall)) < target:
-                continue
-            measured = recalls(control, probes)
-            # otherwise this half contains more difficult queries by chance
-            if not measured or np.mean(measured) >= target:
-                break
-        else:
-            measured = recalls(control, self.lists)
-        return Tuning(probes, candidates, round(float(np.mean(measured)), 4) if measured else 1.0, len(user_queries))
-
-    def _queries(self, user_queries: Sequence[Vector]) -> Matrix:
-        """Return the queries of users, in random order. If there are fewer than `TUNING_QUERIES`, add stored vectors
-        with random noise."""
-        rng = np.random.default_rng(len(self.vectors))
-        count = min(len(self.vectors), TUNING_QUERIES - len(user_queries))
-        sample = self.vectors[rng.choice(len(self.vectors), count, replace=False)]
-        _, rows = self.read_vectors(np.unique(sample))
-        noise = rng.normal(size=rows.shape).astype(np.float32)
-        noise /= np.linalg.norm(noise, axis=1, keepdims=True)
-        rows = _QUERY_COSINE * rows + np.sqrt(1 - _QUERY_COSINE**2) * noise
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        users = np.asarray(user_queries, np.float32).reshape(-1, rows.shape[1])
-        queries = np.concatenate([users, rows.astype(np.float32)])
-        return queries[rng.permutation(len(queries))]
-
-    def _search(self, query: Vector, count: int, probes: int) -> IntArray:
-        if self.stopped():
-            raise Interrupted
-        return self.search_lists(query, count, probes)
-
-    def _truth(self, query: Vector) -> _Truth:
-        wide, scores = self._scores(self._search(query, 2 * _CANDIDATES[-1], self.lists), query)
-        order = np.argsort(-scores, kind="stable")
-        least = float(scores[order[:_TOP]].min(initial=1.0))
-        return _Truth(wide[order[:_TOP]], wide, least, bool((scores[order[_TOP:]] >= least - _EQUAL).any()))
-
-    def _recall(self, query: Vector, truth: _Truth, candidates: int, probes: int) -> float:
-        """Return the share of the exact best rows that are among the first `candidates` rows of a search. These rows
-        get exact scores, so a row among them is not lost."""
-        positions = self._search(query, candidates, probes)
-        if not truth.tied:
-            return float(np.isin(truth.best, positions).mean())
-        _, scores = self._scores(positions, query)  # all rows with this cosine are equally good
-        return min(1.0, float((scores >= truth.least - _EQUAL).sum()) / len(truth.best))
-
-    def _scores(self, positions: IntArray, query: Vector) -> tuple[IntArray, Vector]:
-        """Return the positions whose vector is still stored, and the exact cosine of each of these vectors with the
-        query."""
-        numbers, rows = self.read_vectors(np.unique(self.vectors[positions]))
-        positions = positions[np.isin(self.vectors[positions], numbers)]
-        scores: Vector = (rows @ query)[np.searchsorted(numbers, self.vectors[positions])]
-        return positions, scores
-
-
-def _candidates(truths: Sequence[_Truth], target: float) -> int:
-    """Return how many of the best rows by 8-bit codes must get exact scores, so that the exact best rows are among
-    them. The recall `target` 0.99 allows a loss of 0.01, for example; a tenth of this loss is accepted here."""
-    for count in _CANDIDATES[:-1]:
-        shares = [np.isin(truth.best, truth.wide[:count]).mean() for truth in truths if len(truth.best)]
-        if not shares or np.mean(shares) >= 1 - (1 - target) / 10:
-            return count
-    return _CANDIDATES[-1]
-
-
-def _ladder(lists: int) -> list[int]:
-    """Return the numbers of lists to try, in ascending order. Each number is about a fifth larger than the number
-    before."""
-    steps, probes = [], 1.0
-    while probes < lists:
-        steps.append(int(probes))
-        probes = max(probes + 1, probes * 1.2)
-    return [*steps, lists]
 
 
 # ------------------------------------------------------------------ background

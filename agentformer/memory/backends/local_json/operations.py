@@ -18,7 +18,7 @@ from agentformer.memory.backends.local_json.file_format import Record, checked
 from agentformer.memory.backends.local_json.folder import Folder, write_error
 from agentformer.records import supersession
 from agentformer.records.consolidation import parting_field
-from agentformer.records.entries import KnownEntries, comparable
+from agentformer.records.duplicates import KnownEntries, comparable
 from agentformer.records.files import read_file, write_atomically
 from agentformer.records.history import history_problem
 from agentformer.records.integrity import Findings

@@ -1,0 +1,72 @@
+"""The content of a snapshot of the vector index."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentformer.index.vectors.flat import Flat, IntArray, Rows
+from agentformer.index.vectors.ivf import Ivf, Tuning
+from agentformer.index.vectors.lists import ListCodes, Lists, all_joined, read_places
+from agentformer.index.vectors.outliers import OutlierCodes, Outliers
+
+
+class ImageCodes(NamedTuple):
+    """The codes of the rows that are written to a snapshot: the number of rows of each list, and a function that yields
+    the rows of each list."""
+
+    sizes: IntArray
+    read: Callable[[], Iterator[ListCodes]]
+
+
+class Image(NamedTuple):
+    """The content of a snapshot file: the FAISS index, the numbers of its rows, and its state."""
+
+    index: Any  # of FAISS
+    rows: Rows
+    lists: NDArray[np.int32] | None  # by position
+    about: dict[str, Any]  # JSON values
+    outliers: OutlierCodes | None = None
+    offsets: NDArray[np.int32] | None = None  # in its list, by position; only of an image that was read
+    mapped: bool = False  # whether the lists of `index` are mapped from a file
+    codes: ImageCodes | None = None  # of a trained index that is written
+
+
+def image_of(stage: Flat | Ivf, rows: Rows) -> Image:
+    """Return the content of a snapshot: the index `stage` and the numbers of its rows."""
+    if isinstance(stage, Ivf):
+        parts = list(stage.parts)
+        live = rows.entries >= 0 if any(part.fixed for part in parts) else None
+        codes = ImageCodes(stage.sizes(live), lambda: all_joined(parts, live))
+        about, outliers = about_of(stage, rows), stage.outliers.codes()
+        return Image(stage.index, rows, stage.list_of()[: rows.size], about, outliers, codes=codes)
+    return Image(stage.index, rows, None, about_of(stage, rows))
+
+
+def about_of(stage: Flat | Ivf, rows: Rows) -> dict[str, Any]:
+    """Return the state of the index as JSON values."""
+    about: dict[str, Any] = {"stage": stage.name, "rows": rows.live, "dead": rows.dead, "recall": None}
+    if isinstance(stage, Ivf):
+        trained = {"trained_rows": stage.trained_rows, "trained_at": stage.trained_at}
+        about |= {"mapped": stage.mapped, "lists": stage.lists, **dataclasses.asdict(stage.tuning), **trained}
+    return about
+
+
+def stage_of(image: Image, exact_rows: int) -> Flat | Ivf:
+    """Return the stage of an index that was read from a snapshot. `exact_rows` is that of its options."""
+    dimension = int(image.index.d)
+    if image.lists is None:
+        return Flat(dimension, image.index)
+    about = image.about
+    tuning = Tuning(about["probes"], about["candidates"], about["recall"], about["queries"])
+    if image.offsets is None:
+        places = read_places(image.index, len(image.lists), image.lists)
+    else:
+        places = np.stack([image.lists, image.offsets])
+    parts = [Lists(image.index, 0, places, mapped=image.mapped)]
+    outliers = Outliers(dimension, image.outliers)
+    return Ivf(parts, about["trained_rows"], about["trained_at"], exact_rows, tuning, outliers)

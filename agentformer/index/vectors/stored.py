@@ -1,0 +1,76 @@
+"""Reading of windows and their vectors from the records, as the vector index needs them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agentformer.index.vectors.flat import IntArray, Rows
+from agentformer.records.vectors import decode_vectors
+from agentformer.types import Matrix
+
+_READ_ROWS = 4_096  # rows read at a time
+_READ_NUMBERS = 100_000  # their numbers, without the vectors
+_SELECT = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
+
+
+class StoredWindows(NamedTuple):
+    """Windows that were read from the database. The arrays have one element for each window: the numbers of the window,
+    its entry and its vector, and the vector itself (`rows`)."""
+
+    windows: IntArray
+    entries: IntArray
+    vectors: IntArray
+    rows: Matrix
+
+
+def read_space(connection: sqlite3.Connection, space: int, dimension: int) -> Iterator[StoredWindows]:
+    """Yield all windows of an embedding space, in batches. Raises `StoreDamaged` if a vector has a wrong checksum."""
+    cursor = tuple_cursor(connection).execute(_SELECT + "WHERE w.space = ? ORDER BY w.id", [space])
+    while batch := cursor.fetchmany(_READ_ROWS):
+        yield _stored_windows(batch, dimension)
+
+
+def count_windows(connection: sqlite3.Connection, space: int, limit: int) -> int:
+    """Return the number of windows of an embedding space, or `limit` if there are more."""
+    query = "SELECT count(*) FROM (SELECT 1 FROM windows WHERE space = ? LIMIT ?)"
+    return int(connection.execute(query, [space, limit]).fetchone()[0])
+
+
+def read_numbers(connection: sqlite3.Connection, space: int) -> Rows:
+    """Return the numbers of all windows of an embedding space, of their entries and of their vectors, in order of the
+    windows."""
+    cursor = tuple_cursor(connection).execute(
+        "SELECT id, entry, vector FROM windows WHERE space = ? ORDER BY id", [space]
+    )
+    read = list[IntArray]()
+    while batch := cursor.fetchmany(_READ_NUMBERS):
+        read.append(np.array(batch, np.int64).T)
+    return Rows(*np.concatenate(read, axis=1)) if read else Rows()
+
+
+def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[int], dimension: int) -> StoredWindows:
+    """Return the windows of the given entries in one embedding space. Raises `StoreDamaged` if a vector has a wrong
+    checksum."""
+    rows = tuple_cursor(connection).execute(
+        _SELECT + "WHERE w.space = ? AND w.entry IN (SELECT value FROM json_each(?)) ORDER BY w.id",
+        [space, json.dumps(list(entries))],
+    )
+    return _stored_windows(rows.fetchall(), dimension)
+
+
+def tuple_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    """Return a cursor whose rows are plain tuples."""
+    cursor = connection.cursor()
+    cursor.row_factory = None  # plain tuples are faster than named rows
+    return cursor
+
+
+def _stored_windows(batch: Sequence[tuple[Any, ...]], dimension: int) -> StoredWindows:
+    windows, entries, vectors, blobs, checksums = zip(*batch, strict=True) if batch else ((),) * 5
+    numbers = [np.array(column, np.int64) for column in (windows, entries, vectors)]
+    return StoredWindows(numbers[0], numbers[1], numbers[2], decode_vectors(vectors, blobs, checksums, dimension))

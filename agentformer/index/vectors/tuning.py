@@ -1,0 +1,194 @@
+"""Tuning of the searches of a trained index: how many lists a search reads, and how many rows get exact scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentformer.index.vectors.flat import IntArray, Mask, Nearest, limit_threads
+from agentformer.index.vectors.ivf import Ivf, Tuning
+from agentformer.index.vectors.lists import ListCodes
+from agentformer.index.vectors.training import TUNING_QUERIES, Interrupted, ReadVectors, Stopped
+from agentformer.types import Matrix, Vector
+
+_SCANNED = 16_384  # rows of one step of a scan
+_TOP = 10  # recall is measured of so many
+_CAUTION = 1.64  # number of standard errors, so that other queries also reach the target with 95% probability
+_EQUAL = 1e-6  # cosines that differ by less are treated as equal
+_CANDIDATES = (32, 64, 128, 256)
+# The distance between a query of a user and its passages is larger than the distance between two near passages. For
+# MiniLM, the mean cosine of questions and their best passages is about .6.
+_QUERY_COSINE = 0.6
+
+# Returns the positions of the `count` rows nearest to a query in so many lists, best first by 8 bits.
+SearchLists = Callable[[Vector, int, int], IntArray]
+# Returns the positions of the `count` rows nearest to each query among all rows, best first by 8 bits.
+Scan = Callable[[Matrix, int], Sequence[IntArray]]
+
+
+class _Truth(NamedTuple):
+    """The result of an exact search for one query, with which the result of an approximate search is compared."""
+
+    best: IntArray  # positions of the ten best
+    wide: IntArray  # of more, best first by 8 bits
+    least: float  # the cosine of the last of the ten
+    tied: bool  # True if a row beyond the ten has the same cosine
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Measures the recall of a trained index, by comparison with exact searches, and chooses how many lists a search
+    reads. `search_lists` searches a number of lists, and `scan` compares with every row. `vectors` contains the vector
+    number of each row."""
+
+    search_lists: SearchLists
+    scan: Scan
+    lists: int
+    vectors: IntArray
+    read_vectors: ReadVectors
+    stopped: Stopped
+
+    def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
+        """Return the smallest number of lists that reaches the recall `target`. The numbers are tried with one half of
+        the queries, and the target must be exceeded by a margin for chance. The other half then confirms the number,
+        and the recall in the result is measured with this other half. Raises `Interrupted`."""
+        queries = self._queries(user_queries)
+        wide = self.scan(queries, 2 * _CANDIDATES[-1])
+        truths = [self._truth(query, positions) for query, positions in zip(queries, wide, strict=True)]
+        chosen, control = slice(0, None, 2), slice(1, None, 2)
+        candidates = _candidates(truths, target)
+
+        def recalls(half: slice, probes: int) -> list[float]:
+            pairs = zip(queries[half], truths[half], strict=True)
+            return [self._recall(query, truth, candidates, probes) for query, truth in pairs if len(truth.best)]
+
+        for probes in [self.lists] if target >= 1 else _ladder(self.lists):
+            recall = recalls(chosen, probes)
+            if recall and np.mean(recall) - _CAUTION * np.std(recall) / math.sqrt(len(recall)) < target:
+                continue
+            measured = recalls(control, probes)
+            # otherwise this half contains more difficult queries by chance
+            if not measured or np.mean(measured) >= target:
+                break
+        else:
+            measured = recalls(control, self.lists)
+        return Tuning(probes, candidates, round(float(np.mean(measured)), 4) if measured else 1.0, len(user_queries))
+
+    def _queries(self, user_queries: Sequence[Vector]) -> Matrix:
+        """Return the queries of users, in random order. If there are fewer than `TUNING_QUERIES`, add stored vectors
+        with random noise."""
+        rng = np.random.default_rng(len(self.vectors))
+        count = min(len(self.vectors), TUNING_QUERIES - len(user_queries))
+        sample = self.vectors[rng.choice(len(self.vectors), count, replace=False)]
+        _, rows = self.read_vectors(np.unique(sample))
+        noise = rng.normal(size=rows.shape).astype(np.float32)
+        noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+        rows = _QUERY_COSINE * rows + np.sqrt(1 - _QUERY_COSINE**2) * noise
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        users = np.asarray(user_queries, np.float32).reshape(-1, rows.shape[1])
+        queries = np.concatenate([users, rows.astype(np.float32)])
+        return queries[rng.permutation(len(queries))]
+
+    def _search(self, query: Vector, count: int, probes: int) -> IntArray:
+        if self.stopped():
+            raise Interrupted
+        return self.search_lists(query, count, probes)
+
+    def _truth(self, query: Vector, positions: IntArray) -> _Truth:
+        if self.stopped():
+            raise Interrupted
+        wide, scores = self._scores(positions, query)
+        order = np.argsort(-scores, kind="stable")
+        least = float(scores[order[:_TOP]].min(initial=1.0))
+        return _Truth(wide[order[:_TOP]], wide, least, bool((scores[order[_TOP:]] >= least - _EQUAL).any()))
+
+    def _recall(self, query: Vector, truth: _Truth, candidates: int, probes: int) -> float:
+        """Return the share of the exact best rows that are among the first `candidates` rows of a search. These rows
+        get exact scores, so a row among them is not lost."""
+        positions = self._search(query, candidates, probes)
+        if not truth.tied:
+            return float(np.isin(truth.best, positions).mean())
+        _, scores = self._scores(positions, query)  # all rows with this cosine are equally good
+        return min(1.0, float((scores >= truth.least - _EQUAL).sum()) / len(truth.best))
+
+    def _scores(self, positions: IntArray, query: Vector) -> tuple[IntArray, Vector]:
+        """Return the positions whose vector is still stored, and the exact cosine of each of these vectors with the
+        query."""
+        numbers, rows = self.read_vectors(np.unique(self.vectors[positions]))
+        positions = positions[np.isin(self.vectors[positions], numbers)]
+        scores: Vector = (rows @ query)[np.searchsorted(numbers, self.vectors[positions])]
+        return positions, scores
+
+
+def _candidates(truths: Sequence[_Truth], target: float) -> int:
+    """Return how many of the best rows by 8-bit codes must get exact scores, so that the exact best rows are among
+    them. The recall `target` 0.99 allows a loss of 0.01, for example; a tenth of this loss is accepted here."""
+    for count in _CANDIDATES[:-1]:
+        shares = [np.isin(truth.best, truth.wide[:count]).mean() for truth in truths if len(truth.best)]
+        if not shares or np.mean(shares) >= 1 - (1 - target) / 10:
+            return count
+    return _CANDIDATES[-1]
+
+
+def _ladder(lists: int) -> list[int]:
+    """Return the numbers of lists to try, in ascending order. Each number is about a fifth larger than the number
+    before."""
+    steps, probes = [], 1.0
+    while probes < lists:
+        steps.append(int(probes))
+        probes = max(probes + 1, probes * 1.2)
+    return [*steps, lists]
+
+
+def scan(
+    stage: Ivf,
+    queries: Matrix,
+    count: int,
+    live: Mask,
+    stopped: Stopped,
+    lock: Callable[[], AbstractContextManager[None]],
+) -> list[IntArray]:
+    """Return the positions of the `count` rows that are nearest to each query, best first by 8 bits. Every row at a
+    position that is True in `live` is compared. `lock` is held while rows are read. Raises `Interrupted`."""
+    import faiss
+
+    limit_threads()
+    scores: NDArray[np.float32] = np.zeros((len(queries), 0), np.float32)
+    positions: IntArray = np.zeros((len(queries), 0), np.int64)
+    number = 0
+    while number < stage.lists:
+        if stopped():
+            raise Interrupted
+        number, rows = _read_many(stage, number, live, lock)
+        if len(rows.positions):
+            decoded, most = stage.index.sq.decode(rows.codes), min(count, len(rows.positions))
+            near, which = faiss.knn(queries, decoded, most, faiss.METRIC_INNER_PRODUCT)
+            scores = np.concatenate([scores, near], axis=1)
+            positions = np.concatenate([positions, rows.positions[which]], axis=1)
+            best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+            scores, positions = np.take_along_axis(scores, best, 1), np.take_along_axis(positions, best, 1)
+    found = [Nearest(*pair) for pair in zip(positions, scores, strict=True)]
+    with lock():
+        if outliers := stage.outliers.select(live):
+            pairs = zip(found, queries, strict=True)
+            found = [stage.outliers.merge(near, query, count, outliers) for near, query in pairs]
+    return [near.positions for near in found]
+
+
+def _read_many(
+    stage: Ivf, number: int, live: Mask, lock: Callable[[], AbstractContextManager[None]]
+) -> tuple[int, ListCodes]:
+    """Return a copy of the rows of some lists from `number` on, and the number of the next list."""
+    read, size = list[ListCodes](), 0
+    with lock():
+        while number < stage.lists and size < _SCANNED:
+            read.append(stage.read(number, live))
+            size += len(read[-1].positions)
+            number += 1
+        return number, ListCodes(*(np.concatenate(column) for column in zip(*read, strict=True)))

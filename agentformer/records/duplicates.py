@@ -1,0 +1,123 @@
+"""Detection of new entries that duplicate a stored entry."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
+from agentformer.types import MemoryEntry
+
+# Entries of these kinds, and all episodic entries, are stored again when their content is repeated. Documents and their
+# parts are compared by the bytes of their file.
+REPEATABLE_KINDS = frozenset({"chunk", "document", "message", "page"})
+
+_PLACE_FIELDS = (
+    *("tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "source_type", "source_id"),
+)
+_DETAIL_FIELDS = ("title", "speaker", "category", "occurred_at", "parent_id", "pair_id", "derived_from")
+_NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
+
+
+def comparable(content: str) -> str:
+    """Return the content in the Unicode form NFC, in which two spellings of the same text are equal. A longer text than
+    `_NORMALIZED` is returned unchanged."""
+    return normalized("NFC", content)
+
+
+def normalized(form: Literal["NFC", "NFD"], content: str) -> str:
+    """Return the content in a Unicode form, in which all spellings of a text are equal. A longer text than
+    `_NORMALIZED` is returned unchanged."""
+    return content if len(content) > _NORMALIZED or content.isascii() else unicodedata.normalize(form, content)
+
+
+def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
+    """Return whether `new` has the same content, the same owner fields (such as namespace, session and user), and the
+    same details (such as title and metadata) as the entry `stored`. Details that are empty in `new` are not compared.
+    Entries of a key without the right to read equal only entries of the same key, so that such a key cannot decide
+    what another caller's store returns. The result is False for messages and for parts of documents, and also if
+    `stored` is archived or superseded."""
+    known = KnownEntries()
+    known.add(stored)
+    return known.find(new) is not None
+
+
+class KnownEntries:
+    """Stored entries, among which `find` searches for the entry that a new entry duplicates; see `is_duplicate`. The
+    time for one entry does not grow with the number of entries of the same text: there is an index for each set of
+    details that the new entries have."""
+
+    def __init__(self) -> None:
+        self._details: defaultdict[_Place, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
+        # By the place and the names of the compared details: the values of these details, and the lowest id.
+        self._ids: dict[tuple[_Place, tuple[str, ...]], dict[tuple[Any, ...], str]] = {}
+        self._names: defaultdict[_Place, list[tuple[str, ...]]] = defaultdict(list)
+        self._last: tuple[MemoryEntry, _Place, dict[str, Any]] | None = None  # an entry is searched and then added
+
+    def add(self, entry: MemoryEntry) -> None:
+        """Add a stored entry. An archived or superseded entry is not added, because no new entry duplicates it."""
+        if entry.archived_at is not None or entry.superseded_by is not None:
+            return
+        place, details = self._compared(entry)
+        self._details[place].append((entry.id, details))
+        for names in self._names[place]:
+            _add_id(self._ids[place, names], names, entry.id, details)
+
+    def find(self, entry: MemoryEntry) -> str | None:
+        """Return the id of the entry that the new entry duplicates, or None. Of several entries, the lowest id is
+        returned."""
+        if is_repeatable(entry):
+            return None
+        place, details = self._compared(entry)
+        names = tuple(name for name, value in details.items() if value is not None and (name, value) != _DEFAULT)
+        if (ids := self._ids.get((place, names))) is None:
+            ids = self._ids[place, names] = {}
+            self._names[place].append(names)
+            for stored_id, stored in self._details[place]:
+                _add_id(ids, names, stored_id, stored)
+        return ids.get(tuple(details[name] for name in names))
+
+    def _compared(self, entry: MemoryEntry) -> tuple[_Place, dict[str, Any]]:
+        if self._last is None or self._last[0] is not entry:
+            self._last = entry, _place(entry), _details(entry)
+        return self._last[1:]
+
+
+def is_repeatable(entry: MemoryEntry) -> bool:
+    """Return whether an entry is stored again when its content is repeated."""
+    return entry.kind in REPEATABLE_KINDS or entry.tier in ("episodic", "working")
+
+
+_encode = json.JSONEncoder(sort_keys=True).encode
+_Place = tuple[Any, ...]
+_DEFAULT = ("salience", 1.0)
+
+
+def _add_id(ids: dict[tuple[Any, ...], str], names: Sequence[str], entry_id: str, details: Mapping[str, Any]) -> None:
+    values = tuple(details[name] for name in names)
+    ids[values] = min(entry_id, ids.get(values, entry_id))
+
+
+def _place(entry: MemoryEntry) -> _Place:
+    """Return the values that are equal for an entry and its duplicate: the content, the owner, and the key without the
+    right to read that stored the entry."""
+    owner = (getattr(entry, name) for name in _PLACE_FIELDS)
+    return (comparable(entry.content), entry.metadata.get(STORED_BY_KEY), *owner)
+
+
+def _details(entry: MemoryEntry) -> dict[str, Any]:
+    """Return the details of an entry in a form that can be compared; the value of an empty detail is None. Metadata are
+    compared as JSON, because Python treats True and 1 as equal."""
+    metadata = {
+        key: item
+        for key, item in entry.metadata.items()
+        if key != STORED_BY_KEY and not (key == AFTER_RETRIEVED_TEXT and item is True)
+    }
+    return {
+        **{name: getattr(entry, name) or None for name in _DETAIL_FIELDS},
+        "metadata": _encode(metadata) if metadata else None,
+        "salience": entry.salience,
+    }

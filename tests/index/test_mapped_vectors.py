@@ -1,0 +1,322 @@
+"""Large trained indexes: codes that are mapped from the snapshot, training by steps, and processes that share them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.index.files import INDEX_FILE, META_FILE
+from agentformer.index.vectors import follower, training
+from agentformer.index.vectors import index as growing
+from agentformer.index.vectors import snapshot as snapshots
+from agentformer.index.vectors.index import VectorIndex
+from agentformer.index.vectors.options import IndexOptions
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
+from agentformer.memory.backends.faiss.indexes import Indexes
+from agentformer.testing import Reference, make_entry
+from agentformer.types import Matrix, MemoryEntry, Query, Scope
+from tests.index.test_vectors import ALL, DIMENSION, NONE, SMALL, Model, grown, restored, unit
+
+QUERY = Query("numbat 3 under lantern 5", limit=12, mode="dense")
+TIMEOUT = 60.0
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 30), st.integers(1, 4)),
+        st.tuples(st.just("drop"), st.integers(0, 32), st.just(0)),
+        st.tuples(st.just("search"), st.integers(0, 2**30), st.integers(1, 8)),
+        st.tuples(st.sampled_from(["restore", "train", "freeze"]), st.just(0), st.just(0)),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@pytest.fixture
+def mapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps every trained snapshot, however small it is."""
+    for module in (growing, snapshots):
+        monkeypatch.setattr(module, "MAP_BYTES", 0)
+    monkeypatch.setattr(follower, "_LOOK_SECONDS", 0.0)
+
+
+@given(steps=steps, seed=st.integers(0, 2**16))
+@settings(max_examples=40)
+def test_a_mapped_index_agrees_with_numpy_after_any_changes(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    index, model = VectorIndex(DIMENSION, SMALL), Model()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (growing, snapshots):
+            patch.setattr(module, "MAP_BYTES", 0)
+        patch.setattr(growing, "_SWEEP_MIN", 4)
+        patch.setattr(growing, "_MAX_HOLES", 3)
+        patch.setattr(growing, "_SPILL_BYTES", 0)
+        for name, number, count in [("add", 1, 20), ("train", 0, 0), *steps]:
+            if name == "add":
+                model.add(index, number, unit(rng, count))
+            elif name == "drop":
+                model.drop(index, number)
+            elif name == "restore":
+                index = restored(index, tmp_path_factory.mktemp("snapshot"))
+            elif name == "freeze" and index.status()["stage"] == "inverted":
+                index = through_a_frozen_image(index, tmp_path_factory.mktemp("frozen"))
+            elif name == "train" and model.windows:
+                index.spill_path = tmp_path_factory.mktemp("spill") / "codes"
+                model.train(index)
+                assert not index.spill_path.exists()
+            elif name == "search":
+                model.check(index, unit(rng, 1)[0], count, np.random.default_rng(number).random(number % 40) < 0.6)
+            assert len(index) == len(model.windows)
+        model.check(index, unit(rng, 1)[0], 50, ALL)
+
+
+def through_a_frozen_image(index: VectorIndex, folder: Path) -> VectorIndex:
+    snapshots.save(folder, index.frozen(), store_id="s", space=1, seq=1, point="")
+    saved = snapshots.load(folder, store_id="s", space=1, dimension=DIMENSION)
+    assert saved is not None and saved.image.mapped
+    return VectorIndex.from_image(saved.image, SMALL)
+
+
+def test_a_frozen_image_does_not_change_with_its_index(tmp_path: Path, mapping: None) -> None:
+    index, model, rng = grown(300)
+    image = index.frozen()
+    before = dict(model.windows)
+    for entry in range(50):
+        model.drop(index, entry)
+    model.add(index, 1000, unit(rng, 5))
+    model.check(index, unit(rng, 1)[0], 20, ALL)  # the rows that were removed stay in their lists
+    snapshots.save(tmp_path, image, store_id="s", space=1, seq=1, point="")
+    saved = snapshots.load(tmp_path, store_id="s", space=1, dimension=DIMENSION)
+    assert saved is not None
+    model.windows = before
+    model.check(VectorIndex.from_image(saved.image, SMALL), unit(rng, 1)[0], 20, ALL)
+
+
+def test_a_mapped_index_asks_for_a_new_snapshot_after_enough_changes(tmp_path: Path, mapping: None) -> None:
+    index, model, rng = grown(300)
+    assert index.wants_mapping()
+    index = restored(index, tmp_path)
+    assert not index.wants_mapping() and index.status()["mapped"] == 300
+    model.add(index, 1000, unit(rng, 30))
+    assert not index.wants_mapping()
+    model.add(index, 1001, unit(rng, 1))
+    assert index.wants_mapping()
+    index = restored(index, tmp_path)
+    for entry in range(34):
+        model.drop(index, entry)
+    with index.image():  # sweeps
+        assert index.wants_mapping()
+
+
+def test_training_by_steps_finds_what_is_near(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With groups of centroids, a graph of them, and codes that are moved to files."""
+    monkeypatch.setattr(training, "_ONE_LEVEL", 8)
+    monkeypatch.setattr(training, "_GRAPH", 8)
+    monkeypatch.setattr(training, "_SLICE", 512)
+    monkeypatch.setattr(growing, "_SPILL_BYTES", 20_000)
+    rng = np.random.default_rng(3)
+    rows, numbers = unit(rng, 6000), np.arange(6000)
+    index = VectorIndex(DIMENSION, IndexOptions(train_at=8, exact_rows=4, target_recall=0.95))
+    index.spill_path = tmp_path / "codes"
+    index.change(NONE, numbers, numbers, numbers, rows)
+
+    def stored(vectors: Any) -> tuple[Any, Matrix]:
+        return vectors, rows[vectors]
+
+    index.train(index.training_rows(), stored, lambda: False, lambda: NONE, lambda image: None)
+    told = index.status()
+    assert told["lists"] == 150 and told["recall"] >= 0.93 and told["mapped"] > 3000
+    found = []
+    for query in unit(rng, 50):
+        near = index.search(query, 10, growing.EVERYTHING)
+        ranked = near.entries[np.argsort(-(rows[near.vectors] @ query))[:10]]
+        found.append(np.isin(np.argsort(-(rows @ query))[:10], ranked).mean())
+    assert np.mean(found) > 0.9
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_whose_codes_cannot_be_moved_keeps_them_in_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(growing, "_SPILL_BYTES", 0)
+    rng = np.random.default_rng(3)
+    index, model = VectorIndex(DIMENSION, SMALL), Model()
+    model.add(index, 1, unit(rng, 300))
+    index.spill_path = tmp_path / "no folder" / "codes"
+    model.train(index)
+    assert index.status()["stage"] == "inverted" and index.status()["mapped"] == 0
+    model.check(index, unit(rng, 1)[0], 20, ALL)
+
+
+def test_a_trained_snapshot_of_the_former_format_is_read(tmp_path: Path) -> None:
+    index, model, rng = grown(300)
+    with index.image() as image:
+        snapshots.save(tmp_path, image, store_id="s", space=1, seq=1, point="")
+    meta = json.loads((tmp_path / META_FILE).read_bytes())
+    data = (tmp_path / INDEX_FILE).read_bytes()
+    start = meta["index_bytes"] + meta["slots"] * (3 * 8 + 4)
+    data = data[:start] + data[start + 4 * meta["slots"] :]  # it had no places in the lists
+    (tmp_path / INDEX_FILE).write_bytes(data)
+    meta = {name: value for name, value in meta.items() if name not in ("crc32", "checksum")}
+    meta |= {"format": 2, "blake2b": hashlib.blake2b(data).hexdigest()}
+    checksum = hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+    (tmp_path / META_FILE).write_text(json.dumps({**meta, "checksum": checksum}))
+    saved = snapshots.load(tmp_path, store_id="s", space=1, dimension=DIMENSION)
+    assert saved is not None
+    model.check(VectorIndex.from_image(saved.image, SMALL), unit(rng, 1)[0], 20, ALL)
+
+
+def test_the_parts_of_a_large_file_have_checksums_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "_PART", 1000)
+    monkeypatch.setattr(snapshots, "_BLOCK", 300)
+    index, _, _ = grown(300)
+    restored(index, tmp_path)
+    meta = json.loads((tmp_path / META_FILE).read_bytes())
+    assert len(meta["crc32"]) == -(-(tmp_path / INDEX_FILE).stat().st_size // 1000)
+    with (tmp_path / INDEX_FILE).open("ab") as file:
+        file.write(b"x")
+    assert snapshots.load(tmp_path, store_id="s", space=1, dimension=DIMENSION) is None
+
+
+# ------------------------------------------------------------------ processes
+
+TRAIN = """
+import sys
+from pathlib import Path
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.index.vectors.options import IndexOptions
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
+from agentformer.memory.backends.faiss.indexes import Indexes
+options = FaissOptions(index=IndexOptions(4, 2, 1.0, 3600.0))
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes, options)
+backend.embed_pending()  # trains, and writes the snapshot
+print(backend.status()["index"]["trained_at"], flush=True)
+sys.stdin.readline()
+backend.close()
+"""
+
+
+def entries(count: int, first: int = 0) -> list[MemoryEntry]:
+    return [make_entry(f"numbat {n % 7} under lantern {n % 11} in room {n}") for n in range(first, first + count)]
+
+
+def opened(folder: Path, train_at: int) -> FaissMemoryBackend:
+    options = FaissOptions(index=IndexOptions(train_at, 2, 1.0, 0.0))
+    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes, options)
+
+
+def index_status(backend: FaissMemoryBackend) -> dict[str, Any]:
+    """The status of the index after its background work."""
+    deadline = time.monotonic() + TIMEOUT
+    while (told := backend.status()["index"])["training"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return dict(told)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("map_bytes", [0, 1 << 40])
+def test_a_process_adopts_the_snapshot_that_another_one_has_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapping: None, map_bytes: int
+) -> None:
+    for module in (growing, snapshots):
+        monkeypatch.setattr(module, "MAP_BYTES", map_bytes)
+    with closing(opened(tmp_path, train_at=10**9)) as backend:
+        reference = Reference(backend.store(entries(400)))
+        reference.check_dense(QUERY, backend.search(QUERY))
+        assert index_status(backend)["stage"] == "exact"
+        with subprocess.Popen(
+            [sys.executable, "-c", TRAIN, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdout is not None
+            trained_at = child.stdout.readline().strip()
+            reference.entries.update({entry.id: entry for entry in backend.store(entries(20, first=400))})
+            backend.remove([gone := min(reference.entries)])
+            del reference.entries[gone]
+            backend.search(QUERY)  # adopts in the background
+            told = index_status(backend)
+            child.communicate("\n", timeout=TIMEOUT)
+        assert (told["stage"], told["trained_at"], told["rows"]) == ("inverted", trained_at, 419)
+        assert told["mapped"] == (0 if map_bytes else 400)
+        reference.check_dense(QUERY, backend.search(QUERY))
+        late = backend.store([make_entry("the zirconium ledger of Quetzalcoatl")])
+        found = backend.search(Query("zirconium ledger of Quetzalcoatl", limit=1, mode="dense"))
+        assert found[0].entry.id == late[0].id  # at once
+    with closing(opened(tmp_path, train_at=4)) as again:
+        reference.entries[late[0].id] = late[0]
+        reference.check_dense(QUERY, again.search(QUERY))
+
+
+def test_a_process_maps_what_it_has_trained_itself(tmp_path: Path, mapping: None) -> None:
+    with closing(opened(tmp_path, train_at=4)) as backend:
+        reference = Reference(backend.store(entries(100)))
+        reference.check_dense(QUERY, backend.search(QUERY))
+        told = index_status(backend)
+        assert (told["stage"], told["mapped"], told["problem"]) == ("inverted", 100, None)
+        reference.check_dense(QUERY, backend.search(QUERY))
+        reference.entries.update({entry.id: entry for entry in backend.store(entries(30, first=100))})
+        backend.search(QUERY)  # writes a new snapshot in the background, and maps it
+        assert index_status(backend)["mapped"] == 130
+        reference.check_dense(QUERY, backend.search(QUERY))
+
+
+def test_a_large_store_without_a_snapshot_is_trained_by_its_first_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapping: None
+) -> None:
+    monkeypatch.setattr(follower, "_BUILD_TRAINED", 50)
+    with closing(opened(tmp_path, train_at=10**9)) as backend:
+        reference = Reference(backend.store(entries(100)))
+        reference.check_dense(QUERY, backend.search(QUERY))
+        told = index_status(backend)
+        assert (told["stage"], told["rows"], told["recall"], told["mapped"]) == ("inverted", 100, 1.0, 100)
+    assert json.loads((tmp_path / META_FILE).read_bytes())["count"] == 100
+
+
+def test_changes_and_searches_go_on_while_snapshots_are_written_and_adopted(tmp_path: Path, mapping: None) -> None:
+    with closing(opened(tmp_path, train_at=4)) as backend:
+        kept = backend.store(entries(60))
+        anchor = backend.store([make_entry("the zirconium ledger of Quetzalcoatl")])[0]
+        ended, wrong = threading.Event(), list[str]()
+
+        def ask() -> None:
+            while not ended.is_set():
+                hits = backend.search(Query("zirconium ledger of Quetzalcoatl", limit=5, mode="dense"))
+                if not hits or hits[0].entry.id != anchor.id:
+                    wrong.append(f"{[hit.entry.content for hit in hits]}")
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for n in range(8):
+                fresh = backend.store(entries(20, first=60 + 20 * n))
+                assert backend.remove([fresh[0].id]) == 1
+                kept += fresh[1:]
+                gone = backend.search(Query(fresh[0].content, limit=400, mode="dense"))
+                assert fresh[0].id not in [hit.entry.id for hit in gone]
+                if n == 4:
+                    backend.store([make_entry("hers", user_id="x")])
+                    assert backend.remove(Scope(user_id="x")) == 1  # deletes the snapshot
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join(TIMEOUT)
+        assert not wrong
+        index_status(backend)
+        Reference([*kept, anchor]).check_dense(QUERY, backend.search(QUERY))
+        assert index_status(backend)["problem"] is None
