@@ -69,6 +69,11 @@ def last_seq(connection: sqlite3.Connection) -> int:
     return int(row[0] or 0)
 
 
+def highest_entry(connection: sqlite3.Connection) -> int:
+    """Return the highest row number of an entry that was ever stored, or 0 for an empty store."""
+    return int(connection.execute("SELECT max(entry) FROM changes").fetchone()[0] or 0)
+
+
 def token_at(connection: sqlite3.Connection, seq: int) -> str:
     """Return the random token that was stored with the change number `seq`, or "" if there is no such token. `seq` must
     be a value that `last_seq` returned."""
@@ -82,11 +87,25 @@ def entries_since(connection: sqlite3.Connection, seq: int) -> list[int]:
     return [row[0] for row in connection.execute("SELECT entry FROM changes WHERE seq > ? ORDER BY seq", [seq])]
 
 
-def since(connection: sqlite3.Connection, seq: int, limit: int = -1) -> list[tuple[int, int]]:
-    """Return at most `limit` changes after the change number `seq`, oldest first. Each change is a pair of its `seq`
-    and the row number of its entry. A `limit` of -1 means no limit."""
-    query = "SELECT seq, entry FROM changes WHERE seq > ? ORDER BY seq LIMIT ?"
-    return [(row[0], row[1]) for row in connection.execute(query, [seq, limit])]
+def since(
+    connection: sqlite3.Connection, seq: int, limit: int = -1, *, until: int | None = None
+) -> list[tuple[int, int]]:
+    """Return at most `limit` changes after the change number `seq`, oldest first, and not after the change `until`.
+    Each change is a pair of its `seq` and the row number of its entry. A `limit` of -1 means no limit."""
+    last = 2**62 if until is None else until
+    query = "SELECT seq, entry FROM changes WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+    return [(row[0], row[1]) for row in connection.execute(query, [seq, last, limit])]
+
+
+def step(connection: sqlite3.Connection, seq: int, size: int) -> int:
+    """Return the number of a change after `seq` up to which an index can be updated in one step: the last change of a
+    write, with about `size` changes or fewer, unless a single write has more. Return the newest change if there are no
+    more changes than that."""
+    query = "SELECT max(seq) FROM points WHERE seq > ? AND seq <= ?"
+    found = connection.execute(query, [seq, seq + size]).fetchone()[0]
+    if found is None:
+        found = connection.execute("SELECT min(seq) FROM points WHERE seq > ?", [seq]).fetchone()[0]
+    return int(found or seq)
 
 
 def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[str]:

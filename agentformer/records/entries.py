@@ -34,7 +34,7 @@ _INSERT_ONE = f"{_INSERT} RETURNING num"
 _EXISTS = "entry {} already exists; update it, or store the new entry with another id"
 _INSERT_NUMBERED = f"INSERT INTO entries (num, {','.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})"
 _in_order: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*COLUMNS)
-_MANY = 8  # entries from which on one statement for all of them is faster
+_MANY = 8  # texts from which on one statement for all of them is faster
 _OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
 _SAME_START = (
@@ -80,9 +80,9 @@ def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> li
 
 def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
     """Insert entries with few statements, because each of them may be a round trip to a server."""
-    if len(entries) < _MANY:
-        return [_insert_one(connection, entry) for entry in entries]
-    if isinstance(connection, sqlite3.Connection):
+    if len(entries) == 1:
+        return [_insert_one(connection, entries[0])]
+    if _is_sqlite(connection):
         return _insert_numbered(connection, entries)
     rows = [to_row(entry) for entry in entries]
     ids = [entry.id for entry in entries]
@@ -93,6 +93,11 @@ def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) 
     connection.executemany(_INSERT, rows)
     nums = {row["id"]: int(row["num"]) for row in _columns_by(connection, "id, num", "id", ids)}
     return [nums[name] for name in ids]
+
+
+def _is_sqlite(connection: object) -> bool:
+    """Return whether the connection is one of SQLite, and not one of another database with the same methods."""
+    return isinstance(connection, sqlite3.Connection)
 
 
 def _insert_numbered(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
@@ -180,7 +185,7 @@ def _add_equal_texts(
 
 def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[str]) -> Iterator[sqlite3.Row]:
     """Yield the stored entries of a namespace with one of these texts as their content."""
-    if len(texts) < _MANY or not isinstance(connection, sqlite3.Connection):
+    if len(texts) < _MANY or not _is_sqlite(connection):
         plain, many = texts, list[str]()
     else:  # a function for JSON ends a text at its first NUL
         plain, many = [text for text in texts if "\0" in text], [text for text in texts if "\0" not in text]

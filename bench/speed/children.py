@@ -31,14 +31,15 @@ _QUIET = {
 _OURS = ("BENCH_CACHE", "AGENTFORMER_DATA")
 
 
-def run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> Values:
-    """Run a command in the root of the repository. Return the JSON of its last line, or `{"error": reason}`."""
+def run(command: Sequence[str], environ: Mapping[str, str] | None = None, seconds: float = _SECONDS) -> Values:
+    """Run a command in the root of the repository. Return the JSON of its last line, or `{"error": reason}`, also if
+    it takes more than `seconds`."""
     try:
         done = subprocess.run(
-            list(command), cwd=ROOT, env=_environment(environ), capture_output=True, text=True, timeout=_SECONDS
+            list(command), cwd=ROOT, env=_environment(environ), capture_output=True, text=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"took more than {_SECONDS:.0f} s"}
+        return {"error": f"took more than {seconds:.0f} s"}
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         return {"error": _why(done.stderr, done.returncode)}

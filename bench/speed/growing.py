@@ -15,6 +15,8 @@ SIZES = (10_000, 100_000, 1_000_000)
 _OF = ("records", "index", "text", "memory")  # the folders that determine the files on disk
 _MADE = "made.json"
 _PIECE = 1 << 22
+_SHARED = 1_000_000  # entries from which on the memory of two processes is measured
+_BUILD_SECONDS = 6 * 3600.0
 
 Say = Callable[[str], None]
 
@@ -26,6 +28,11 @@ def compare(sizes: Sequence[int], repeats: int, say: Say) -> dict[str, Values]:
     told: dict[str, Values] = {}
     for size in sizes:
         told[str(size)] = {"made": _made(size, folders[size], say), "turns": []}
+    for size in sizes:
+        if size >= _SHARED and "error" not in told[str(size)]["made"]:
+            say(f"  {size:,} entries, two processes")
+            _read(folders[size])
+            told[str(size)]["shared"] = run(python("bench.speed.growth", "share", str(folders[size]), str(size)))
     for number in range(repeats):
         for size in sizes:
             if "error" in told[str(size)]["made"]:
@@ -40,12 +47,17 @@ def compare(sizes: Sequence[int], repeats: int, say: Say) -> dict[str, Values]:
 
 
 def _read(folder: Path) -> None:
-    """Read all files once, so that they are in the system's cache: the disk is not measured."""
-    for path in folder.rglob("*"):
+    """Read all files once, so that they are in the system's cache: the disk is not measured. Of a store that does not
+    fit, the indexes are read last."""
+    for path in sorted((path for path in folder.rglob("*") if path.is_file()), key=_is_index):
         if path.is_file():
             with path.open("rb", buffering=0) as file:
                 while file.read(_PIECE):
                     pass
+
+
+def _is_index(path: Path) -> bool:
+    return "sqlite" not in path.name
 
 
 def _made(size: int, folder: Path, say: Say) -> Values:
@@ -58,7 +70,7 @@ def _made(size: int, folder: Path, say: Say) -> Values:
     for former in cache().glob(f"store-{size}-*"):
         shutil.rmtree(former)  # of another version, or incomplete
     say(f"  {size:,} entries: being made")
-    values = run(python("bench.speed.growth", "build", str(folder), str(size)))
+    values = run(python("bench.speed.growth", "build", str(folder), str(size)), seconds=_BUILD_SECONDS)
     if "error" in values:
         say(f"    {values['error']}")
     else:

@@ -1,8 +1,9 @@
-"""Measurements that depend on the store's size: `python -m bench.speed.growth build|follow|measure FOLDER ENTRIES`.
+"""Measurements that depend on the store's size: `python -m bench.speed.growth PHASE FOLDER ENTRIES`.
 
 `build` stores entries through the public API, while `follow` updates the word index in another process. `measure` opens
 the store in a new process and reports: the time that a search adds to embedding the query, recall, the cost of a scope
-of one entry in a hundred, the delay of a change, and memory. The embedder is `prepared`: it looks vectors up.
+of one entry in a hundred, the delay of a change, and memory. `share` measures the memory of two processes that use the
+store, with `beside` as the second one. The embedder is `prepared`: it looks vectors up.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ CHANGES = 20
 _BATCH = 2_500  # entries of one call
 SCOPE = 7  # the user of the scope of 1%
 _QUIET = 1.5  # seconds without work after which an index has settled
-_PATIENCE = 900.0
+_PATIENCE = 3_600.0
 _EACH = 10  # questions of each thread of a crowd
 STARTS = range(1, 1 + 3 * (WARMING + ASKED), WARMING + ASKED)  # of questions, each asked once
 _NAMED = (
@@ -60,7 +61,7 @@ _PAUSE = 0.5  # seconds between two searches of the following process
 def main() -> None:
     phase, folder, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     prepared.register()
-    phases = {"build": build, "follow": follow, "measure": measure}
+    phases = {"build": build, "follow": follow, "measure": measure, "share": share, "beside": beside}
     report(phases[phase](folder, count))
 
 
@@ -127,6 +128,41 @@ def measure(folder: Path, count: int) -> Values:
             **_crowds(af, known.questions[-2 * THREADS * _EACH :]),
         }
     return {**told, **memory(), "before_mb": own, "disk_mb": disk_mb(folder / "indexes")}
+
+
+def share(folder: Path, count: int, mode: str = "hybrid") -> Values:
+    """Return the memory of one process that has answered questions, and that of two which have answered others. The
+    memory of the benchmark's own sentences, which each process has, is left out."""
+    command = [*python("bench.speed.growth", "beside", str(folder), str(count)), mode]
+    half = _half(0)
+    own = memory()["pss_mb"]
+    with opened(folder) as af:
+        asked(af, half, mode=mode)
+        alone = memory()["pss_mb"] - own
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            together = memory()["pss_mb"] + memory(other.pid)["pss_mb"] - 2 * own
+            other.communicate("\n")
+    return {"own_mb": own, "one_mb": alone, "two_mb": together, "times": together / alone}
+
+
+def beside(folder: Path, count: int) -> Values:
+    """Answer the other half of the questions, and wait."""
+    half = _half(1)
+    with opened(folder) as af:
+        asked(af, half, mode=sys.argv[4])
+        print("ready", flush=True)
+        sys.stdin.readline()
+    return memory()
+
+
+def _half(number: int) -> list[str]:
+    """Return one half of the questions, whose vectors are known afterwards."""
+    known = source()
+    prepared.SHELF.update(zip(known.questions, known.asked, strict=True))
+    prepared.SHELF["what is loaded beside"] = known.asked[0]
+    return known.questions[number::2]
 
 
 def _crowds(af: agentformer.AgentFormer, questions: Sequence[str]) -> Values:

@@ -9,9 +9,7 @@ change, of the start, and memory. `share` does so in two processes at once, and 
 from __future__ import annotations
 
 import itertools
-import os
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +23,6 @@ from agentformer.records.codec import CHECKED, COLUMNS, to_row
 from agentformer.records.integrity import checksums
 from agentformer.types import MemoryEntry, new_id
 from bench.speed import growth, prepared
-from bench.speed.children import python
 from bench.speed.entries import BLOCK, Nearest, Rows, Source, source, user
 from bench.speed.growth import ASKED, SCOPE
 from bench.speed.timing import LIMIT, WARMING, Values, disk_mb, memory, report, since_start
@@ -40,7 +37,7 @@ _OMITTED += ("entries_by_user", "entries_by_user_and_time")
 def main() -> None:
     phase, folder, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     prepared.register()
-    phases = {"write": write, "build": build, "measure": measure, "share": share, "beside": beside}
+    phases = {"write": write, "build": build, "measure": measure, "share": share}
     report(phases[phase](folder, count))
 
 
@@ -162,32 +159,8 @@ def measure(folder: Path, count: int) -> Values:
 
 
 def share(folder: Path, count: int) -> Values:
-    """Return the memory of one process that has answered questions, and that of two which have answered others."""
-    command = python("bench.speed.rows", "beside", str(folder), str(count))
-    known = source()
-    prepared.SHELF.update(zip(known.questions, known.asked, strict=True))
-    with growth.opened(folder) as af:
-        growth.asked(af, known.questions[: len(known.questions) // 2], mode="dense")
-        alone = memory()
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ}
-        ) as other:
-            assert other.stdout is not None
-            other.stdout.readline()
-            together = memory()["pss_mb"] + memory(other.pid)["pss_mb"]
-            other.communicate("\n")
-    return {"one": alone, "together_pss_mb": together, "times": together / alone["pss_mb"]}
-
-
-def beside(folder: Path, count: int) -> Values:
-    """Answer the other half of the questions, and wait."""
-    known = source()
-    prepared.SHELF.update(zip(known.questions, known.asked, strict=True))
-    with growth.opened(folder) as af:
-        growth.asked(af, known.questions[len(known.questions) // 2 :], mode="dense")
-        print("ready", flush=True)
-        sys.stdin.readline()
-    return memory()
+    """Return the memory of one process and of two."""
+    return growth.share(folder, count, mode="dense")
 
 
 if __name__ == "__main__":

@@ -227,6 +227,8 @@ def _growth(results: Values) -> list[str]:
         for name, (path, digits) in figures.items()
     ]
     rows.append(("stage of the vector index", *(_stage(results["growth"][str(size)]["turns"]) for size in sizes)))
+    shared = [results["growth"][str(size)].get("shared", {}).get("times") for size in sizes]
+    rows.append(("memory of two processes, times that of one (PSS)", *(shown(times, 2) for times in shared)))
     made = [results["growth"][str(size)]["made"] for size in sizes]
     rates = [shown(over(size, told.get("followed_s")), 0) for size, told in zip(sizes, made, strict=True)]
     rows.append(("entries/s until all are found", *rates))

@@ -19,7 +19,7 @@ from bench.speed.timing import Values
 from bench.speed.variants import FAST, INT8, TORCH
 
 _ADDED_MS = {10_000: 2.0, 100_000: 3.0, 1_000_000: 10.0}
-_MILLION = 1_000_000
+_MILLION, _TEN_MILLION = 1_000_000, 10_000_000
 _ALIKE, _NEAR = 0.9999, 0.995  # mean cosines to fp32: of one space, and of int8
 
 
@@ -53,6 +53,8 @@ def targets(results: Values) -> list[Target]:
         *_quality(results),
         *_query(results),
         *_growth(results),
+        *_sharing(results),
+        *_ten_million(results),
         *_start(results),
         *_lean(results),
     ]
@@ -119,6 +121,26 @@ def _growth(results: Values) -> Iterator[Target]:
     yield Target("a million: start-up from a snapshot, s", 5, grown(results, _MILLION, "start_s"))
     small, great = (grown(results, size, "hybrid", "p50") for size in (100_000, _MILLION))
     yield Target("a million: latency, times that of 100,000", 4, over(great, small))
+
+
+def _sharing(results: Values) -> Iterator[Target]:
+    shared = results.get("growth", {}).get(str(_MILLION), {}).get("shared", {})
+    yield Target("a million: memory of two processes, times that of one", 1.3, shared.get("times"))
+
+
+def _ten_million(results: Values) -> Iterator[Target]:
+    """Yield the targets of the largest store, which only a run with `BENCH_ENTRIES=10000000` measures."""
+    store = results.get("growth", {}).get(str(_TEN_MILLION))
+    if store is None:
+        return
+    size = _TEN_MILLION
+    yield Target("ten million: recall@10 of the dense side", 0.98, grown(results, size, "recall"), at_least=True)
+    yield Target("ten million: what a search adds, p50, ms", 25, grown(results, size, "hybrid", "p50"))
+    yield Target("ten million: resident memory, MB", 5000, grown(results, size, "resident", "rss_mb"))
+    yield Target("ten million: start-up from a snapshot, s", 15, grown(results, size, "start_s"))
+    rate = over(size, store["made"].get("followed_s"))
+    yield Target("ten million: entries/s until all are found", 5000, rate, at_least=True)
+    yield Target("ten million: an entry stored and found, p50, ms", 100, grown(results, size, "add", "p50"))
 
 
 def _start(results: Values) -> Iterator[Target]:

@@ -75,8 +75,9 @@ class Ivf:
         self._quantizer: Any = faiss.downcast_index(self.index.quantizer)
         # A query is compared with every centroid: it is farther from them than the rows, and the graph, which finds the
         # list of a row, misses lists for one query of a hundred.
-        graph = isinstance(self._quantizer, faiss.IndexHNSWFlat)
-        self._centroids: Any = faiss.downcast_index(self._quantizer.storage) if graph else self._quantizer
+        self._centroids: Any = self._quantizer
+        if isinstance(self._quantizer, faiss.IndexHNSWFlat):
+            self._centroids = faiss.downcast_index(self._quantizer.storage)
 
     @property
     def lists(self) -> int:

@@ -49,6 +49,8 @@ log = logging.getLogger("agentformer")
 
 _HEAP = 64_000_000  # number of bytes that a writer collects before it writes a segment
 _BATCH = 2_000  # entries read from the records at a time
+# Changes of one commit. A store of millions needs many commits, so that memory and read transactions stay small.
+_STEP = 100_000
 _MEMTABLE_SHARE = 0.02  # share of the entries that may wait in memory; so few entries do not change the rarity of words
 _MAX_MEMTABLE = 1_000  # maximum number of entries that may wait in memory, since each search reads all of them
 _COMMIT_AT = 250  # number of changes that start a commit in the background
@@ -72,6 +74,7 @@ class WordIndex:
         self._renewal = Renewal(self._renew)
         self._applied = -1
         self._point = ""  # the history's token at `_applied`
+        self._highest: int | None = None  # of the numbers of all entries that were ever in it; None if unknown
         self._committed: CommittedIndex  # the index as it was at `_applied`
         self._view: View | None = None
         self._seen = -1  # the change up to which `_view` has followed, and the token there
@@ -242,6 +245,7 @@ class WordIndex:
             raise ValueError("the word index belongs to another store")
         self._analysis = Analysis.of(state)
         self._applied, self._point = int(state["seq"]), str(state["point"])
+        self._highest = int(state["highest"]) if "highest" in state else None
         self._committed = CommittedIndex(self._index.searcher(), self._index.schema, self._analyzers)
 
     def _publish(self) -> None:
@@ -254,27 +258,40 @@ class WordIndex:
                 self._view = View(self._committed, self._view.memtable.after(self._applied))
 
     def _write_changes(self, database: RecordStore, analysis: Analysis, outdated: Sequence[int] = ()) -> None:
-        delete_unlisted(self._folder)
-        with index_writer(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
-            newest = change_feed.last_seq(connection)
-            point = change_feed.token_at(connection, newest)
-            state = {"store": self._store_id, **analysis.as_state(), "seq": newest, "point": point}
-            changes = [Change(*row) for row in change_feed.since(connection, self._applied)]
-            changed = {change.num for change in changes}
-            changes += (Change(_UNCHANGED, num) for num in outdated if num not in changed)
-            for start in range(0, len(changes), _BATCH):
-                self._write_batch(connection, writer, changes[start : start + _BATCH])
-        write_manifest(self._folder, state)
-        self._index.reload()
-        self._adopt(state)
+        """Write the changes of the records, and the entries `outdated` again, with one commit for each step."""
+        newest = 0
+        while True:
+            delete_unlisted(self._folder)
+            with index_writer(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
+                newest = newest or change_feed.last_seq(connection)
+                reached = change_feed.step(connection, self._applied, _STEP)
+                point = change_feed.token_at(connection, reached)
+                highest = self._highest
+                if highest is None:
+                    highest = change_feed.highest_entry(connection) if self._applied else 0
+                changes = [Change(*row) for row in change_feed.since(connection, self._applied, until=reached)]
+                changed = {change.num for change in changes}
+                changes += (Change(_UNCHANGED, num) for num in outdated if num not in changed)
+                for start in range(0, len(changes), _BATCH):
+                    self._write_batch(connection, writer, changes[start : start + _BATCH], highest)
+            state = {"store": self._store_id, **analysis.as_state(), "seq": reached, "point": point}
+            write_manifest(self._folder, {**state, "highest": max(highest, *changed, 0)})
+            self._index.reload()
+            self._adopt({**state, "highest": max(highest, *changed, 0)})
+            outdated = ()
+            if reached >= newest:
+                return
 
-    def _write_batch(self, connection: sqlite3.Connection, writer: Any, changes: Sequence[Change]) -> None:
+    def _write_batch(
+        self, connection: sqlite3.Connection, writer: Any, changes: Sequence[Change], highest: int
+    ) -> None:
+        """Write the entries of these changes. No entry with a number above `highest` is in the index."""
         view = self._view
         entries = {change.num: view.memtable.analyzed(change) if view else None for change in changes}
         missing = [num for num, analyzed in entries.items() if analyzed is None]
         entries |= _analyze(connection, missing, self._analyzers)
         for _, num in changes:
-            if self._applied:
+            if num <= highest:
                 writer.delete_documents_by_query(tantivy.Query.term_query(self._index.schema, "num", num))
             if (analyzed := entries[num]) is not None:
                 writer.add_document(analyzed.document())
