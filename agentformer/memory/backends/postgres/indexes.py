@@ -26,7 +26,7 @@ from agentformer.records.spaces import active_space
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.hybrid import RankedSearch
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import Check, Embedder, MemoryEntry, Reembedding, StoredVector
+from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, Reembedding, StoredVector
 
 _MOVING = "another node is re-embedding this store; wait until it has finished, or stop that process"
 
@@ -51,6 +51,20 @@ class ServerQueue(EmbeddingQueue):
             native(connection).namespace = None
 
 
+class ServerSearch(RankedSearch):
+    """A `RankedSearch` in one transaction, if the vector of the query is known or not needed."""
+
+    reads: SearchReads
+
+    def search(self, query: Query) -> Hits:
+        """Return the hits, best first; see `RankedSearch.search`."""
+        with ExitStack() as transaction:
+            known = self._vector_search.cache.has(self._vector_index.space, query.text)
+            if known or query.mode == "lexical":
+                transaction.enter_context(self.reads.whole())
+            return super().search(query)
+
+
 class ServerIndexes:
     """The indexes of one database. Thread-safe."""
 
@@ -70,7 +84,7 @@ class ServerIndexes:
         self._analyzers = analyzers
         reads = SearchReads(database)
         self.vectors = ServerVectors(database, reads)
-        self.search = RankedSearch(
+        self.search = ServerSearch(
             reads,
             embedder,
             self.vectors,
@@ -80,6 +94,7 @@ class ServerIndexes:
             fusion=fusion,
             one_transaction=reads.joined,
         )
+        self.search.reads = reads
         self.embedding: EmbeddingQueue = ServerQueue(
             lambda wait: database.lock("embedding", wait=wait), database, embedder, window_tokens=window_tokens
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.memory.backends.postgres.connection import PostgresDatabase, Ready
@@ -71,7 +71,20 @@ class SearchReads(RecordStore):
     @contextmanager
     def joined(self, mask: ScopeMask) -> Iterator[None]:
         """Let all `reading` of this thread use one transaction in the context, for a search in the scope `mask`."""
-        with self._database.reading(_QUEUE, _NO_SCAN) as connection:
+        if getattr(self._local, "joined", None) is not None:
+            yield
+            return
+        with self._join(_QUEUE):
+            yield
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Let a whole search of this thread use one transaction: a search that computes no vector, since a connection
+        must not wait for an embedder."""
+        return self._join({**_STATE, **_QUEUE})
+
+    @contextmanager
+    def _join(self, ready: Ready) -> Iterator[None]:
+        with self._database.reading(ready, _NO_SCAN) as connection:
             self._local.joined = connection
             try:
                 yield

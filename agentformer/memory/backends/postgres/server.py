@@ -102,11 +102,13 @@ class KnownRows(NamedTuple):
 
     def answer(self, sql: str, ids: Sequence[Any]) -> list[Any] | None:
         """Return the rows that a statement of `records/` reads, or None if not all of them are known."""
-        known: Mapping[int, Any] = {}
+        known: Mapping[int, Any]
         if sql.startswith("SELECT id, data, checksum FROM vectors WHERE id IN ("):
             known = self.vectors
         elif sql.startswith("SELECT * FROM windows WHERE id IN ("):
             known = self.windows
+        else:
+            return None
         return [known[number] for number in ids] if all(number in known for number in ids) else None
 
 
