@@ -40,7 +40,7 @@ from agentformer.search.vector_search import (
     exact_scores,
     rescore,
 )
-from agentformer.search.weights import LONG, LanguageCoverage, asks_for_code, weight_factors
+from agentformer.search.weights import LONG, LanguageCoverage, asks_for_code, code_factor, weight_factors
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query, RecordStore, Scope
 
@@ -338,9 +338,10 @@ class RankedSearch:
             return (Factor("alone", 1.0),)  # only the vectors decide
         if self._fusion.kind == "adaptive":
             messages = 2 * sum(sample.kind == "message" for sample in samples.values()) > len(samples)
-            factors += weight_factors(nearest.scores, words.covered, messages=messages)
+            shown = weight_factors(nearest.scores, words.covered, messages=messages)
+            factors += shown
             if asks_for_code(request.terms, [*by_words, *by_vectors()]):
-                factors.append(Factor("code", self._fusion.code_weight))
+                factors.append(code_factor(self._fusion.code_weight, shown))
             elif statistics.median([sample.length for sample in samples.values()] or [0]) >= LONG:
                 factors.append(Factor("long", self._fusion.long_weight))
         return tuple(factors)

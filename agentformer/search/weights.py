@@ -74,6 +74,13 @@ def asks_for_code(query: QueryTerms, passages: Sequence[str]) -> bool:
     return bool(code) and code >= _CODE_SHARE * len(passages)
 
 
+def code_factor(code_weight: float, factors: Sequence[Factor]) -> Factor:
+    """Return the factor for a query that asks for source code: the setting `code_weight`, limited so that the weight
+    does not exceed it. `factors` are those of `weight_factors`, which also count what the words miss."""
+    weight = math.prod(factor.value for factor in factors)
+    return Factor("code", min(code_weight, max(1.0, code_weight / weight)))
+
+
 def _deviations(cosines: Sequence[float]) -> float:
     """Return the difference between the first cosine and the mean of all cosines, divided by their standard
     deviation."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.search.weights import LanguageCoverage, asks_for_code, vectors_weight, weight_factors
+from agentformer.search.weights import LanguageCoverage, asks_for_code, code_factor, vectors_weight, weight_factors
 from agentformer.text.analysis import analyze_query
 from agentformer.types import EmbeddingSpace, Factor, Span
 
@@ -148,3 +148,12 @@ def test_comments_of_code_show_the_language_of_a_few_words() -> None:
     assert coverage.of_search(query, [commented], lambda: []) == 1.0
     bare = "def read(path):\n    return open(path).read()\n"
     assert coverage.of_search(query, [bare], lambda: []) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "weight", "factor"),
+    [(3.0, 0.7, 3.0), (3.0, 2.0, 1.5), (3.0, 4.0, 1.0), (1.0, 0.7, 1.0), (0.5, 2.0, 0.5)],
+)
+def test_code_raises_the_weight_up_to_the_setting(setting: float, weight: float, factor: float) -> None:
+    halves = [Factor("usual", weight / 2), Factor("missed", 2.0)]
+    assert code_factor(setting, halves) == Factor("code", pytest.approx(factor))
