@@ -318,8 +318,8 @@ def _backend_names(settings: Settings) -> list[str]:
 
 
 def of_backends(group: str, settings: Settings) -> Iterator[Any]:
-    """Yield one result for each configured backend: the result of the function that the registry has in `group` for
-    this backend. The function is called with the index folder, or with the settings if the store is on a server.
+    """Call a function for each configured backend, and yield its result. The function is what the registry has in
+    `group` for the backend. Its argument is the index folder, or the settings if the store is on a server.
     Backends without such a function are skipped."""
     used = (name for name in _backend_names(settings) if known(group, name))
     return (lookup(group, name)(settings if name in SERVERS else settings.index_dir) for name in used)

@@ -228,8 +228,8 @@ class KeyStore:
     @contextmanager
     def _changing(self, *, timeout: float = _LOCK_SECONDS, local: bool = False) -> Iterator[list[Key]]:
         """Yield a list of all keys, which the caller may change. At the end of the context, the changed list is stored.
-        If the list is empty and `local` is true, programs on this machine need no key. Raises `Busy` if another process
-        holds the lock, and `StoreFull` if the keys cannot be written."""
+        If `local` is true and the stored list is empty, programs on this machine need no key. Raises `Busy` if another
+        process holds the lock, and `StoreFull` if the keys cannot be written."""
         try:
             with self._place.locked(timeout):
                 before = self._keys()

@@ -43,7 +43,7 @@ class JobProgress(ResponseModel):
     files_done: int
     files: int
     pages: int = Field(description="Pages that are read. Of a file in progress, only the process that reads it knows.")
-    chunks: int = Field(description="Passages of the pages that are read.")
+    chunks: int = Field(description="The number of passages made so far, from the pages that were read.")
     windows_done: int
     windows: int
 

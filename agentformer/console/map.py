@@ -48,8 +48,8 @@ class MapPoints:
 
 
 class MapState(NamedTuple):
-    """The state of a map. `points` is None if there are no vectors, or none yet; while the state is `computing`, it may
-    contain an older map. `problem` describes why the last computation failed."""
+    """The state of a map. `points` is None if there are no vectors, or if no map was computed yet. While the state
+    is `computing`, `points` may hold the previous map. `problem` describes why the last computation failed."""
 
     state: Literal["ready", "computing", "failed"]
     points: MapPoints | None = None

@@ -150,8 +150,8 @@ class GuardedEmbedder(Guarded[Embedder]):
 
 
 def _check_rows(rows: Any, shape: tuple[int, ...], space: EmbeddingSpace) -> None:
-    """Raise `EmbedderUnavailable` unless `rows` has the shape `shape`, and each row has finite numbers and the length
-    1."""
+    """Raise `EmbedderUnavailable` unless `rows` has the shape `shape`, and each row has only finite numbers and the
+    Euclidean norm 1."""
     import numpy as np
 
     actual = getattr(rows, "shape", None)

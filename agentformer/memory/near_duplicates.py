@@ -158,8 +158,8 @@ def normalize(text: str) -> str:
 
 
 def _comparison_key(text: Text) -> int:
-    """Return a hash of the place and the numbers of a text. Only texts with equal keys are compared, so that many
-    copies of a form with different numbers are not compared with each other."""
+    """Return a hash of the scope that a text is stored in and of the numbers that it contains. Only texts with
+    equal keys are compared, so that many copies of a form with different numbers are not compared with each other."""
     key = "\0".join((text.place, *sorted(number_values(text.content[:_MAX_COMPARED]))))
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 

@@ -82,5 +82,5 @@ def _facts(entry: MemoryEntry, languages: EntryLanguages) -> Iterable[tuple[tupl
 
 
 def statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Yield the facts of an entry that have one value at a time; see `text.facts.current`."""
+    """Yield the facts of an entry whose value replaces an older value, such as a home address. See `text.facts`."""
     yield from stated_facts(entry, lambda: languages.of(entry))

@@ -112,7 +112,7 @@ class DocumentTools:
         ] = None,
         metadata: Annotated[
             dict[str, Any] | None,
-            Field(description="Only documents with these metadata.", validation_alias=_NAMES_OF_METADATA),
+            Field(description="Only documents with this metadata.", validation_alias=_NAMES_OF_METADATA),
         ] = None,
         sources: Annotated[
             list[SourceName] | None, Field(min_length=1, max_length=2, description="Only documents, or only memories.")

@@ -140,7 +140,7 @@ class PartsParameters(DocumentParameters):
 
     limit: Limit = 100
     after: Cursor = ""
-    page: int | None = Field(default=None, ge=1, description="Only the part of the list on this page.")
+    page: int | None = Field(default=None, ge=1, description="The page of the document whose parts are returned.")
 
 
 class ImageParameters(DocumentParameters):

@@ -74,7 +74,7 @@ class FileForm(ParameterModel):
 
 
 class File(ResponseModel):
-    """A file."""
+    """A file as OpenAI's protocol describes it."""
 
     id: str
     object: Literal["file"]

@@ -67,7 +67,7 @@ def _code_item(entry: MemoryEntry) -> str:
 
 
 def _past_item(entry: MemoryEntry) -> str:
-    """Return an entry that says what happened, after its type: "[decision] We use SQLite."."""
+    """Return the line of an entry about a past event, with the type in front: "[decision] We use SQLite."."""
     given = entry.metadata.get("event_type")
     event_type = " ".join(str(given if isinstance(given, str) and given.strip() else entry.kind).split())[:_MAX_TYPE]
     return _item(entry, _origin(entry), f"[{event_type}] {entry.content}")

@@ -122,7 +122,8 @@ def in_marks(quote: str) -> str:
 
 
 def _origin(entry: MemoryEntry) -> dict[str, Any]:
-    """Return the fields of a citation that say what a memory is. They are empty for a chunk of a document."""
+    """Return the fields of a citation that describe a cited memory, such as its kind and its speaker. A chunk of a
+    document has none of them."""
     if entry.source:
         return {}
     return {

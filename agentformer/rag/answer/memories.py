@@ -1,5 +1,5 @@
-"""The hits of a search that can answer a question. Memories contain questions too, and facts that contradict each
-other."""
+"""Selection of the hits that can answer a question. Messages that only ask are left out, and of facts that
+contradict each other, the newest comes first."""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
     if "memories" not in sources or (documents.document_id is not None and given.get("sources") is None):
         return documents
     if documents.document_id is not None:
-        raise InvalidInput("document_id", "selects a document, so the answer cannot use memories; leave out `sources`")
+        raise InvalidInput(
+            "document_id", "selects one document, so `sources` must not name memories; leave out one of the two"
+        )
     excluded = () if "documents" in sources else tuple(sorted(DOCUMENT_KINDS))
     if not fields.flag("messages", given.get("messages", True)):
         excluded = (*excluded, _MESSAGE)

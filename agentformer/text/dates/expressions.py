@@ -73,8 +73,8 @@ class _Line:
         return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:
-        """Return whether the number at token `at` is followed by a noun, so that it is no year: True for "in 2000
-        words", False for "in 2000 we"."""
+        """Return whether the number at token `at` is followed by a noun, and is therefore not a year: True for "in
+        2000 words", False for "in 2000 we"."""
         if at + 1 >= len(self.tokens) or not self.joined(at):
             return False
         start, _, word = self.tokens[at + 1]

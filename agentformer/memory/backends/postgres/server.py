@@ -207,8 +207,9 @@ class _Result:
 
 
 def open_connection(url: str) -> psycopg.Connection[Any]:
-    """Return a new connection without a transaction. Raises `InvalidInput` for an invalid address, `MissingExtra`, and
-    `StoreError` if the server cannot be used. No message contains the address."""
+    """Return a new connection in autocommit mode. Raises `InvalidInput` if the address is invalid, `MissingExtra`
+    if the driver is not installed, and `StoreError` if the server cannot be used. No message contains the
+    address."""
     module = import_psycopg()
     if not url.startswith(("postgresql://", "postgres://")):
         raise InvalidInput("postgres_url", _ADDRESS)
