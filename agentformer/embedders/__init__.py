@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 from agentformer.embedders.batching import Batcher
 from agentformer.errors import AgentFormerError, EmbedderUnavailable
 from agentformer.http.guarded import Breaker, Guarded
-from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
+from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, TokenEmbedder, TokenVectors, Vector
 
 _UNIT = 1e-3  # largest allowed distance of a row's length from 1
 _MOST_QUERIES = 16  # queries of several threads in one call
@@ -108,6 +108,12 @@ class GuardedEmbedder(Guarded[Embedder]):
                 _check_rows(row, (embedder.space.dimension,), embedder.space)
         self._count_tokens(embedder)
         return rows
+
+    def embed_tokens(self, texts: Sequence[str], *, query: bool = False) -> list[TokenVectors] | None:
+        """Return the vectors of the texts and of their tokens, as `TokenEmbedder.embed_tokens` describes. Return None
+        if the embedder has no vectors of tokens."""
+        with self.call() as embedder:
+            return embedder.embed_tokens(texts, query=query) if isinstance(embedder, TokenEmbedder) else None
 
     def token_spans(self, text: str) -> list[Span]:
         """Return the positions of the tokens in the text, as `Embedder.token_spans` describes. This method also works

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from agentformer.types.memory import Span
 
@@ -138,6 +138,26 @@ class Embedder(Protocol):
     def token_spans(self, text: str) -> list[Span]:
         """Return the position of each token in the text, in order. Special tokens are left out, and the positions do
         not overlap."""
+
+
+class TokenVectors(NamedTuple):
+    """A text as a model of embeddings reads it: the vector of the whole text, and the vectors of its tokens in their
+    context, each of the length 1. `spans` are the positions of the tokens in the text, and `rows` is an array of shape
+    (tokens, dimension). Special tokens are left out."""
+
+    vector: Vector
+    spans: tuple[Span, ...]
+    rows: Matrix
+
+
+@runtime_checkable
+class TokenEmbedder(Protocol):
+    """An embedder that also returns the vectors of single tokens, so that the words of two texts can be compared."""
+
+    def embed_tokens(self, texts: Sequence[str], *, query: bool = False) -> list[TokenVectors] | None:
+        """Return the vectors of each text and of its tokens, or None if the model has no vectors of tokens. If `query`
+        is true, the texts are queries. A text is never cut: if a text is too long for the model, `TextTooLong` is
+        raised."""
 
 
 @runtime_checkable

@@ -33,6 +33,7 @@ from agentformer.embedders.sbert.openvino import (
 from agentformer.embedders.sbert.runtime import (
     ADVICE,
     Tokenized,
+    TokenRows,
     TorchRuntime,
     local_folder,
     may_have_accelerator,
@@ -40,7 +41,7 @@ from agentformer.embedders.sbert.runtime import (
 )
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, TextTooLong
 from agentformer.settings import Settings
-from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
+from agentformer.types import EmbeddingSpace, Matrix, Span, TokenVectors, Vector
 
 log = logging.getLogger("agentformer")
 
@@ -145,6 +146,18 @@ class SbertEmbedder:
             rows[[place for place, _ in batch]] = unit(self._encode([item for _, item in batch]))
         return rows
 
+    def embed_tokens(self, texts: Sequence[str], *, query: bool = False) -> list[TokenVectors] | None:
+        """Return the vectors of the texts and of their tokens, as `TokenEmbedder.embed_tokens` describes."""
+        prefix = self._space.query_prefix if query else self._space.document_prefix
+        items = self._tokenize([prefix + text for text in texts]) if texts else []
+        found: dict[int, TokenVectors] = {}
+        for batch in _batches([item.length for item in items], self._batch_tokens):
+            read = self._runtime.token_rows([prefix + texts[n] for n in batch])
+            if read is None:
+                return None
+            found |= {n: _without_prefix(each, len(prefix)) for n, each in zip(batch, read, strict=True)}
+        return [found[n] for n in range(len(texts))]
+
     def embed_query(self, text: str) -> Vector:
         """Return the vector of a query, as `Embedder.embed_query` describes."""
         prefix = self._space.query_prefix
@@ -198,6 +211,17 @@ class SbertEmbedder:
             languages="*" if facts.vocabulary >= _MULTILINGUAL_VOCABULARY else "",
             fingerprint=facts.fingerprint,
         )
+
+
+def _without_prefix(read: TokenRows, prefix: int) -> TokenVectors:
+    """Return the vectors of a text without those of the first `prefix` code points. Raises `EmbedderUnavailable` if a
+    number is not finite."""
+    row, offsets, rows = read
+    if not (np.isfinite(row).all() and np.isfinite(rows).all()):
+        raise EmbedderUnavailable("the model returned a vector that is not finite; download the model again")
+    kept = [n for n, (start, end) in enumerate(offsets) if prefix <= start < end]
+    spans = tuple(Span(offsets[n][0] - prefix, offsets[n][1] - prefix) for n in kept)
+    return TokenVectors(unit(row[None])[0], spans, unit(rows[kept]) if kept else rows[:0])
 
 
 def _split_precision(model: str) -> tuple[str, str]:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 T = TypeVar("T")
-_FORMAT = "1"  # of the format of exports; a new number makes all exports invalid
+_FORMAT = "2"  # of the format of exports; a new number makes all exports invalid
 _SIZES = "whole.json"
 _SOURCE = "of.json"
 _UNUSED_SECONDS = 7 * 24 * 3600.0
@@ -353,7 +353,8 @@ def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer
 
 
 def _convert(model: SentenceTransformer) -> Any:
-    """Convert all parts of the model to one OpenVINO graph, from tokens to the vector."""
+    """Convert all parts of the model to one OpenVINO graph, from tokens to the vector. If the model has vectors of its
+    tokens, they are the second output."""
     import openvino as ov
     import torch
 
@@ -372,7 +373,8 @@ def _convert(model: SentenceTransformer) -> Any:
             for part in self.parts:
                 features = part(features)
             vectors = features["sentence_embedding"]
-            return vectors[:, :size] if size else vectors
+            vectors = vectors[:, :size] if size else vectors
+            return (vectors, features["token_embeddings"]) if "token_embeddings" in features else vectors
 
     with torch.no_grad():
         graph = ov.convert_model(AllModules().eval(), example_input=tuple(example[name] for name in names))

@@ -22,7 +22,9 @@ from agentformer.embedders.sbert.runtime import (
     SAME_SPACE,
     ModelFacts,
     Tokenized,
+    TokenRows,
     has_bf16,
+    inner_tokens,
     replace_surrogates,
     usable_cpus,
 )
@@ -83,6 +85,11 @@ class FastTokenizer:
         encoded = [self._tokenizer.encode(texts[0])] if one else self._tokenizer.encode_batch_fast(texts)
         return [Tokenized(len(item.ids), (item.ids, item.type_ids)) for item in encoded]
 
+    def encoded(self, texts: Sequence[str]) -> list[Any]:
+        """Return the tokens of each text with their offsets, special tokens included."""
+        encoded: list[Any] = self._tokenizer.encode_batch([replace_surrogates(text) for text in texts])
+        return encoded
+
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Return the start and the end of each token in the text. Special tokens are left out."""
         return list(self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False).offsets)
@@ -130,9 +137,27 @@ class OpenVinoRuntime(FastTokenizer):
         inputs = self.arrays(batch, self.padded(max(item.length for item in batch)))
         request = self._requests.get()
         try:
-            return np.array(request.infer(inputs, share_inputs=True)[0], dtype=np.float32)
+            return np.array(request.infer(inputs, share_inputs=True, share_outputs=True)[0], dtype=np.float32)
         finally:
             self._requests.put(request)
+
+    def token_rows(self, texts: Sequence[str]) -> list[TokenRows] | None:
+        """Return the vectors of the texts and of their tokens, or None if the export has no vectors of tokens."""
+        if not self._has_tokens:
+            return None
+        encoded = self.encoded(texts)
+        batch = [Tokenized(len(item.ids), (item.ids, item.type_ids)) for item in encoded]
+        inputs = self.arrays(batch, self.padded(max(item.length for item in batch)))
+        request = self._requests.get()
+        try:
+            read = request.infer(inputs, share_inputs=True, share_outputs=True)
+            vectors, tokens = (np.array(read[n], dtype=np.float32) for n in (0, 1))
+        finally:
+            self._requests.put(request)
+        return [
+            inner_tokens(vectors[n], item.offsets, tokens[n], item.special_tokens_mask)
+            for n, item in enumerate(encoded)
+        ]
 
     def padded(self, length: int) -> int:
         """Return the number of tokens to which a text of `length` tokens is padded. Texts of one padded length have the
@@ -154,6 +179,7 @@ class OpenVinoRuntime(FastTokenizer):
         cosine = -1.0
         for kind in ("bf16", "f32") if has_bf16() else ("f32",):
             compiled = core.compile_model(folder / MODEL, "CPU", {**options, "INFERENCE_PRECISION_HINT": kind})
+            self._has_tokens = len(compiled.outputs) > 1
             self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
             for _ in range(_REQUESTS):
                 self._requests.put(compiled.create_infer_request())

@@ -20,7 +20,7 @@ import numpy as np
 
 from agentformer.embedders.model_info import PROBES, QUICK_PROBES, fingerprint, mean_cosine, unit
 from agentformer.errors import AgentFormerError, EmbedderUnavailable
-from agentformer.types import Matrix, Span
+from agentformer.types import Matrix, Span, Vector
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -42,6 +42,15 @@ class Tokenized(NamedTuple):
 
     length: int
     content: Any
+
+
+class TokenRows(NamedTuple):
+    """The vector of a text, and the offsets and the vectors of its tokens, without special tokens. The vectors are not
+    scaled to the length 1."""
+
+    row: Vector
+    offsets: list[tuple[int, int]]
+    rows: Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,27 @@ class TorchRuntime:
         """Return the vectors of the texts in the batch: a float32 array of shape (len(batch), dimension). The vectors
         are not scaled to the length 1."""
         return self._encode([item.content for item in batch])
+
+    def token_rows(self, texts: Sequence[str]) -> list[TokenRows] | None:
+        """Return the vectors of the texts and of their tokens, or None if the model has no vectors of tokens."""
+        texts = [replace_surrogates(text) for text in texts]
+        with self._lock:
+            if not self._tokenizer.is_fast:
+                return None
+            encoded = self._tokenizer(texts, return_offsets_mapping=True, return_special_tokens_mask=True)
+            read = self.model.encode(texts, prompt="", output_value=None, show_progress_bar=False)
+        if not all("token_embeddings" in each for each in read):
+            return None
+        offsets, special = encoded["offset_mapping"], encoded["special_tokens_mask"]
+        return [
+            inner_tokens(
+                each["sentence_embedding"].float().cpu().numpy(),
+                offsets[n],
+                each["token_embeddings"].float().cpu().numpy(),
+                special[n],
+            )
+            for n, each in enumerate(read)
+        ]
 
     def padded(self, length: int) -> int:
         """Return 0: a text in a batch can have another vector than alone, whatever its length."""
@@ -248,6 +278,13 @@ def token_offsets(tokenizer: Any, text: str) -> list[tuple[int, int]]:
         text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
     )["offset_mapping"]
     return offsets
+
+
+def inner_tokens(row: Vector, offsets: Sequence[tuple[int, int]], rows: Matrix, special: Sequence[int]) -> TokenRows:
+    """Return the vectors of a text without those of its special tokens, which `special` marks with 1, and of the
+    padding behind them."""
+    kept = [n for n, mark in enumerate(special) if not mark]
+    return TokenRows(row, [offsets[n] for n in kept], rows[kept])
 
 
 def token_spans(offsets: Sequence[tuple[int, int]]) -> list[Span]:
