@@ -30,7 +30,7 @@ from time import perf_counter
 import agentformer
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.sentences import MAX_QUOTE
-from agentformer.types import DEFAULT_NAMESPACE, Answer, Citation, Hit, Query, Scope
+from agentformer.types import DEFAULT_NAMESPACE, Answer, Citation, Embedder, Hit, Query, Scope
 from bench import answers_fit
 from bench.data import DATA, load
 
@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("--reliability", action="store_true", help="print the share of right quotes per bin")
     parser.add_argument("--fit", action="store_true", help="print the fitted weights and coefficients")
     parser.add_argument("--time", action="store_true", help="print the time of an answer against an embedded question")
+    parser.add_argument("--sentences", action="store_true", help="compare vectors of sentences and not of tokens")
     parser.add_argument("--stores", type=Path, help="a folder that keeps the stored sets for the next run")
     chosen = parser.parse_args()
     everything: list[Outcome] = []
@@ -94,7 +95,7 @@ def main() -> None:
     print(f"| set | half | {' | '.join(_COLUMNS)} |")
     print("|---" * (len(_COLUMNS) + 2) + "|")
     for name in chosen.sets:
-        measured[name] = measure(name, chosen.sample, fit=chosen.fit, stores=chosen.stores)
+        measured[name] = measure(name, chosen.sample, fit=chosen.fit, stores=chosen.stores, sentences=chosen.sentences)
         outcomes = measured[name].outcomes
         halves = {"even": [o for o in outcomes if o.number % 2 == 0], "odd": [o for o in outcomes if o.number % 2]}
         for half, part in halves.items() if min(map(len, halves.values())) >= 20 else [("all", outcomes)]:
@@ -127,16 +128,29 @@ class Measured:
     seconds: list[tuple[float, float, float]]
 
 
-def measure(name: str, sample: int = 0, *, fit: bool = False, stores: Path | None = None) -> Measured:
-    """Return the results of a set. Every tenth question is also asked of hits without the documents that answer it."""
+def measure(
+    name: str, sample: int = 0, *, fit: bool = False, stores: Path | None = None, sentences: bool = False
+) -> Measured:
+    """Return the results of a set. Every tenth question is also asked of hits without the documents that answer it.
+    With `sentences`, the embedder returns no vectors of tokens."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = stores / name.replace("/", "_") if stores else Path(temporary)
         with agentformer.connect(index_dir=folder / "index", upload_dir=folder / "up", embedder="minilm") as af:
             result = Measured([], [], [], [])
-            quoting = Answerer(None, af.embedder, abstain=0.0)
+            embedder = _WithoutTokens(af.embedder) if sentences else af.embedder
+            quoting = Answerer(None, embedder, abstain=0.0)
             for n, asked in enumerate(_spread(_stored(af, name), sample)):
                 _ask(af, quoting, asked, result, without=n % (2 * _EVERY) < 2, fit=fit)
             return result
+
+
+class _WithoutTokens:
+    """An embedder without vectors of tokens."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.space = embedder.space
+        self.embed_documents, self.embed_query = embedder.embed_documents, embedder.embed_query
+        self.token_spans = embedder.token_spans
 
 
 def _ask(

@@ -23,6 +23,8 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 _STEPS = 40  # of Newton's method
 _RIDGE = 0.02  # of each coefficient of the confidence
 _RIDGE_OF_SENTENCES = 0.0003  # of each weight, per set; with more, the weights of norquad's long passages suffer
+_RIDGE_OF_TOKENS = 0.001  # the same with vectors of tokens, chosen by five parts of the questions
+_OF_TOKENS = ("alike", "telling")
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Example:
     number: int
     features: Floats
     right: np.ndarray[Any, np.dtype[np.bool_]]
-    embedded: bool
+    tokens: bool  # whether tokens were compared
 
 
 @dataclass(frozen=True)
@@ -54,26 +56,40 @@ def example(
         holds.append(source is not None and right(source.name, source.page, sentence.quote))
     if not ranked:
         return None
-    return Example(number, np.array([s.features for s in ranked]), np.array(holds), ranked[0].cosine is not None)
+    return Example(
+        number,
+        np.array([s.features for s in ranked]),
+        np.array(holds),
+        any(s.features and s.features.alike for s in ranked),
+    )
 
 
 def fitted(examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:
-    """Yield the fitted weights, without and with cosines, as lines of code."""
-    for name, cosine in (("_WEIGHTS", False), ("_WEIGHTS_WITH_COSINE", True)):
-        used = [n for n, field in enumerate(Features._fields) if cosine or field != "cosine"]
-        chosen = {
-            set_name: [e for e in each if e.number % 2 == 0 and e.right.any() and not e.right.all()]
-            for set_name, each in examples.items()
-        }
-        weights = fit({n: each for n, each in chosen.items() if each}, used)
+    """Yield the fitted weights as lines of code: without vectors, with cosines of sentences, and with vectors of
+    tokens. The last ones are fitted to the questions whose tokens were compared, and the others are only fitted if none
+    were."""
+    chosen = {
+        set_name: [e for e in each if e.number % 2 == 0 and e.right.any() and not e.right.all()]
+        for set_name, each in examples.items()
+    }
+    with_tokens = {name: [e for e in each if e.tokens] for name, each in chosen.items()}
+    tables: dict[str, tuple[tuple[str, ...], float]] = {
+        "_WEIGHTS": (("cosine", *_OF_TOKENS), _RIDGE_OF_SENTENCES),
+        "_WEIGHTS_WITH_COSINE": (_OF_TOKENS, _RIDGE_OF_SENTENCES),
+    }
+    if any(with_tokens.values()):
+        chosen, tables = with_tokens, {"_WEIGHTS_WITH_TOKENS": (("cosine",), _RIDGE_OF_TOKENS)}
+    for name, (unused, ridge) in tables.items():
+        used = [n for n, field in enumerate(Features._fields) if field not in unused]
+        weights = fit({n: each for n, each in chosen.items() if each}, used, ridge)
         values = ", ".join(f"{field}={weights[n]:.1f}" for n, field in enumerate(Features._fields) if n in used)
         yield f"{name} = Features({values})"
 
 
-def fit(examples: Mapping[str, Sequence[Example]], used: Sequence[int]) -> Floats:
+def fit(examples: Mapping[str, Sequence[Example]], used: Sequence[int], ridge: float) -> Floats:
     """Return the weights of all features; a feature that is not `used` has the weight 0."""
     beta = np.zeros(len(used))
-    ridge = _RIDGE_OF_SENTENCES * len(examples)
+    ridge *= len(examples)
     for _ in range(_STEPS):
         slope, curve = -ridge * beta, ridge * np.eye(len(used))
         for each in examples.values():

@@ -23,7 +23,7 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
-from agentformer.types import Embedder, Query, Scope
+from agentformer.types import Embedder, Query, Scope, TokenEmbedder
 from tests.embedders.sbert_models import bert
 
 pytestmark = pytest.mark.model
@@ -109,6 +109,29 @@ def test_meaning_is_nearer_than_words(minilm: Embedder) -> None:
     rows = minilm.embed_documents(["The physician examined the child.", "The bank of the river is steep."])
     scores = rows @ minilm.embed_query("A doctor looked at a young patient")
     assert scores[0] > 0.4 > scores[1]
+
+
+def test_tokens_have_positions_and_vectors_in_their_context(minilm: Embedder) -> None:
+    assert isinstance(minilm, TokenEmbedder)
+    river, money, empty = minilm.embed_tokens(["a bank of the river", "a bank account", ""]) or []
+    words = ["a bank of the river"[span.start : span.end] for span in river.spans]
+    assert words == ["a", "bank", "of", "the", "river"]
+    assert river.rows.shape == (5, minilm.space.dimension)
+    assert np.allclose(np.linalg.norm(river.rows, axis=1), 1, atol=1e-4)
+    assert 0.2 < float(river.rows[1] @ money.rows[1]) < 0.9
+    assert (len(empty.spans), empty.rows.shape) == (0, (0, minilm.space.dimension))
+    assert np.allclose(river.vector, minilm.embed_documents(["a bank of the river"])[0], atol=1e-2)
+
+
+def test_a_prefix_is_read_but_has_no_tokens(own_model: Path, tmp_path: Path) -> None:
+    model = load(configured(own_model, tmp_path / "prompted", prompts={"query": "query: ", "document": "passage: "}))
+    assert isinstance(model, TokenEmbedder)
+    (plain,), (query,) = model.embed_tokens(["keys"]) or [], model.embed_tokens(["keys"], query=True) or []
+    assert plain.spans == query.spans
+    assert {(span.start, span.end) for span in query.spans} <= {(a, b) for a in range(4) for b in range(1, 5)}
+    assert not np.allclose(plain.rows, query.rows, atol=1e-3)
+    with pytest.raises(TextTooLong):
+        model.embed_tokens(["keys " * 300])
 
 
 def test_a_question_of_many_windows_is_the_mean_of_its_parts(minilm: Embedder) -> None:

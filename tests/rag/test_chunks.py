@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agentformer.embedders import estimated_spans
+from agentformer.embedders import estimated_spans, recent
 from agentformer.rag import chunks
 from agentformer.rag.answer import citations, confidence, output, sentences
 from agentformer.rag.answer.passages import read_passages
@@ -119,7 +119,7 @@ class Small:
 
 def test_only_the_beginning_of_a_long_sentence_is_embedded() -> None:
     for count, read in ((9, 9), (10, 9), (20, 9)):  # nine tenths of the tokens that the model reads
-        assert len(words(sentences._fitting(Small(), "a " * count))) == read  # type: ignore[arg-type]
+        assert len(words(recent._fitting(Small(), "a " * count))) == read  # type: ignore[arg-type]
 
 
 def test_terms_have_the_length_of_their_stems() -> None:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.citations import in_marks
+from agentformer.rag.answer.confidence import Baselines
 from agentformer.rag.answer.passages import read_passages
-from agentformer.rag.answer.sentences import RankedSentence, SentenceVectors, choose_quotes, rank_sentences
+from agentformer.rag.answer.sentences import RankedSentence, choose_quotes, rank_sentences
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import analyze_query
-from agentformer.types import Hit, Matrix, MemoryEntry, Source, Vector
+from agentformer.types import Hit, Matrix, MemoryEntry, Source, Span, TokenVectors, Vector
 from tests.rag.models import HITS, hit
 
 
@@ -162,7 +166,7 @@ def test_few_sentences_are_embedded_in_one_batch_and_kept() -> None:
     text = " ".join(f"The keys number {n} hang in cupboard number {n} of the second office." for n in range(40))
     embedder, vectors, query = (
         Counting(),
-        SentenceVectors(),
+        RecentVectors(),
         analyze_query("Where do the spare keys of this test hang?"),
     )
     found = rank_sentences(query, read_passages([hit(text, 1)]), embedder, vectors)
@@ -175,10 +179,73 @@ def test_few_sentences_are_embedded_in_one_batch_and_kept() -> None:
 
 def test_a_full_cache_drops_the_vector_that_was_unused_for_the_longest_time() -> None:
     embedder = Counting()
-    vectors = SentenceVectors(values=2 * embedder.space.dimension)
+    vectors = RecentVectors(values=2 * embedder.space.dimension)
     for text in ("a", "b", "a", "c", "a", "b"):
         assert vectors.of([text], embedder).shape == (1, embedder.space.dimension)
     assert embedder.batches == [["a"], ["b"], ["c"], ["b"]]
+
+
+class Tokens(Counting):
+    """Words of one group have one vector, and all other words are at right angles to each other."""
+
+    groups: tuple[tuple[str, ...], ...] = (("founded", "established"), ("harbour", "port"))
+
+    def embed_tokens(self, texts: Sequence[str], *, query: bool = False) -> list[TokenVectors] | None:
+        self.batches.append(list(texts))
+        return [self._read(text) for text in texts]
+
+    def _read(self, text: str) -> TokenVectors:
+        words = list(re.finditer(r"\w+|[^\w\s]", text))
+        rows = np.zeros((len(words), self.space.dimension), dtype=np.float32)
+        for n, word in enumerate(words):
+            name = next((group[0] for group in self.groups if word[0].casefold() in group), word[0].casefold())
+            rows[n, sum(map(ord, name)) % self.space.dimension] = 1.0
+        return TokenVectors(super().embed_query(text), tuple(Span(*word.span()) for word in words), rows)
+
+
+OTHER_WORDS = (
+    "Aino Laine wrote about the harbour in a letter. Maija Virtanen established the port. The piers are of stone."
+)
+
+
+def test_the_sentence_with_tokens_near_to_those_of_the_question_is_first() -> None:
+    query, passages, known = analyze_query("Who founded the harbour?"), [hit(OTHER_WORDS, 1)], Baselines(None, 0.0)
+    embedder, vectors = Tokens(), RecentVectors()
+    found = rank_sentences(query, read_passages(passages), embedder, vectors, known)
+    assert found[0].quote == "Maija Virtanen established the port."
+    assert found[0].features is not None
+    assert found[0].features.alike == pytest.approx(0.75, abs=0.01)  # all words but "who"
+    assert found[0].cosine is None  # the space has no baseline for texts
+    assert [len(batch) for batch in embedder.batches] == [1, 1]  # the question, and neighbors in one window
+    rank_sentences(query, read_passages(passages), embedder, vectors, known)
+    assert len(embedder.batches) == 2
+
+
+def test_tokens_are_not_compared_if_the_model_reads_letters_or_none() -> None:
+    class Letters(Tokens):
+        def _read(self, text: str) -> TokenVectors:
+            spans = tuple(Span(n, n + 1) for n in range(len(text)))
+            return TokenVectors(super().embed_query(text), spans, np.ones((len(text), self.space.dimension)) / 16)
+
+    class Without(Tokens):
+        def embed_tokens(self, texts: Sequence[str], *, query: bool = False) -> list[TokenVectors] | None:
+            return None
+
+    query, passages = analyze_query("Who founded the harbour?"), [hit(OTHER_WORDS, 1)]
+    by_words = rank_sentences(query, read_passages(passages))
+    for embedder in (Letters(), Without(), Counting()):
+        found = rank_sentences(query, read_passages(passages), embedder, baselines=Baselines(None, 0.0))
+        assert [(each.quote, each.score) for each in found] == [(each.quote, each.score) for each in by_words]
+
+
+def test_the_cache_counts_the_vectors_of_tokens() -> None:
+    embedder = Tokens()
+    vectors = RecentVectors(values=5 * embedder.space.dimension)  # two words and their text are three vectors
+    for text in ("one two", "three four", "one two"):
+        (read,) = vectors.tokens([text], embedder) or []
+        assert read.rows.shape == (2, embedder.space.dimension)
+        assert read.rows.dtype == np.float32
+    assert embedder.batches == [["one two"], ["three four"], ["one two"]]
 
 
 def test_an_embedder_that_is_down_leaves_the_choice_to_the_words() -> None:

@@ -12,7 +12,7 @@ from agentformer.embedders import GuardedEmbedder
 from agentformer.errors import AgentFormerError, EmbedderUnavailable, SpaceMismatch
 from agentformer.http.guarded import Breaker
 from agentformer.records.spaces import check_same_space, mismatch_message
-from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
+from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, TokenVectors, Vector
 
 log = logging.getLogger("agentformer")
 
@@ -50,6 +50,9 @@ class ActiveEmbedder:
 
     def embed_query(self, text: str) -> Vector:
         return self.current.embed_query(text)
+
+    def embed_tokens(self, texts: Sequence[str], *, query: bool = False) -> list[TokenVectors] | None:
+        return self.current.embed_tokens(texts, query=query)
 
     def token_spans(self, text: str) -> list[Span]:
         return self.current.token_spans(text)

@@ -8,12 +8,14 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import cached_property
 
+from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer import citations, output, prompts, support
 from agentformer.rag.answer.candidates import other_period
 from agentformer.rag.answer.confidence import (
     BASELINES,
+    Baselines,
     QuoteFeatures,
     confidence_features,
     covered_share,
@@ -22,7 +24,6 @@ from agentformer.rag.answer.confidence import (
 from agentformer.rag.answer.passages import Passage, read_passages
 from agentformer.rag.answer.sentences import (
     RankedSentence,
-    SentenceVectors,
     choose_quotes,
     knows_language,
     rank_sentences,
@@ -65,7 +66,7 @@ class _Request:
     given: Sequence[Hit]
     given_passages: Sequence[Passage]
     embedder: Embedder | None
-    vectors: SentenceVectors
+    vectors: RecentVectors
 
     @cached_property
     def baseline(self) -> float | None:
@@ -82,13 +83,19 @@ class _Request:
 
     @cached_property
     def ranked(self) -> list[RankedSentence]:
-        """The sentences of the hits, best first. The embedder is used only if it has a baseline and knows the language
-        of the hits."""
-        if self.embedder and self.baseline is not None and knows_language(self.hits):
+        """The sentences of the hits, best first. Cosines of sentences are used only if the embedder knows the language
+        of the hits. The vectors of tokens also show which words are alike in other languages, unless the question is in
+        another language than the hits."""
+        if self.embedder:
             embedder = current_embedder(self.embedder)
             with suppress(EmbedderError):  # a server may count a sentence's tokens in another way
-                return rank_sentences(self.terms, self.passages, embedder, self.vectors, self.baseline)
+                return rank_sentences(self.terms, self.passages, embedder, self.vectors, self._baselines(embedder))
         return rank_sentences(self.terms, self.passages)
+
+    def _baselines(self, embedder: Embedder) -> Baselines:
+        known = self.baseline is not None and knows_language(self.hits)
+        same = known or self.terms.language in {passage.language for passage in self.passages}
+        return Baselines(self.baseline if known else None, BASELINES.of_tokens(embedder) if same else None)
 
     @cached_property
     def quotes(self) -> list[RankedSentence]:
@@ -113,6 +120,7 @@ class _Request:
             first.cosine,
             bool(support.unknown_in_question(self.question, self.passages)),
             other_period(classify(self.question, passage.language), first.quote, passage.language),
+            first.features.telling if first.features else 0.0,
         )
 
     @property
@@ -155,7 +163,7 @@ class Answerer:
     max_tokens: int = 512
     abstain: float = 0.15
     check: str = "retry"
-    vectors: SentenceVectors = dataclasses.field(default_factory=SentenceVectors, compare=False, repr=False)
+    vectors: RecentVectors = dataclasses.field(default_factory=RecentVectors, compare=False, repr=False)
 
     def answer(
         self,

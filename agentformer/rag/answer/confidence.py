@@ -14,7 +14,7 @@ answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be comp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from agentformer.rag.answer.passages import Passage
 from agentformer.rag.documents import KeyedLock
 from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem, text_terms
 from agentformer.text.questions import classify
-from agentformer.types import Embedder, EmbeddingSpace
+from agentformer.types import Embedder, EmbeddingSpace, TokenEmbedder
 
 # Coefficients of 1, of the share and of the cosine. Fitted by `python -m bench.abstaining --fit` to questions of even
 # number: over passages that hold the answer, over the same hits without them, over other articles, and questions of
@@ -35,7 +35,7 @@ _LOGIT_BOTH = (-6.54, 5.73, 6.39)
 _LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
 # Coefficients of `QuoteFeatures.values`. Fitted by `python -m bench.answers --fit` to questions of even number; every
 # tenth of them is also asked of hits without the answer.
-_QUOTE = (-0.29, 0.36, 0.46, 1.08, 3.74, -0.48)
+_QUOTE = (-0.55, 0.27, 0.46, 1.13, 2.96, -0.57, 1.17)
 _MOST_LOGIT = 2.0  # of the hits; more than this says nothing about the quote
 _HOPELESS = 0.1  # hits of a lower probability: the quote is not more probable
 _UNKNOWN = 0.1  # factor if the question names what no hit names
@@ -111,7 +111,8 @@ class QuoteFeatures(NamedTuple):
     them answers. `covered` is the share of the question's terms that the quote and the headings above it contain.
     `quotes` is the number of quotes: the others are nearly as probable as the first. `cosine` is that of the quote
     (None if it was not embedded). `unknown` is true if the question contains a number or a name that no hit contains,
-    and `other_period` if it asks for an amount per year and the quote states one per month."""
+    and `other_period` if it asks for an amount per year and the quote states one per month. `telling` is the feature of
+    the quote with this name (`Features`); 0 if no tokens were compared."""
 
     hits: float
     score: float
@@ -120,13 +121,14 @@ class QuoteFeatures(NamedTuple):
     cosine: float | None = None
     unknown: bool = False
     other_period: bool = False
+    telling: float = 0.0
 
     @property
     def values(self) -> tuple[float, ...]:
         """The inputs of the logistic function."""
         distance = 0.0 if self.cosine is None else self.cosine - 0.5
         hits = min(_logit(self.hits), _MOST_LOGIT)
-        return 1.0, hits, _logit(self.score), self.covered, distance, self.quotes - 1.0
+        return 1.0, hits, _logit(self.score), self.covered, distance, self.quotes - 1.0, self.telling
 
     @property
     def is_judged(self) -> bool:
@@ -153,11 +155,20 @@ def _logit(probability: float) -> float:
     return math.log(kept / (1 - kept))
 
 
+class Baselines(NamedTuple):
+    """The mean cosines of unrelated texts: of whole texts (`text`), and of each token of a question with the nearest
+    token of a passage (`token`). None if cosines of this kind cannot be used."""
+
+    text: float | None = REFERENCE
+    token: float | None = None
+
+
 class CosineBaselines:
     """Measures the mean cosine of unrelated texts, once for each embedding space. Thread-safe."""
 
     def __init__(self) -> None:
         self._measured: dict[EmbeddingSpace, float] = {}
+        self._of_tokens: dict[EmbeddingSpace, float | None] = {}
         self._locks = KeyedLock()
 
     def of(self, embedder: Embedder) -> float:
@@ -171,15 +182,41 @@ class CosineBaselines:
                 self._measured[space] = _measure(embedder, space)
             return self._measured[space]
 
+    def of_tokens(self, embedder: Embedder) -> float | None:
+        """Return the mean cosine (-1..1) of each token of a question with the nearest token of an unrelated passage, or
+        None if the embedder has no vectors of tokens. The first call for an embedding space reads the sample texts. If
+        the embedder fails, its error is raised, and the next call measures again."""
+        space = embedder.space
+        with self._locks.hold(space):
+            if space not in self._of_tokens:
+                self._of_tokens[space] = _measure_tokens(embedder, space)
+            return self._of_tokens[space]
+
 
 BASELINES = CosineBaselines()
 
 
-def _measure(embedder: Embedder, space: EmbeddingSpace) -> float:
+def _samples(space: EmbeddingSpace) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    """Yield the questions and the passages of each language of the space, or else the English ones."""
     codes = [code for code in _DIFFERENT if space.languages == "*" or code in space.languages.split()]
+    yield from (_DIFFERENT[code] for code in codes or ("en",))
+
+
+def _measure_tokens(embedder: Embedder, space: EmbeddingSpace) -> float | None:
+    if not isinstance(embedder, TokenEmbedder):
+        return None
+    means: list[float] = []
+    for questions, passages in _samples(space):
+        asked, read = embedder.embed_tokens(questions, query=True), embedder.embed_tokens(passages)
+        if asked is None or read is None:
+            return None
+        means += [float((one.rows @ two.rows.T).max(axis=1).mean()) for one in asked for two in read]
+    return sum(means) / len(means)
+
+
+def _measure(embedder: Embedder, space: EmbeddingSpace) -> float:
     means = []
-    for code in codes or ("en",):
-        questions, passages = _DIFFERENT[code]
+    for questions, passages in _samples(space):
         rows = embedder.embed_documents(passages)
         means += [float((rows @ embedder.embed_query(question)).mean()) for question in questions]
     return sum(means) / len(means)

@@ -59,7 +59,8 @@ class Features(NamedTuple):
     `passage` is the score of the passage relative to the best, `rank` its reciprocal rank, and `nearness` the
     difference of its cosine to the best cosine. `short`, `long` and `asks` describe the form. The fields from `number`
     to `means` tell how surely the sentence contains what is asked for; only the field of the question's type is set.
-    `cosine` is 0 until the sentence is embedded."""
+    `cosine`, `alike` and `telling` are 0 until the sentence is embedded: its cosine, the mean cosine of the tokens of
+    the question with the nearest tokens of the sentence, and the same for those that tell the sentences apart."""
 
     words: float = 0.0
     similar: float = 0.0
@@ -84,6 +85,8 @@ class Features(NamedTuple):
     reason: float = 0.0
     means: float = 0.0
     cosine: float = 0.0
+    alike: float = 0.0
+    telling: float = 0.0
 
 
 @dataclass(eq=False, slots=True)

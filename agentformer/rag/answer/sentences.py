@@ -7,20 +7,19 @@ embedded, in one batch. Vectors of sentences are cached, because the same chunks
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderUnavailable
-from agentformer.rag.answer.confidence import REFERENCE, normalized_cosine
+from agentformer.rag.answer.confidence import Baselines, normalized_cosine
 from agentformer.rag.answer.features import Features, Sentence, SentenceFeatures, read_sentences
 from agentformer.rag.answer.passages import Passage
 from agentformer.text.analysis import QueryTerms
-from agentformer.types import Embedder, EmbeddingSpace, Hit, Matrix, Span, Vector
+from agentformer.types import Embedder, Hit, Span, TokenVectors, Vector
 
 # Weights without and with cosines, fitted by `python -m bench.answers --fit` to questions with even numbers of four
 # sets in four languages, and rounded. The odds between two sentences of a question are exp(difference of their
@@ -35,13 +34,22 @@ _WEIGHTS_WITH_COSINE = Features(
     heading=3.0, around=1.8, passage=3.9, rank=0.6, nearness=1.0, short=-0.3, long=-0.4, asks=-2.0, number=3.3,
     time=1.8, person=1.8, place=1.8, reason=1.9, means=0.6, cosine=4.2,
 )  # fmt: skip
+# With vectors of tokens, fitted to three sets in three languages. A cosine of whole sentences adds nothing to them.
+_WEIGHTS_WITH_TOKENS = Features(
+    words=2.6, similar=2.9, pieces=1.4, phrase=1.1, before=1.0, quoted_before=1.9, quoted_pieces=1.3, after=-0.8,
+    heading=2.5, around=1.9, passage=2.8, rank=0.8, nearness=0.6, short=-0.3, long=-0.7, asks=-2.0, number=2.6,
+    time=1.5, person=1.6, place=1.6, reason=1.3, means=0.2, alike=2.2, telling=3.2,
+)  # fmt: skip
 _TYPED = 60  # sentences in which candidates are searched: the best by words; tables have many alike
 _EMBEDDED = 5  # sentences that are embedded for one question
+_COMPARED = 6  # sentences whose tokens are compared with those of the question
+_WINDOW = 1_200  # code points of sentences that are read in one window
+_LETTERS = 1.5  # mean letters of a token; with less, the model reads a script letter by letter (Japanese with MiniLM)
+_EVEN = 1e-3  # weight of a token that is equally near to all sentences
 _OF_PASSAGE = 1  # sentences of each passage among them
 _CLOSE = 0.07  # of the first quote's probability; a sentence with a lower one is not quoted
 _ALIKE = 0.3  # of the probability of a sentence; a neighbor with at least this share is quoted with it
 _SAY = 0.3  # weight of the vectors' vote, 0..1; lower ones are of languages that the embedder hardly knows
-_CACHED_VALUES = 2_000_000  # float32 values of cached vectors: 8 MB
 
 MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
 OMITTED = " … "  # between the lead-in of a list and an item that does not follow it directly
@@ -76,13 +84,12 @@ def rank_sentences(
     query: QueryTerms,
     passages: Sequence[Passage],
     embedder: Embedder | None = None,
-    vectors: SentenceVectors | None = None,
-    baseline: float = REFERENCE,
+    vectors: RecentVectors | None = None,
+    baselines: Baselines | None = None,
 ) -> list[RankedSentence]:
     """Return all sentences of the passages, best first. If there is no `embedder`, or if the embedder is unavailable,
     the score depends only on words and on the ranks of the passages. `vectors` is a cache for the embedder, and
-    `baseline` the mean cosine that it gives to unrelated texts. Raises `EmbedderError` if the embedder fails in another
-    way."""
+    `baselines` are its cosines of unrelated texts. Raises `EmbedderError` if the embedder fails in another way."""
     sentences = read_sentences(passages)
     if not sentences:
         return []
@@ -91,15 +98,13 @@ def rank_sentences(
     for n in _best(features, _WEIGHTS, _TYPED):
         features[n] = computed.with_candidate(features[n], sentences[n])
     quotes = [whole_quote(sentence) for sentence in sentences]
-    cosines: dict[int, float] = {}
+    weights, cosines = _WEIGHTS, dict[int, float]()
     if embedder:
-        best = _to_embed(features, [sentence.passage for sentence in sentences])
-        texts = {n: quotes[n].text(sentences[n].passage.content) for n in best}
-        cosines = _cosines(query.text, texts, embedder, vectors or SentenceVectors())
-        cosines = {n: max(0.0, normalized_cosine(cosine, baseline) or 0.0) for n, cosine in cosines.items()}
-        least = min(cosines.values(), default=0.0)
-        features = [each._replace(cosine=cosines.get(n, least)) for n, each in enumerate(features)]
-    scores = _probabilities(features, _WEIGHTS_WITH_COSINE if cosines else _WEIGHTS)
+        compared = _Compared(
+            query.text, sentences, quotes, embedder, vectors or RecentVectors(), baselines or Baselines()
+        )
+        features, weights, cosines = compared.with_vectors(features)
+    scores = _probabilities(features, weights)
     ranked = [
         RankedSentence(sentence.passage.hit, quote.span, score, cosines.get(n), quote.lead, features[n], quote.row)
         for n, (sentence, quote, score) in enumerate(zip(sentences, quotes, scores, strict=True))
@@ -160,14 +165,14 @@ def _best(features: Sequence[Features], weights: Features, count: int) -> list[i
     return [int(n) for n in np.argsort(-scores, kind="stable")[:count]]
 
 
-def _to_embed(features: Sequence[Features], passages: Sequence[Passage]) -> list[int]:
+def _to_embed(features: Sequence[Features], passages: Sequence[Passage], weights: Features, count: int) -> list[int]:
     """Return the numbers of the sentences to embed: the best of each passage, and the best of all."""
-    order = _best(features, _WEIGHTS_WITH_COSINE, len(features))
+    order = _best(features, weights, len(features))
     of_passage: dict[int, list[int]] = {}
     for n in order:
         of_passage.setdefault(id(passages[n]), []).append(n)
     first = [n for numbers in of_passage.values() for n in numbers[:_OF_PASSAGE]]
-    return list(dict.fromkeys(first + order))[:_EMBEDDED]
+    return list(dict.fromkeys(first + order))[:count]
 
 
 def _probabilities(features: Sequence[Features], weights: Features) -> list[float]:
@@ -176,64 +181,131 @@ def _probabilities(features: Sequence[Features], weights: Features) -> list[floa
     return [float(each) for each in odds / odds.sum()]
 
 
-def _cosines(question: str, texts: dict[int, str], embedder: Embedder, vectors: SentenceVectors) -> dict[int, float]:
-    """Return a dictionary: number of a text -> cosine of the text and the question, -1..1. If the embedder is
-    unavailable, the dictionary is empty."""
-    try:
-        rows = vectors.of(list(texts.values()), embedder)
-        cosines = rows @ vectors.of_query(question, embedder)
-    except EmbedderUnavailable:
+@dataclass(frozen=True)
+class _Compared:
+    """Compares the best sentences with the question by vectors."""
+
+    question: str
+    sentences: Sequence[Sentence]
+    quotes: Sequence[Quote]
+    embedder: Embedder
+    vectors: RecentVectors
+    baselines: Baselines
+
+    def with_vectors(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]]:
+        """Return the features with those of vectors, the weights for them, and the cosines of sentences by their
+        numbers. If the embedder is unavailable, return the features as they are."""
+        try:
+            return self._by_tokens(features) or self._by_sentences(features) or (features, _WEIGHTS, {})
+        except EmbedderUnavailable:
+            return features, _WEIGHTS, {}
+
+    def _by_tokens(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
+        """Compare the tokens of sentences with those of the question (late interaction: Khattab and Zaharia, SIGIR
+        2020, "ColBERT"). Return None if the embedder has no vectors of tokens, or hardly knows the words."""
+        if self.baselines.token is None:
+            return None
+        read = self.vectors.tokens([self.question], self.embedder, query=True)
+        asked = _word_tokens(self.question, read[0]) if read else {}
+        if not read or not asked or sum(end - start for start, end in asked.values()) < _LETTERS * len(asked):
+            return None
+        best = _to_embed(features, [s.passage for s in self.sentences], _WEIGHTS, _COMPARED)
+        windows = _windows(self.sentences, self.quotes, best)
+        tokens = self.vectors.tokens([window.text for window in windows], self.embedder) or []
+        rows = read[0].rows[list(asked)]
+        nearest, cosines = {}, {}
+        for window, each in zip(windows, tokens, strict=True):
+            words = _word_tokens(window.text, each)
+            for n, part in window.parts.items():
+                inside = [k for k, span in words.items() if part.start <= span.start and span.end <= part.end]
+                if inside:
+                    nearest[n] = (rows @ each.rows[inside].T).max(axis=1)
+                    cosines[n] = float(each.vector @ read[0].vector)
+        likeness = _likeness(nearest, self.baselines.token)
+        least = [min(column) for column in zip(*likeness.values(), strict=True)] or [0.0, 0.0]
+        values = [likeness.get(n, least) for n in range(len(features))]
+        read_features = [each._replace(alike=a, telling=t) for each, (a, t) in zip(features, values, strict=True)]
+        return read_features, _WEIGHTS_WITH_TOKENS, self._normalized(cosines)
+
+    def _by_sentences(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
+        """Compare the vectors of sentences with that of the question. Return None if cosines mean nothing here."""
+        if self.baselines.text is None:
+            return None
+        best = _to_embed(features, [s.passage for s in self.sentences], _WEIGHTS_WITH_COSINE, _EMBEDDED)
+        texts = [self.quotes[n].text(self.sentences[n].passage.content) for n in best]
+        rows = self.vectors.of(texts, self.embedder) @ self.vectors.of_query(self.question, self.embedder)
+        cosines = self._normalized(dict(zip(best, map(float, rows), strict=True)))
+        least = min(cosines.values(), default=0.0)
+        features = [each._replace(cosine=cosines.get(n, least)) for n, each in enumerate(features)]
+        return features, _WEIGHTS_WITH_COSINE, cosines
+
+    def _normalized(self, cosines: Mapping[int, float]) -> dict[int, float]:
+        if self.baselines.text is None:
+            return {}
+        return {n: max(0.0, normalized_cosine(each, self.baselines.text) or 0.0) for n, each in cosines.items()}
+
+
+class _Window(NamedTuple):
+    """A text that is embedded: quotes that touch each other, so that each is read in its context. `parts` are the
+    positions of the sentences in it, by their numbers."""
+
+    text: str
+    parts: dict[int, Span]
+
+
+def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Iterable[int]) -> list[_Window]:
+    windows: list[_Window] = []
+    spans: dict[int, list[Span]] = {}
+    passages = {id(sentence.passage): sentence.passage for sentence in sentences}
+    for n in best:
+        quote, passage = quotes[n], sentences[n].passage
+        if quote.row or quote.lead:
+            text = quote.text(passage.content)
+            windows.append(_Window(text, {n: Span(0, len(text))}))
+        else:
+            spans.setdefault(id(passage), []).append(quote.span)
+    for key, each in spans.items():
+        for window in _joined(sorted(each)):
+            parts = {
+                n: Span(quotes[n].span.start - window.start, quotes[n].span.end - window.start)
+                for n, sentence in enumerate(sentences)
+                if id(sentence.passage) == key
+                and not (quotes[n].row or quotes[n].lead)
+                and window.start <= quotes[n].span.start
+                and quotes[n].span.end <= window.end
+            }
+            windows.append(_Window(passages[key].content[window.start : window.end], parts))
+    return windows
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans, in their order, with those joined that overlap or have only a space between them."""
+    joined: list[Span] = []
+    for span in spans:
+        last = joined[-1] if joined else None
+        if last and span.start <= last.end + 1 and max(last.end, span.end) - last.start <= _WINDOW:
+            joined[-1] = Span(last.start, max(last.end, span.end))
+        else:
+            joined.append(span)
+    return joined
+
+
+def _word_tokens(text: str, read: TokenVectors) -> dict[int, Span]:
+    """Return the tokens with a letter or a digit, by their numbers."""
+    return {n: span for n, span in enumerate(read.spans) if any(map(str.isalnum, text[span.start : span.end]))}
+
+
+def _likeness(nearest: Mapping[int, Vector], baseline: float) -> dict[int, list[float]]:
+    """Return two values for each sentence: the mean cosine of the tokens of the question with the nearest token of the
+    sentence, and the same with more weight for the tokens that tell sentences apart, those near to only a few of them.
+    `nearest` has the cosines of each sentence, shape (tokens of the question); `baseline` is the mean of unrelated
+    texts, which becomes 0."""
+    if not nearest:
         return {}
-    return {n: float(cosine) for n, cosine in zip(texts, cosines, strict=True)}
-
-
-class SentenceVectors:
-    """A cache of the vectors of recent sentences and questions. When it is full, the vector that was unused for the
-    longest time is dropped. Thread-safe."""
-
-    def __init__(self, values: int = _CACHED_VALUES) -> None:
-        self._vectors: OrderedDict[tuple[EmbeddingSpace, str, bool], Vector] = OrderedDict()
-        self._values = values
-        self._lock = threading.Lock()
-
-    def of(self, texts: Sequence[str], embedder: Embedder) -> Matrix:
-        """Return the vectors of the texts, one row each. Texts that are not cached are embedded in one call. Of a text
-        that is too long for the model, only the beginning is embedded. Raises `EmbedderError`."""
-        space = embedder.space
-        found = {text: vector for text in texts if (vector := self._get((space, text, False))) is not None}
-        if missing := [text for text in dict.fromkeys(texts) if text not in found]:
-            rows = embedder.embed_documents([_fitting(embedder, text) for text in missing])
-            found |= {text: self._put((space, text, False), row) for text, row in zip(missing, rows, strict=True)}
-        return np.stack([found[text] for text in texts])
-
-    def of_query(self, text: str, embedder: Embedder) -> Vector:
-        """Return the vector of a question. Raises `EmbedderError`."""
-        key = embedder.space, text, True
-        found = self._get(key)
-        return self._put(key, embedder.embed_query(text)) if found is None else found
-
-    def _get(self, key: tuple[EmbeddingSpace, str, bool]) -> Vector | None:
-        with self._lock:
-            if (vector := self._vectors.get(key)) is not None:
-                self._vectors.move_to_end(key)
-            return vector
-
-    def _put(self, key: tuple[EmbeddingSpace, str, bool], vector: Vector) -> Vector:
-        with self._lock:
-            self._vectors[key] = vector
-            while len(self._vectors) * len(vector) > self._values:
-                self._vectors.popitem(last=False)
-        return vector
-
-
-def _fitting(embedder: Embedder, text: str) -> str:
-    """Return the text of a sentence. If the text is too long for the embedding model, return only the beginning of the
-    text."""
-    limit = embedder.space.max_tokens * 9 // 10  # a beginning may have a few more tokens than it had as a part
-    if len(text.encode()) <= limit:
-        return text
-    tokens = embedder.token_spans(text)
-    return text if len(tokens) <= limit else text[: tokens[limit - 1].end]
+    cosines = (np.array(list(nearest.values())) - baseline) / (1 - baseline)  # (sentences, tokens)
+    spread = cosines.max(axis=0) - cosines.mean(axis=0) + _EVEN
+    telling = cosines @ (spread / spread.sum())
+    return {n: [float(row.mean()), float(each)] for n, row, each in zip(nearest, cosines, telling, strict=True)}
 
 
 class Quote(NamedTuple):
