@@ -50,6 +50,7 @@ _NOUN_ENDING = re.compile(
     r"|[st]ion(?:en)?|tum|tät(?:en)?|ung(?:en)?)$"
 )
 _WITHOUT_ARTICLE = frozenset({"ankunft", "ansicht", "bezug", "form", "hilfe", "teil", "zeit"})  # "in Bezug auf"
+_SIDE = 3  # words on a side of a gap that are compared
 _ALIKE = 5  # letters at the beginning that a word has in common with a word of the sources, and is no new name then
 _SIMILAR = 0.8  # share of letters that a name and its other spelling have in common
 _COMMON = 4  # least number of letters that two forms of a name have in common
@@ -170,13 +171,16 @@ class Vocabulary:
     """The words of some texts in one language. A word is found even if it has another ending in these texts."""
 
     def __init__(self, texts: Iterable[str], language: str) -> None:
-        self._language = language
+        self._language, texts = language, list(texts)
         self._words: set[str] = set()
         self.lowercase: set[str] = set()  # words that occur without a capital
         for word in (match[0] for text in texts for match in _WORD.finditer(text)):
             self._words.add(_folded(word))
             if word[0].islower():
                 self.lowercase.add(_folded(word))
+        self._around = set[tuple[str, ...]]()  # words on both sides of one or two words that begin with a capital
+        for text in texts if language in _CAPITAL_NOUNS else ():
+            self._around.update(_surroundings(text))
         self._stems = {_stemmed(word, language) for word in self._words}
         self._beginnings: dict[str, set[str]] = defaultdict(set)
         for word in () if language in _UNINFLECTED else self._words:
@@ -199,6 +203,13 @@ class Vocabulary:
         others = (other for other in self._words if len(other) >= _COMMON)
         return any(other in folded or folded in other or folded[:_ALIKE] == other[:_ALIKE] for other in others)
 
+    def has_other(self, name: _Name, text: str) -> bool:
+        """Return whether the texts have another word where `text` has this name, between the same words: "am Ufer der
+        Elbe bei" and "am Ufer der Weser bei". Only known for languages that write every noun with a capital."""
+        before = [_folded(word) for word in _WORD.findall(text[: name.start])][-_SIDE:]
+        after = [_folded(word) for word in _WORD.findall(text[name.end :])][:_SIDE]
+        return not self._around.isdisjoint(_sides(before, after))
+
     def has_part(self, name: str) -> bool:
         """Return whether the texts contain a word of this name, or a similar word: "German" for "Germany", or another
         spelling."""
@@ -208,12 +219,34 @@ class Vocabulary:
 
 def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Name]:
     """Yield the names in `text`, in order, whose words are not in `known`. In a language that writes every noun with a
-    capital letter, only two capitalized words in a row count as a name, a word before a colon, and a word behind a
-    preposition without an article."""
+    capital letter, only two capitalized words in a row count as a name, a word before a colon, a word behind a
+    preposition without an article, and a word that replaces another one of a text that is otherwise repeated."""
     for name in _joined(_candidates(text, known, language), text):
         marked = " " in name.text or text[name.end : name.end + 1] == ":" or _is_bare(name, text, known)
-        if language not in _CAPITAL_NOUNS or marked:
+        if language not in _CAPITAL_NOUNS or marked or known.has_other(name, text):
             yield name
+
+
+def _surroundings(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words on both sides of each one or two words of which the first begins with a capital letter."""
+    words = _WORD.findall(text)
+    folded = [_folded(word) for word in words]
+    for n, word in enumerate(words):
+        for end in (n + 1, n + 2) if word[0].isupper() else ():
+            yield from _sides(folded[max(0, n - _SIDE) : n], folded[end : end + _SIDE])
+
+
+def _sides(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the three words nearest to a gap: two and one, one and two, or three on one side of it if the text begins
+    or ends at its other side. "" stands for the gap."""
+    if len(before) > 1 and after:
+        yield (*before[-2:], "", after[0])
+    if before and len(after) > 1:
+        yield (before[-1], "", *after[:2])
+    if not after and len(before) == _SIDE:
+        yield (*before, "")
+    if not before and len(after) == _SIDE:
+        yield ("", *after)
 
 
 def _is_bare(name: _Name, text: str, known: Vocabulary) -> bool:
