@@ -353,8 +353,7 @@ def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer
 
 
 def _convert(model: SentenceTransformer) -> Any:
-    """Convert all parts of the model to one OpenVINO graph, from tokens to the vector. If the model has vectors of its
-    tokens, they are the second output."""
+    """Convert all parts of the model to a graph, from tokens to the vector and, if it has them, those of the tokens."""
     import openvino as ov
     import torch
 
@@ -372,8 +371,7 @@ def _convert(model: SentenceTransformer) -> Any:
             features = dict(zip(names, values, strict=True))
             for part in self.parts:
                 features = part(features)
-            vectors = features["sentence_embedding"]
-            vectors = vectors[:, :size] if size else vectors
+            vectors = features["sentence_embedding"][:, : size or None]
             return (vectors, features["token_embeddings"]) if "token_embeddings" in features else vectors
 
     with torch.no_grad():
