@@ -30,7 +30,7 @@ Row = TypeVar("Row")
 Load = Callable[[Sequence[int]], Mapping[int, Row]]
 
 _DERIVED = 16_384  # rows in memory, of about 600 bytes each
-_SAMPLES = 2_048  # of up to 2 KB each
+_SAMPLES = 8_192  # of some 700 bytes each
 _SPANS = 8_192
 _VECTOR_BYTES = 12_000_000  # 7,800 vectors of 384 dimensions
 _SAMPLE_LENGTH = 600  # code points of the beginning of an entry

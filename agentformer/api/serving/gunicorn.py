@@ -8,6 +8,7 @@ a `TimedSocket`, a socket with time limits, so that slow clients do not block al
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -52,6 +53,7 @@ _WORKER_TIMEOUT = 300  # seconds without a sign of life; loading a model takes l
 _KEEP_ALIVE_SECONDS = 30  # for an idle connection, which needs no thread
 _IDLE_AT_END_SECONDS = 2.0  # for a connection without a request, while the server ends
 _DRAIN_SECONDS = 0.1  # for the unread rest of a body, so that the connection can be used again
+_SETTLED = 500  # requests after which modules, models and indexes are loaded
 _PIPE_BYTES = 4096  # that a pipe takes in one piece, so that several workers may write at once
 _HTTP_ERRORS = (  # the first class that matches decides
     (LimitRequestLine, 414, "URI Too Long"),
@@ -188,6 +190,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         """Start the worker. When the server ends, the worker has less time for running requests than the arbiter gives
         to the worker, so that the worker can still close the memory."""
         self._lingering: deque[Any] = deque()  # connections after their last response
+        self._answered = 0
         self.cfg.set("graceful_timeout", FINISH_SECONDS)
         if self.cfg.workers > 1:  # the models of several workers would compete for the same processors
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _processors() // self.cfg.workers)))
@@ -316,6 +319,11 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         received = conn.parser.unreader.take_buffered()  # the beginning of the body
         conn.parser.unreader.unread(received)
         conn.sock.expect_body(len(received))
+        self._answered += 1  # two threads may count once; it is only about when
+        if self._answered == _SETTLED:
+            # What is loaded by now stays. A full collection of it would stop all threads for 50 ms, again and again.
+            gc.collect()
+            gc.freeze()
         return super().handle_request(req, conn)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
