@@ -48,7 +48,7 @@ def main() -> None:
             _measure(af, given.questions, given.threads)
 
 
-def _entries(count: int) -> Iterator[MemoryEntry]:
+def sample_entries(count: int) -> Iterator[MemoryEntry]:
     """Yield a third of messages, which are turns and sentences, and passages."""
     turns, *others = ([row.text for row in load(name).corpus] for name in SETS)
     passages = list(itertools.chain.from_iterable(others))
@@ -69,7 +69,7 @@ def _entries(count: int) -> Iterator[MemoryEntry]:
 def _fill(af: agentformer.AgentFormer, count: int) -> None:
     if af.backend.count(Scope()):
         return
-    entries = _entries(count)
+    entries = sample_entries(count)
     while batch := list(itertools.islice(entries, _BATCH)):
         af.backend.store(batch)
 

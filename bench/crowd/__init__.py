@@ -1,0 +1,1 @@
+"""Searches a second of HTTP servers under the same clients."""
