@@ -311,7 +311,7 @@ class Database:
     def _connect(self, *, check: bool = False) -> GuardedConnection:
         connection = open_database(self.path, BUSY_SECONDS, REQUIRED_TABLES, *([check_wal] if check else []))
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA cache_size = -32768")
+        connection.execute("PRAGMA cache_size = -8192")  # per connection; the system caches the file too
         connection.execute("PRAGMA cell_size_check = ON")  # detects a damaged page when it is read
         connection.create_function("decayed", 3, decayed, deterministic=True)
         connection.create_function("metadata_equals", 3, metadata_equals, deterministic=True)
