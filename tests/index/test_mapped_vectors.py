@@ -275,6 +275,32 @@ def test_a_process_maps_what_it_has_trained_itself(tmp_path: Path, mapping: None
         reference.check_dense(QUERY, backend.search(QUERY))
 
 
+def test_an_entry_removed_while_a_snapshot_is_written_is_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapping: None
+) -> None:
+    with closing(opened(tmp_path, train_at=4)) as backend:
+        reference = Reference(backend.store(entries(100)))
+        hers = backend.store([make_entry("hers", user_id="x")])[0]
+        backend.search(QUERY)
+        assert index_status(backend)["mapped"] == 101
+        reference.entries.update({entry.id: entry for entry in backend.store(entries(30, first=100))})
+        save = snapshots.save
+
+        def slow(folder: Path, *rest: Any, **more: Any) -> None:
+            save(folder, *rest, **more)
+            with closing(opened(tmp_path, train_at=10**9)) as other:  # as another process would
+                assert other.remove([hers.id]) == 1
+
+        with monkeypatch.context() as patch:
+            patch.setattr(snapshots, "save", slow)
+            backend.search(QUERY)
+            index_status(backend)
+        assert not (tmp_path / INDEX_FILE).exists()
+        reference.check_dense(QUERY, backend.search(QUERY))  # writes it again, without the entry
+        assert index_status(backend)["problem"] is None
+        reference.check_dense(QUERY, backend.search(QUERY))
+
+
 def test_a_large_store_without_a_snapshot_is_trained_by_its_first_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapping: None
 ) -> None:

@@ -22,7 +22,14 @@ from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.image import Image
 from agentformer.index.vectors.index import VectorHits, VectorIndex
 from agentformer.index.vectors.options import IndexOptions
-from agentformer.index.vectors.stored import count_windows, read_entries, read_numbers, read_space, tuple_cursor
+from agentformer.index.vectors.stored import (
+    count_windows,
+    read_entries,
+    read_numbers,
+    read_space,
+    removed_since,
+    tuple_cursor,
+)
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
 from agentformer.records.files import temporary_path
@@ -244,17 +251,23 @@ class VectorFollower:
         if self._index is index and index.needs_tuning():
             index.tune(read_vectors, stopped)
         if self._index is index and self._wants_snapshot(index) and not stopped():
-            self._write_frozen(index)
+            self._write_frozen(database, index)
             self._adopt(database, stopped)
 
-    def _write_frozen(self, index: VectorIndex) -> None:
-        """Write a snapshot of a large index while searches and changes continue. Raises `OSError`."""
+    def _write_frozen(self, database: RecordStore, index: VectorIndex) -> None:
+        """Write a snapshot of a large index while searches and changes continue. If an entry in it was removed
+        meanwhile, perhaps by another process, the snapshot is deleted. Raises `OSError`."""
         with self._following:
             if self._index is not index:
                 return
             seq, point, image = self._applied, self._point, index.frozen()
         self._write(image, index.space, seq, point)
-        self._set_saved(seq, unsaved=0)
+        with database.reading() as connection:
+            removed = removed_since(connection, seq)
+        if np.isin(removed, image.rows.entries).any():
+            snapshots.discard(self._folder)
+        else:
+            self._set_saved(seq)
         self._seen = ()  # so that this process maps its codes too
 
     def _adopt(self, database: RecordStore, stopped: Stopped) -> None:
@@ -304,9 +317,9 @@ class VectorFollower:
             self._applied, self._point = newest, change_feed.token_at(connection, newest)
             self._saved_seq, self._unsaved = saved, len(changed)
 
-    def _set_saved(self, seq: int, unsaved: int = 0) -> None:
+    def _set_saved(self, seq: int) -> None:
         """Note that the snapshot contains all changes up to `seq`."""
-        self._saved_seq, self._unsaved, self._seen = seq, unsaved, snapshots.version(self._folder)
+        self._saved_seq, self._unsaved, self._seen = seq, 0, snapshots.version(self._folder)
 
     def _save_trained(self, image: Image, space: int, seq: int, point: str, changed: Callable[[], IntArray]) -> None:
         """Write the snapshot of an index that was just trained. If this fails, a warning is logged, and the index in

@@ -63,6 +63,12 @@ def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[i
     return _stored_windows(rows.fetchall(), dimension)
 
 
+def removed_since(connection: sqlite3.Connection, seq: int) -> IntArray:
+    """Return the numbers of the entries that were removed after the change number `seq`."""
+    query = "SELECT entry FROM changes WHERE seq > ? AND NOT EXISTS (SELECT 1 FROM entries WHERE num = changes.entry)"
+    return np.array([row[0] for row in connection.execute(query, [seq])], np.int64)
+
+
 def tuple_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
     """Return a cursor whose rows are plain tuples."""
     cursor = connection.cursor()
