@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentformer")
 T = TypeVar("T")
-_KEY_CONNECTIONS = 4  # to the database of the API keys
+_KEY_CONNECTIONS = 4  # number of connections to the database that stores the API keys
 
 
 def once(build: Callable[[], T]) -> Callable[[], T]:
@@ -68,7 +68,7 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     builders = {name: lookup("backends", name) for name in _backend_names(settings)}
     exists = any(of_backends("present", settings))
     built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
-    for name in ours("present") if exists else names("present"):  # so that an existing store is not treated as empty
+    for name in ours("present") if exists else names("present"):  # warn if an existing store would be overlooked
         if name not in built and name not in SERVERS and lookup("present", name)(settings.index_dir):
             log.warning(
                 "%s also holds a store of the backend %s, which is not used, because the settings do not name it",
@@ -85,8 +85,8 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
 
 @contextmanager
 def open_keys(settings: Settings) -> Iterator[KeyStore]:
-    """Yield the API keys of the memory of these settings, without opening the memory: the keys of this machine, or the
-    keys in the database that its nodes share. Raises `StoreError` if the database cannot be used."""
+    """Yield the API keys of a memory without opening the memory. The keys are in the index folder or, for a memory on a
+    server, in the database that all nodes share. Raises `StoreError` if the database cannot be used."""
     from agentformer.access.keys import KeyStore
 
     if settings.backend not in SERVERS:
@@ -256,8 +256,8 @@ def build_memory(
 
 
 def build_embedder(settings: Settings) -> ActiveEmbedder:
-    """Return the embedder of the settings. If `reembed` moves the store to another model, the returned embedder uses
-    this other model. Each model is loaded when it is first used. Raises `InvalidInput` for an unknown provider."""
+    """Return the embedder of the settings. After `reembed` has moved the store to another model, the returned embedder
+    uses the new model. Each model is loaded when it is first used. Raises `InvalidInput` for an unknown provider."""
     seconds = settings.breaker_seconds
 
     def of_space(space: EmbeddingSpace) -> GuardedEmbedder:
@@ -326,7 +326,8 @@ def of_backends(group: str, settings: Settings) -> Iterator[Any]:
 
 
 def in_folder(settings: Settings, index_dir: Path) -> Settings:
-    """Return the settings of a copy of the store in a folder. A store on a server is copied to the backend `faiss`."""
+    """Return the settings that open a copy of the store in the folder `index_dir`. The copy of a store on a server uses
+    the backend `faiss`."""
     local = dict.fromkeys(SERVERS, "faiss")
     routes = tuple(replace(route, target=local.get(route.target, route.target)) for route in settings.routes)
     one, other = (local.get(name, name) for name in (settings.backend, settings.hierarchical_backend))

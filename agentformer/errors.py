@@ -1,15 +1,10 @@
 """The exception classes of this package. All errors that the package raises on purpose are `AgentFormerError`s.
 
-    AgentFormerError
-    ├── InvalidInput (also ValueError), NotFound (also LookupError), Conflict, MissingExtra (also ImportError)
-    ├── AccessError: Unauthenticated, Forbidden
-    ├── LimitExceeded: TooLarge, Busy
-    ├── DocumentError: EmptyDocument, UnsupportedFormat, CorruptDocument, EncryptedDocument, DocumentTooLarge
-    ├── FetchFailed: FetchRefused
-    ├── EmbedderError: EmbedderUnavailable, TextTooLong, SpaceMismatch
-    ├── LanguageModelError: LanguageModelUnavailable, PromptTooLong, InvalidReply
-    ├── RerankerUnavailable
-    └── StoreError: StoreFull, StoreDamaged
+    AgentFormerError ├── InvalidInput (also ValueError), NotFound (also LookupError), Conflict, MissingExtra (also
+    ImportError) ├── AccessError: Unauthenticated, Forbidden ├── LimitExceeded: TooLarge, Busy ├── DocumentError:
+    EmptyDocument, UnsupportedFormat, CorruptDocument, EncryptedDocument, DocumentTooLarge ├── FetchFailed: FetchRefused
+    ├── EmbedderError: EmbedderUnavailable, TextTooLong, SpaceMismatch ├── LanguageModelError: LanguageModelUnavailable,
+    PromptTooLong, InvalidReply ├── RerankerUnavailable └── StoreError: StoreBusy, StoreFull, StoreDamaged
 
 A message says what is wrong and what the user can do. Only the command line, the HTTP API and the tools convert these
 errors: to exit codes, status codes and tool results.
@@ -129,7 +124,7 @@ class UnsupportedFormat(DocumentError):
 
 
 class CorruptDocument(DocumentError):
-    """The file is damaged, so that no reader can read it."""
+    """The file is damaged and cannot be read."""
 
 
 class EncryptedDocument(DocumentError):
@@ -145,7 +140,7 @@ class FetchFailed(AgentFormerError):
 
 
 class FetchRefused(FetchFailed):
-    """The rules of this installation do not allow to fetch a document from this host or address."""
+    """The settings of this installation do not allow fetching from this host or address."""
 
 
 class EmbedderError(AgentFormerError):
@@ -162,7 +157,7 @@ class TextTooLong(EmbedderError):
 
 
 class SpaceMismatch(EmbedderError):
-    """The stored vectors and the vectors of the embedder are from different models, so that they cannot be compared."""
+    """The stored vectors and the vectors of the embedder come from different models and cannot be compared."""
 
 
 class LanguageModelError(AgentFormerError):
@@ -190,8 +185,8 @@ class StoreError(AgentFormerError):
 
 
 class StoreBusy(StoreError):
-    """Another process or thread has written to the store for too long. The caller can try again after `retry_after`
-    seconds."""
+    """The store cannot be written, because another process or thread holds its write lock for too long. The caller can
+    try again after `retry_after` seconds."""
 
     retry_after = 5
 

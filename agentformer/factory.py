@@ -100,7 +100,7 @@ class AgentFormer:
         self.backend = build_backend(settings, self.embedder)
         self._closing = ExitStack()
         self._closing.callback(self.backend.close)
-        self.originals.sweep()  # deletes what killed processes left
+        self.originals.sweep()  # deletes files that killed processes left behind
         self._usage = UsageCounter(self.backend)
         self._closing.callback(self._usage.flush)
         self._model_usage = Usage()
@@ -155,7 +155,7 @@ class AgentFormer:
 
     @property
     def distributed(self) -> DistributedMemory | None:
-        """The memory that several nodes share, or None for a backend of one machine."""
+        """The memory that several nodes share, or None if the backend is not shared by nodes."""
         if self.settings.backend not in SERVERS:
             return None
         from agentformer.memory.distributed import DistributedMemory
@@ -188,9 +188,9 @@ class AgentFormer:
         self, folder: str | os.PathLike[str], *, namespaces: Sequence[str] | None = None, vectors: bool = False
     ) -> Exported:
         """Write the stored contents of one moment into a new folder, which `import_from` can read; docs/ARCHIVE.md
-        describes it. Without `namespaces`, all namespaces are written. With `vectors`, a memory with the same embedder
-        need not embed the texts again. Raises `InvalidInput` if the folder exists, and `StoreFull` if the disk is
-        full."""
+        describes the format. Without `namespaces`, all namespaces are written. With `vectors`, a memory with the same
+        embedder need not embed the texts again. Raises `InvalidInput` if the folder exists, and `StoreFull` if the disk
+        is full."""
         from agentformer.archive.export import export_to
 
         self._usage.flush()
@@ -340,8 +340,9 @@ def connect(
 @contextmanager
 def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | None = None) -> Iterator[Trial]:
     """Open a memory for a measurement, in `folder` or in a temporary folder that is deleted at the end. The memory
-    makes no summaries. If `embedder` is not given, the embedder of the settings is used. A memory in `folder`, which a
-    later call opens again, always has a backend of files: `faiss` instead of a server."""
+    makes no summaries. If `embedder` is not given, the embedder of the settings is used. A later call can open a memory
+    in `folder` again. Therefore such a memory is always stored in local files: the backend `faiss` replaces a
+    server."""
     from agentformer.evaluation.memory_evaluation import Trial
 
     embedder = embedder or build_embedder(settings)
@@ -363,8 +364,8 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
 
 
 def present(settings: Settings) -> bool:
-    """Return whether a configured backend has data. The result is also true if a backend keeps its data outside of the
-    index folder, because such a backend cannot report whether its data exists."""
+    """Return whether a configured backend has data. The result is also true if a configured backend, such as
+    `cosmos_db`, cannot report whether its data exists."""
     return any(of_backends("present", settings)) or any_without("present", settings)
 
 

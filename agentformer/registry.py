@@ -8,9 +8,10 @@ package adds a provider with an entry point. In the groups `agentformer.embedder
 
 In four more groups, the entry point is a callable `(index_dir: Path)`, and the name of the entry point is the name of a
 backend. `agentformer.stored_spaces` returns the embedding space of the stored vectors (`EmbeddingSpace | None`), so
-that the setting `auto` can select the embedder of this space. `agentformer.wanted_embedders` returns the embedder
-(`str`) for which the entries of a store without vectors wait. `agentformer.present` returns whether the folder contains
-a store of this backend. `agentformer.salvagers` recovers the readable records of a store that cannot be opened.
+that the setting `auto` can select the embedder of this space. `agentformer.wanted_embedders` returns the name of the
+embedder (`str`) for a store whose entries have no vectors yet. `agentformer.present` returns whether the folder
+contains a store of this backend. `agentformer.salvagers` recovers the readable records of a store that cannot be
+opened.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def names(group: str) -> list[str]:
 
 
 def ours(group: str) -> list[str]:
-    """Return the sorted names of the built-in providers in a group. Installed packages are not searched."""
+    """Return the sorted names of the built-in providers in a group. Entry points of other packages are not read."""
     return sorted(PARTS[group])
 
 

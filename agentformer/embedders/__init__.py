@@ -46,7 +46,7 @@ class BatchedQueries(Protocol):
         ...
 
 
-# `isinstance` with these protocols takes as long as reading ten vectors.
+# These checks replace `isinstance`, which takes as long for these protocols as reading ten vectors.
 def _is_served(embedder: object) -> TypeGuard[Served]:
     return hasattr(embedder, "tokens_read") and hasattr(embedder, "request_texts")
 
@@ -60,18 +60,18 @@ class GuardedEmbedder(Guarded[Embedder]):
     Thread-safe.
 
     After a failed call, the next calls raise `EmbedderUnavailable` for `seconds` seconds, and longer after each further
-    failure. Then the embedder is loaded again; one of the type `Served` stays loaded. All calls raise
-    `EmbedderUnavailable` if its name now belongs to another model than at the first load, because the vectors of two
-    models cannot be compared. So does a call whose vector has a wrong shape, a number that is not finite, or a length
-    other than 1. Queries of several threads that wait for a model of the type `BatchedQueries` are embedded in one
-    call."""
+    failure. Then the embedder is loaded again, unless it has the type `Served`. All calls raise `EmbedderUnavailable`
+    if the name of the model now belongs to another model than at the first load, because the vectors of two models
+    cannot be compared. A call also raises this error if a vector has a wrong shape, a number that is not finite, or a
+    length other than 1. Queries of several threads that wait for a model of the type `BatchedQueries` are embedded in
+    one call."""
 
     unavailable = EmbedderUnavailable
 
     def __init__(self, load: Callable[[], Embedder], *, seconds: float = 30.0) -> None:
         super().__init__(load, Breaker(seconds))
         self._queries = Batcher[str, Vector](self._embed_queries, most=_MOST_QUERIES)
-        self._tokens = 0  # of the loaded embedder that `usage` has counted
+        self._tokens = 0  # number of tokens of the loaded embedder that `usage` has counted
         self.known_space: EmbeddingSpace | None = None  # set by the first load; stays while the model is unavailable
 
     @property

@@ -1,4 +1,4 @@
-"""`Batcher`: calls of many threads that wait for a model at the same moment become one call."""
+"""`Batcher` combines the calls of threads that wait for a model at the same time into one call."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ class _Waiter:
 class Batcher(Generic[Item, Result]):
     """Runs the calls of many threads in batches. Thread-safe.
 
-    A call that finds no batch running runs its own item at once. Calls that arrive meanwhile wait until this batch
-    ends. Then the first of them runs a batch with the items of all of them, at most `most`; equal items are in it once.
-    So a single caller never waits for others, and a call waits for the batches before its own, as it would wait for the
-    model itself. There is no thread for this: the batches run in the threads of the callers.
+    If no batch is running, a call runs its own item at once. Calls that arrive meanwhile wait until this batch ends.
+    Then the first waiting call runs a batch with the items of at most `most` waiting calls; equal items are computed
+    once. So a single caller never waits, and other calls wait only as long as they would wait for the model itself. The
+    batches run in the threads of the callers.
 
     `run` returns one result for each of its items. If it raises an error, each call of the batch raises this error. If
-    a caller is interrupted, such as by `KeyboardInterrupt`, only its own call raises this, and the other calls go on.
+    a caller is interrupted, such as by `KeyboardInterrupt`, only its own call raises this exception, and the other
+    calls continue.
     """
 
     def __init__(self, run: Callable[[Sequence[Item]], Sequence[Result]], *, most: int) -> None:
@@ -74,7 +75,8 @@ class Batcher(Generic[Item, Result]):
         return result
 
     def _lead(self, leader: _Waiter) -> None:
-        """Run the item of `leader` and those of waiting calls."""
+        """Run a batch with the item of `leader` and the items of waiting calls, and store the result or the error of
+        each call."""
         with self._lock:
             leader.batch = [leader, *self._waiting[: self._most - 1]]
             del self._waiting[: self._most - 1]

@@ -38,8 +38,8 @@ _CHECK_SECONDS = 30.0  # seconds for which a check of the model is valid for que
 _FAST_RESPONSES = 8  # consecutive fast responses after which a request may have more texts
 _FAST = 1 / 3  # share of the timeout: twice as many texts then still take less than the timeout
 
-# Subword vocabularies need about a token for three Latin letters in a language that they were not made for, for two of
-# another alphabet, and for each digit, sign and ideogram.
+# In a language that a subword vocabulary was not made for, a token is about three Latin letters, two letters of another
+# alphabet, or one digit, sign or ideogram.
 _PIECE = re.compile(r"[A-Za-zÀ-ÖØ-öø-ɏ]{1,3}|(?:(?=[\u0370-\u06ff])\w){1,2}|\S")
 _SPECIAL = 4  # tokens that a model adds to a text: two or three, and one more where the prefix meets the text
 _SMALLEST_PART = 16  # tokens: if the server refuses a part of a query of this size, this is an error
@@ -107,8 +107,8 @@ class RemoteEmbedder(ABC):
 
     @abstractmethod
     def _request(self, texts: list[str]) -> Vectors:
-        """Send one request with these texts and return the vectors. Raise `EmbedderUnavailable`, `TextTooLong` or
-        `TimedOut`."""
+        """Send one request with these texts and return the vectors. Raise `TextTooLong` if the server refuses a text as
+        too long, `TimedOut` after a timeout, and `EmbedderUnavailable` after any other failure."""
 
     @property
     def space(self) -> EmbeddingSpace:

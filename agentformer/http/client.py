@@ -58,11 +58,12 @@ class JsonClient:
         self._policy = policy or Policy()
 
     def get(self, path: str) -> Any:
-        """Send a GET request and return the JSON value of the response. Raise `HttpFailure`."""
+        """Send a GET request and return the JSON value of the response. Raise `HttpFailure` if the request fails."""
         return self._request("GET", path, None)
 
     def post(self, path: str, payload: object) -> Any:
-        """Send `payload` as JSON in a POST request, and return the JSON value of the response. Raise `HttpFailure`."""
+        """Send `payload` as JSON in a POST request, and return the JSON value of the response. Raise `HttpFailure` if
+        the request fails."""
         return self._request("POST", path, json.dumps(payload, allow_nan=False).encode("ascii"))
 
     def _request(self, method: str, path: str, body: bytes | None) -> Any:

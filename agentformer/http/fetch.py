@@ -1,4 +1,5 @@
-"""Fetch a document from a URL. Only public addresses are used unless the rules allow others, and a fetch always ends.
+"""Fetch a document from a URL. Only public addresses are used unless the rules allow others, and each fetch has a time
+limit.
 
 The host is resolved once, every address is checked, and the connection is made to a checked address, so a name that
 changes its address in between has no effect. Each redirect is checked like the first URL. No credentials, cookies or
@@ -229,8 +230,8 @@ def _body(target: Target, response: http.client.HTTPResponse, most: int, limit: 
 
 
 def _name(target: Target, media_type: str) -> str:
-    """Return the name of a document: the last part of the path, or else the host. A name without an extension gets that
-    of a text format, which the content does not tell."""
+    """Return the name of a document: the last part of the path, or else the host. If it has no extension, the extension
+    of a text format such as CSV is added, because the content does not show the format."""
     name = unquote(target.path.partition("?")[0].rstrip("/").rpartition("/")[2]).replace("/", "_") or target.host
     suffix = "" if _NAMED.search(name) else _SUFFIXES.get(media_type, "")
     return f"{name}{suffix}"

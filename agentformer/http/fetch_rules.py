@@ -22,8 +22,8 @@ _SECRET = re.compile(
 )
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # addresses of IPv4 in IPv6 (RFC 6052)
 _UNICAST6 = ipaddress.IPv6Network("2000::/3")  # the only part of IPv6 for the public internet
-# The special-purpose registries of IANA (RFC 6890). They stand here because the `ipaddress` module of each Python
-# version has another list. The few addresses in them that may be public, such as 192.0.0.9, serve no documents.
+# The special-purpose registries of IANA (RFC 6890). They are listed here because the lists in the `ipaddress` module
+# differ between Python versions. The few addresses in them that may be public, such as 192.0.0.9, serve no documents.
 _SPECIAL4 = tuple(
     ipaddress.IPv4Network(network)
     for network in (
@@ -47,7 +47,7 @@ class Target(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The host, and the port if it is not the usual one."""
+        """The host, and the port if it is not the default port of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -70,8 +70,8 @@ class Target(NamedTuple):
 
 
 class HostPattern(NamedTuple):
-    """A pattern of hosts: a name, "*.NAME" for the hosts below a name, or "*". Without a port, it matches the usual
-    port of the scheme."""
+    """A pattern of hosts: a name, "*.NAME" for all subdomains of a name, or "*" for all hosts. Without a port, it
+    matches the default port of the scheme."""
 
     host: str
     port: int | None = None
@@ -165,15 +165,16 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """Fetches documents as `rules` allow. `load` imports the function that fetches at its first use, and returns it."""
+    """Fetches documents as `rules` allow. `load` imports and returns the function `http.fetch.fetch`, so that its
+    libraries are imported only when they are needed."""
 
     rules: FetchRules
     load: Callable[[], Callable[[str, FetchRules], Download]]
 
     def get(self, url: str, *, allow_private: bool = False, listed: bool = False) -> Download:
         """Return the document at a URL. If `allow_private` is true, the host of this URL, but no redirect, may have a
-        private address. If `listed` is true, only hosts that the rules name are allowed. Raises `InvalidInput`,
-        `FetchRefused` and `FetchFailed`."""
+        private address. If `listed` is true, only hosts that the rules name are allowed. Raises the errors of
+        `http.fetch.fetch`."""
         rules = replace(self.rules, hosts=self.rules.hosts or ()) if listed else self.rules
         if allow_private:
             target = parse_url(url)
@@ -183,7 +184,7 @@ class Fetcher:
 
 def is_public(address: str) -> bool:
     """Return whether an IP address belongs to the public internet. An IPv6 address that contains an IPv4 address
-    (mapped, or of NAT64) is public only if this address is public; addresses of tunnels (6to4, Teredo) are not."""
+    (mapped, or of NAT64) is public only if this address is public; tunnel addresses (6to4, Teredo) are never public."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -76,11 +76,11 @@ class Attempts:
         return ResponseLimit(self._policy.timeout, min(self._seconds, left), self._policy.max_bytes)
 
     def retry(self, status: int = 0, headers: Any = None, message: str = "") -> bool:
-        """Return whether a failed request may be sent again, after waiting if it may: the connection was lost, or the
-        error is temporary, and the input is not too long. Do not call this after a timeout, because the server may
-        still be working on the request. The wait is that of the header `Retry-After`, or else of the policy. `status`
-        is the HTTP status, or 0 for a lost connection; `message` is the error message of the server. The method `get`
-        of `headers` must ignore upper and lower case."""
+        """Wait and return True if a failed request may be sent again: the connection was lost, or the error is
+        temporary, and the input is not too long. Otherwise return False at once. Do not call this after a timeout,
+        because the server may still be working on the request. The wait is that of the header `Retry-After`, or else of
+        the policy. `status` is the HTTP status, or 0 for a lost connection; `message` is the error message of the
+        server. The method `get` of `headers` must ignore upper and lower case."""
         if self._retries >= self._policy.retries:
             return False
         if status and (not is_temporary(status) or is_overflow(status, message)):

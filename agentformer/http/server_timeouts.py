@@ -33,7 +33,7 @@ HTTP_API = ServerTimeouts(headers=10.0, body=30.0, idle=20.0, rate=1024, linger=
 MCP = ServerTimeouts(headers=20.0, body=30.0, idle=20.0, rate=256 * 1024, linger=1.0)
 
 HEAD_BYTES = 64 * 1024  # bytes of the headers of a request; no more is read before a thread is needed
-_PEEK_BYTES = 64 * 1024  # bytes of a body; every socket holds as many
+_PEEK_BYTES = 64 * 1024  # largest body that is expected in the buffer of a socket
 MAX_SLOW_READERS = 24  # clients of a process that read slowly at the same time; each of them blocks a thread
 _READ_SECONDS = 1.0  # a client that takes no byte for longer reads slowly
 _slow_readers = threading.BoundedSemaphore(MAX_SLOW_READERS)
@@ -146,7 +146,8 @@ class TimedSocket(socket.socket):
             return False
 
     def is_closed_by_client(self) -> bool:
-        """Return whether the client has closed the connection, as far as its bytes have arrived. No byte is taken."""
+        """Return whether the client has closed the connection and all its bytes were read. No byte is removed from the
+        connection."""
         try:
             return super().recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except (BlockingIOError, InterruptedError):

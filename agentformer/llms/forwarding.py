@@ -1,4 +1,5 @@
-"""Sends requests for chat completions to the configured server without reading them, and returns its responses."""
+"""Forwards requests for chat completions to the configured server without interpreting them, and returns the
+responses."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class Forwarded:
         return self.content_type.partition(";")[0].strip().lower()
 
     def read(self) -> bytes | Refusal:
-        """Return the complete body, which is a chat completion in JSON, or the reason why there is none."""
+        """Return the complete body, which is a chat completion in JSON, or a `Refusal` that says why there is none."""
         try:
             data = bytes(self._response.read())
         except Exception as error:  # noqa: BLE001 - a server can send anything, and the library raises many classes
@@ -69,11 +70,11 @@ class Forwarded:
         return _no_completion(redact(error_message(data), self._server.credentials.secrets, _MAX_SHOWN))
 
     def pieces(self) -> Generator[bytes | Refusal, None, None]:
-        """Yield the body in pieces, each of them as soon as it arrives. If the stream breaks, the last item is the
-        reason."""
+        """Yield each piece of the body as soon as it arrives. If the stream breaks, the last item is a `Refusal` with
+        the reason."""
         try:
-            # Without a size: with one, the library would hold each piece back until it has this size. What it receives
-            # at once is bounded by its own buffer, which has 64 KiB.
+            # No size is given, because the library would hold each piece back until it has this size. The library's own
+            # buffer limits a piece to 64 KiB.
             yield from self._response.iter_raw()
         except Exception as error:  # noqa: BLE001 - as in `read`
             yield _refusal(explain(error, self._server, self._model, seconds="stream_seconds"))
@@ -103,8 +104,8 @@ class ChatForwarder:
 
     def send(self, body: Mapping[str, Any], *, stream: bool) -> Forwarded | Refusal:
         """Send a request, and return the response as soon as its headers have arrived. Raises `ValueError` if the body
-        contains a number that JSON does not have, `MissingExtra` if the package `openai` is not installed, and
-        `LanguageModelUnavailable` if no server answers."""
+        contains a number that JSON cannot express, such as NaN, `MissingExtra` if the package `openai` is not
+        installed, and `LanguageModelUnavailable` if no server answers."""
         content = json.dumps(body, allow_nan=False).encode("ascii")
         failed: dict[Server, Refusal] = {}
         while True:

@@ -28,7 +28,7 @@ from agentformer.types import DocumentText
 
 __all__ = ["PageImage", "ReadLimits", "page_image", "read", "sniff"]
 
-_IMAGE_SECONDS = 20.0  # to show a page; ordinary pages take 0.3 s
+_IMAGE_SECONDS = 20.0  # seconds to render the image of a page; ordinary pages take 0.3 s
 _PLAIN_ASCII = 1 << 20  # bytes of ASCII that are read in this process, in a few milliseconds
 _ENCRYPTED_OFFICE = "EncryptedPackage".encode("utf-16-le")
 _SAVE_AS = "save the file as .docx, .xlsx, .pptx or .eml"
@@ -51,8 +51,9 @@ def read(
     recognised. If `isolate` is false, the file is read in this process without limits of time and memory. Use
     `isolate=False` only in tests, or on a host that isolates the process in another way.
 
-    Raises `EmptyDocument`, `UnsupportedFormat`, `CorruptDocument`, `EncryptedDocument`, `DocumentTooLarge` or another
-    `DocumentError`. The messages of these errors contain no path.
+    Raises `EmptyDocument` for an empty file, `UnsupportedFormat` if no reader supports the file, `CorruptDocument` if
+    it is damaged, `EncryptedDocument` if it needs another password, `DocumentTooLarge` if a limit is exceeded, or
+    another `DocumentError`. The messages contain no path.
     """
     if not data:
         raise EmptyDocument("the file is empty; choose a file with text")
@@ -86,9 +87,9 @@ def page_image(
     """Return the image of a page of a PDF file, and the boxes of the quotation `text[start:end]`. `text` is the stored
     text of the page, and the first page has the number 1.
 
-    The page is rendered in a child process. A quotation that is not in the characters of the page has no boxes: that of
-    a scanned page, or of a page whose fonts do not say which letters they draw. Raises `UnsupportedFormat` if the file
-    is not a PDF, or another `DocumentError`.
+    The page is rendered in a child process. The result has no boxes if the quotation is not found in the characters of
+    the page: on a scanned page, or if the fonts of the page do not name the letters that they draw. Raises
+    `UnsupportedFormat` if the file is not a PDF, or another `DocumentError`.
     """
     if sniff(data, "") != PDF:
         raise UnsupportedFormat("only the pages of PDF files can be shown as images; read the text of the page instead")

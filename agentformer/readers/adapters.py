@@ -76,7 +76,7 @@ class ReadOptions:
     folder: str = ""  # the folder in which the reader may write and run tesseract; "" for none
     page: int = 0  # the page to show as an image (the first page is 1); 0: the text is read
     quote: str = ""  # to highlight on this page
-    position: int = 0  # letters and digits of the page before the quotation
+    position: int = 0  # number of letters and digits on the page before the quotation
 
 
 _READERS = "agentformer.readers"
@@ -101,7 +101,7 @@ SUPPORTED = (
     "PDF, Word (.docx), PowerPoint (.pptx), Excel (.xlsx), OpenDocument (.odt, .ods, .odp), EPUB, RTF, e-mail (.eml, "
     ".mbox), CSV, HTML, Markdown, notebooks, source code, plain text and images (PNG, JPEG, TIFF, WebP) can be read"
 )
-# The formats that are not text, by the extensions of their names, with their names in messages.
+# The file extensions of formats that are not text, with the names of these formats in messages.
 BINARY_NAMES = {
     ".pdf": "PDF",
     **dict.fromkeys((".docx", ".docm"), "Word document"),

@@ -1,5 +1,5 @@
-"""Read EPUB books: the chapters in reading order, each as a page, or as several if it has long sections. The table of
-contents names chapters without a heading. Books with copy protection are refused."""
+"""Read EPUB books: the chapters in reading order. A chapter is one page, or several pages if it has long sections. The
+table of contents names chapters without a heading. Books with copy protection are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _NCX, _CHAPTERS = "application/x-dtbncx+xml", frozenset({"application/xhtml+xml"
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document."""
+    """Yield the document. Raises `EncryptedDocument` if the book has copy protection, and `CorruptDocument` if a
+    chapter is missing."""
     parts = ZipParts(data, _KIND)
     _refuse_protected(parts)
     root_file = next(parts.xml(_CONTAINER, doctype=True).iter(f"{_C}rootfile"), None)

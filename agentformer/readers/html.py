@@ -32,7 +32,7 @@ _PARAGRAPHS = frozenset({
     "h6", "figure", "dl",
 })  # fmt: skip
 _IN_CELLS = frozenset({"td", "th", "p", "div", "span", "a", "b", "i", "em", "strong", "sub", "sup", "code", "small"})
-_SHORT_CELL = 200  # characters; longer cells are those of a layout
+_SHORT_CELL = 200  # characters; longer cells are part of the page layout
 _MAX_DEPTH = 400  # real pages stay below 60
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 
@@ -45,8 +45,9 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def outline_of(data: bytes, charset: str = "", *, whole: bool = False) -> tuple[OutlineBuilder, str]:
-    """Return the text of an HTML file and its title. `charset` is an encoding that another place declares. If `whole`
-    is true, the text comes from the whole body, as in a chapter of a book. Raises `CorruptDocument`."""
+    """Return the text of an HTML file and its title. `charset` is the encoding that is declared outside of the file,
+    such as in a mail header. If `whole` is true, the text comes from the whole body, as in a chapter of a book. Raises
+    `CorruptDocument` if the HTML cannot be parsed."""
     declared = _META_CHARSET.search(data[:4096])
     text = decode(data, charset or (declared[1].decode("ascii") if declared else ""))
     text = _EMPTY_ELEMENT.sub(r"<\1></\2>", _XML_DECLARATION.sub("", text)) if whole else _XML_DECLARATION.sub("", text)
@@ -107,8 +108,8 @@ def _walk(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verba
 
 
 def _short_cells(row: lxml_html.HtmlElement) -> list[str]:
-    """Return the cells of a row of a table whose cells contain short paragraphs, or [] for another row: without this,
-    each paragraph would be a line."""
+    """Return the texts of the cells of a table row if they are short and contain paragraphs, so that the row becomes
+    one line, and not a line for each paragraph. Return [] for any other row."""
     cells = [cell for cell in row if cell.tag in ("td", "th")]
     inner = [element for cell in cells for element in cell.iterdescendants()]
     if len(cells) < 2 or len(cells) != len(row) or not any(element.tag in ("p", "div") for element in inner):

@@ -47,7 +47,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def _images(data: bytes, most: int) -> Iterator[Any]:
-    """Yield the pages of an image file. Of formats with frames for motion, only the first is yielded."""
+    """Yield the pages of an image file. Of an animated image, only the first frame is yielded."""
     from PIL import Image
 
     Image.MAX_IMAGE_PIXELS = None  # the size is checked here, before the pixels are unpacked

@@ -78,7 +78,8 @@ class _Reader:
             self._add(replace(page, label=f"{name} > {page.label}" if page.label else name))
 
     def _read(self, leaf: Message, name: str, depth: int) -> Sequence[Page]:
-        """Return the pages of an attachment. The pages of a message in the message are added, and not returned."""
+        """Return the pages of an attachment. If the attachment is a message or a mailbox, its pages are added, and the
+        result is empty."""
         content = leaf.get_payload()
         nested = content[0] if isinstance(content, list) and content and isinstance(content[0], Message) else None
         data = b"" if nested is not None else _bytes_of(leaf)
@@ -112,7 +113,7 @@ class _Reader:
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. An attachment that cannot be read is named in its `reason`, and the rest is read."""
+    """Yield the document. The `reason` of the document names the attachments that cannot be read."""
     reader, title = _Reader(options), ""
     if options.media_type == MBOX:
         reader.mailbox(data, 0)
@@ -159,7 +160,8 @@ def _is_attached(leaf: Message) -> bool:
 
 
 def _is_other_body(leaf: Message) -> bool:
-    """Return whether a part belongs to the text: the text in another form, or an image in it."""
+    """Return whether a part belongs to the body of the message: the same text in another format, or an image inside the
+    text."""
     if leaf.get_content_disposition() == "attachment":
         return False
     kind = leaf.get_content_maintype()

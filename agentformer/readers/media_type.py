@@ -100,8 +100,9 @@ def sniff(data: bytes, name: str = "") -> str:
 
 
 def _mail_type(data: bytes, suffix: str) -> str:
-    """Return the media type of a message or a mailbox, or "". A message begins with lines of headers, of which several
-    are those of mail. One is enough if the suffix of the name is one of mail: drafts have no sender, for example."""
+    """Return the media type of a message or a mailbox, or "". A message begins with header lines, and at least three of
+    them are usual mail headers. If `suffix` is one of mail, a single one is enough, because drafts, for example, have
+    no sender."""
     mailbox = _MBOX_LINE.match(data)
     if mailbox and suffix == ".mbox":
         return MBOX
@@ -159,8 +160,8 @@ def utf16_without_bom(data: bytes) -> str:
 
 
 def _beside_zeros(low: bytes, high: bytes) -> bool:
-    """Return whether nearly all low bytes with a high byte of zero are characters of a text. Letters of Latin-1 are in
-    the minority."""
+    """Return whether the low bytes whose high byte is zero can be text: almost no control characters, and more than
+    half of them ASCII."""
     beside = bytes(one for one, other in zip(low, high, strict=True) if other == 0)
     controls = len(beside.translate(None, _TEXT_CONTROLS))
     ascii_ = sum(one < 0x7F for one in beside) - controls

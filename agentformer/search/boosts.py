@@ -50,8 +50,7 @@ def document_boost(
     its best three passages. `hits` contains entry numbers with scores in 0..1, best first.
 
     The list is empty if fewer than two documents have hits, or if one of the best hits does not belong to a document
-    with at least three hits. The reason is that, beside documents with a single passage, the boost would only prefer
-    long documents.
+    with at least three hits. Otherwise the boost would prefer long documents to documents with a single passage.
     """
     hits = hits[:_CANDIDATES]
     if any(num in known and known[num].document is None for num, _ in hits[:_DOCUMENT_HEAD]):
@@ -83,9 +82,9 @@ def title_boost(
     For example, the question "Where was the director of X born?" finds the entry about X, which names the director. The
     entry about the director shares no word with the question, but its title is mentioned in the entry about X. The
     question "Is X or Y larger?" finds other entries that name X and Y more often than the two entries do. `nums`
-    contains entry numbers, best first, and `known` what is derived from some of them. Entries that the best hit
-    mentions are first in the list, and entries that only the query mentions are last. Entries that the same text
-    mentions keep the order of `nums`.
+    contains entry numbers, best first, and `known` the derived rows (table `derived`) of some of them. Entries that the
+    best hit mentions are first in the list, and entries that only the query mentions are last. Entries that the same
+    text mentions keep the order of `nums`.
     """
     nums = nums[:_CANDIDATES]
     titles, documents = _titles(connection, nums, known)
@@ -136,7 +135,7 @@ _own_title = lru_cache(maxsize=16_384)(own_title)
 
 
 def _has_words(text: str, phrase: str) -> bool:
-    """Return whether `text` contains `phrase` as complete words. Upper and lower case must be equal."""
+    """Return whether `text` contains `phrase` as complete words. Upper and lower case are different."""
     at = text.find(phrase)
     while at >= 0:
         end = at + len(phrase)
@@ -152,7 +151,7 @@ class QueryDates:
     """The dates that a query names, such as "last week". The object is false if the query names no date."""
 
     periods: tuple[Period, ...] = ()
-    terms: tuple[str, ...] = ()  # as terms of the word index
+    terms: tuple[str, ...] = ()  # the same dates as terms of the word index
     days: tuple[DateRange, ...] = ()  # the days of the periods; time zones are ignored
 
     def __bool__(self) -> bool:
@@ -177,7 +176,7 @@ def date_boost(
 ) -> RankedList:
     """Return a list that raises entries that happened in a period named by the query, and entries whose text names a
     day in the period. Other entries are not removed, because a user who writes "last week" may be wrong by a day. An
-    exact time limit can be set in the scope of the search. `known` is what is derived from some of the entries."""
+    exact time limit can be set in the scope of the search. `known` contains the derived rows of some of the entries."""
     if not dates.periods or not nums:
         return RankedList("period", [], _DATE_WEIGHT)
     micros = {num: known[num].occurred_at for num in nums if num in known}
@@ -191,7 +190,7 @@ def date_boost(
         contents = _contents(connection, unknown, DATE_TEXT)
         named |= {num: _named_days(content, day_of(occurred[num])) for num, content in contents.items()}
     for num, spans in named.items():
-        # a whole year does not lie within one of its days
+        # a text that names a whole year does not match a query for one day
         if any(asked.first <= first and last <= asked.last for first, last in spans for asked in dates.days):
             inside.add(num)
     return RankedList("period", [num for num in nums if num in inside], _DATE_WEIGHT)
@@ -208,7 +207,7 @@ def all_boosts(
     query: str = "",
 ) -> list[RankedList]:
     """Return the document boost, the title boost and the date boost, without empty lists. `hits` contains entry numbers
-    with scores in 0..1, best first. `dates` contains the dates that the query names, and `known` what is derived from
+    with scores in 0..1, best first. `dates` contains the dates that the query names, and `known` the derived rows of
     some of the entries."""
     nums = [num for num, _ in hits]
     titles = title_boost(connection, nums, known, query)

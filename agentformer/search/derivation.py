@@ -1,6 +1,6 @@
-"""A background thread that writes the rows of the table `derived` that are missing or out of date: those of entries
-that were stored many at a time, of a store that an older version wrote, or of an older analysis. Searches do not wait
-for it."""
+"""A background thread that writes missing and outdated rows of the table `derived`, which contains precomputed data for
+searches. Rows are missing if many entries were stored at once, or if an older version wrote the store. They are
+outdated if the analysis of texts has changed. Searches do not wait for the thread."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from agentformer.types import RecordStore
 log = logging.getLogger("agentformer")
 
 _BATCH = 50  # rows of one transaction
-_PAUSE = 1.0  # of the time of a batch: the thread uses half of a processor
-_AGAIN_SECONDS = 60.0  # after a pass, rows that it should have written start another one no earlier
+_PAUSE = 1.0  # pause after a batch, as a share of its time: the thread uses half of a processor
+_AGAIN_SECONDS = 60.0  # minimum wait after a pass before rows that are still missing start another pass
 
 
 class DerivedRenewal:
-    """Renews derived rows, while it is needed. Several processes may do so at once: each reads what is still missing
-    before it writes. Thread-safe."""
+    """Writes missing and outdated derived rows in a thread. Several processes may do so at the same time, because each
+    batch first reads which rows are still missing. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,9 +32,9 @@ class DerivedRenewal:
         self._again_at = 0.0
 
     def start(self, database: RecordStore, missing: Iterable[int]) -> None:
-        """Start a pass over the entries that no pass has reached, unless one is running or the renewal was stopped.
-        `missing` are the numbers of entries without a row. If a pass has already reached one of them, the next pass
-        begins at the first entry, but not soon after a former pass, because some rows cannot be written."""
+        """Start a pass over the entries that no pass has processed yet. Nothing happens if a pass is running, or after
+        `stop`. `missing` contains the numbers of entries without a row. If one of them was already processed, the new
+        pass begins at the first entry, but not soon after the previous pass, because some rows cannot be written."""
         first = min(missing, default=None)
         with self._lock:
             running = self._thread is not None and self._thread.is_alive()
@@ -50,7 +50,7 @@ class DerivedRenewal:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread after its present batch, and wait for it. It is not started again."""
+        """Stop the thread after its current batch, and wait for its end. Later calls of `start` have no effect."""
         self._stopped.set()
         self.wait()
 
@@ -74,5 +74,5 @@ class DerivedRenewal:
                 self._done = rows[-1]["num"]
                 self._stopped.wait(_PAUSE * (time.monotonic() - started))
         except AgentFormerError as error:
-            log.warning("what searches need of the entries could not be kept; it is tried again later: %s", error)
+            log.warning("precomputed data for searches could not be written; it is tried again later: %s", error)
         self._again_at = time.monotonic() + _AGAIN_SECONDS

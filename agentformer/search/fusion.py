@@ -21,19 +21,19 @@ Key = TypeVar("Key", bound=Hashable)
 # Both values were chosen on development halves (docs/BENCHMARKS.md). Nearby values give similar results.
 _K = 8
 _CLOSENESS = 0.7  # share of a list's score that depends on scores; the remaining share depends on ranks
-_COMPARED = 100  # number of places that are compared with the first, whatever the limit
+_COMPARED = 100  # scores are normalized between the first rank and this rank
 
 
 class FusionOptions(NamedTuple):
     """The method of fusion and its weights."""
 
     kind: str = "adaptive"  # or "rrf": reciprocal ranks with fixed weights, without boosts
-    dense_weight: float = 1.0  # of the vectors; "adaptive" multiplies it
-    rrf_k: int = 60  # of "rrf"
+    dense_weight: float = 1.0  # weight of the vectors; "adaptive" multiplies it by other factors
+    rrf_k: int = 60  # the parameter `k` of `merge`; only for "rrf"
     statements: float = 1.0  # strength of the preference for messages that state something; 0 switches it off
     dated: float = 0.2  # gain of messages with a time expression, if the query asks for a time
-    code_weight: float = 3.0  # factor of the vectors for a question in plain words that finds code; of "adaptive"
-    long_weight: float = 2.0  # factor of the vectors if the best passages are long; of "adaptive"
+    code_weight: float = 3.0  # only for "adaptive": factor of the vectors if a question in plain words finds code
+    long_weight: float = 2.0  # only for "adaptive": factor of the vectors if the best passages are long
 
 
 class RankedList(NamedTuple):
@@ -48,8 +48,8 @@ class RankedList(NamedTuple):
 
 
 class Ranking:
-    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first. A caller that
-    has fused the lists already passes the result as `order`."""
+    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first. If the caller
+    has already fused the lists, it passes the result as `order`."""
 
     def __init__(
         self, lists: Sequence[RankedList], options: FusionOptions, order: list[tuple[int, float]] | None = None
@@ -61,7 +61,8 @@ class Ranking:
         self._ranks = [dict(zip(ranked.items, count(1), strict=False)) for ranked in lists]
 
     def reordered(self, order: list[tuple[int, float]], by: RankedList) -> None:
-        """Replace the order. `by` is the list that caused the change; it gives votes and is not fused."""
+        """Replace the order. `by` is the list that caused the change. It appears in `votes`, but it is not fused
+        again."""
         self.order = order
         if by.items:
             self._lists = [*self._lists, by]
@@ -122,8 +123,8 @@ def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
 
 
 class Fusion:
-    """A fusion to which further lists can be added, so that a boost that needs the order of the first lists costs no
-    second fusion of them; see `fuse`."""
+    """A fusion (see `fuse`) to which lists can be added later. A boost needs the order of the first lists, and adding
+    the boost does not fuse these lists again."""
 
     def __init__(self) -> None:
         self._scores: dict[int, float] = {}

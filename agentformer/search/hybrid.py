@@ -46,7 +46,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
 MAX_LIMIT = 10_000  # hits of one search; `list` returns more
-_DERIVED = 200  # best entries of which derived rows are read; the boosts read no more
+_DERIVED = 200  # number of best entries whose derived rows are read; the boosts use no more
 _SAMPLES = 3  # number of passages that are compared with the language of the query
 _SAMPLED = 5  # number of entries of each list whose kind and length are read
 _THREAD_WINDOWS = 5_000  # above this number of windows, a scan takes longer than starting a thread
@@ -67,7 +67,7 @@ class _Request:
     query: Query
     terms: QueryTerms
     dates: QueryDates
-    seq: int  # the last change
+    seq: int  # number of the newest change of the records
     mask: ScopeMask
     space: tuple[int, EmbeddingSpace] | None  # the active space with its number; None in the mode lexical
 
@@ -118,7 +118,7 @@ class ScopeSide(Protocol):
 
 
 class RankedSearch:
-    """Searches the entries of a store by vectors and by words, in any indexes. `fanout` is the minimum number of
+    """Searches the entries of a store by vectors and by words, in the given indexes. `fanout` is the minimum number of
     results that is requested from each of the two indexes. `one_transaction` returns a context in which a search reads
     the database after its query was embedded. Thread-safe."""
 
@@ -166,7 +166,8 @@ class RankedSearch:
     def _search(
         self, request: _Request, words: Callable[[], WordHits], words_error: StoreError | None, reads: ExitStack
     ) -> Hits:
-        """Search by vectors, and return the hits. `reads` gets the context in which the database is read."""
+        """Search by vectors, and return the hits. The context in which the database is read is entered on the stack
+        `reads`."""
         query = request.query
         vectors, warnings = self._search_vectors(request, words_error, reads)
         complete = query.mode != "lexical" and not warnings
@@ -289,7 +290,7 @@ class RankedSearch:
     ) -> tuple[Ranking, dict[int, Derived]]:
         """Combine the results of the two searches, and apply boosts. The weight of the vectors is the product of
         `factors`. A result list with the weight 0 is left out, because its ranks have no influence and must not be
-        shown as votes of a hit. Also return what is derived from the best entries."""
+        shown as votes of a hit. Also return the derived rows of the best entries."""
         options = self._fusion if request.query.mode == "hybrid" else _SINGLE_LIST
         weight = math.prod(factor.value for factor in factors)
         by_vectors = RankedList(VECTORS, nearest.entries, weight, nearest.scores)
@@ -308,7 +309,8 @@ class RankedSearch:
         return ranking, known
 
     def _derived(self, reads: Reads, nums: Sequence[int]) -> dict[int, Derived]:
-        """Return what is derived from these entries. If something is missing, a background thread derives it."""
+        """Return the stored derived rows of these entries, by entry number. A background thread computes missing rows
+        for later searches."""
         known = reads.derived(nums)
         if len(known) < len(nums) and not self._database.read_only:
             self._renewal.start(self._database, [num for num in nums if num not in known])
@@ -317,8 +319,8 @@ class RankedSearch:
     def _weigh_vectors(
         self, reads: Reads, request: _Request, nearest: RankedEntries, words: WordHits
     ) -> tuple[Factor, ...]:
-        """Return the factors of the weight of the vectors. There are none if the search is not hybrid, or if it has
-        found nothing by vectors."""
+        """Return the factors of the weight of the vectors. The result is empty if the search is not hybrid, or if no
+        vectors were found."""
         if request.query.mode != "hybrid" or not nearest.entries:
             return ()
 

@@ -68,7 +68,7 @@ class HybridSearch(RankedSearch):
 
     def renew(self, *, words: bool = False, vectors: bool = False) -> None:
         """Delete the word index, the vector index or both, on disk and in memory. The next search rebuilds a deleted
-        index. Raises `OSError`."""
+        index. Raises `OSError` like `discard`."""
         if words:
             self._words.discard()
         if vectors:

@@ -19,7 +19,7 @@ from agentformer.search.relevance import EntryLanguages
 from agentformer.types import Hit, MemoryEntry
 
 COMPARED = 40  # number of best hits that are compared
-NEAR = 0.7  # a hit needs at least this share of a place's score to take the place
+NEAR = 0.7  # a hit gets a better rank only if its score is at least this share of the rank's score
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
@@ -76,7 +76,8 @@ def owner(entry: MemoryEntry) -> tuple[object, ...]:
 
 
 def _facts(entry: MemoryEntry, languages: EntryLanguages) -> Iterable[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return what the facts of an entry are about, and their values. They are kept beside most entries."""
+    """Return the facts of an entry as pairs: the words that name the fact, and the words of its value. For most
+    entries, the store has these facts already."""
     known = languages.known.get(entry.id)
     return known.facts if known else ((about, value) for about, value, _ in statements(entry, languages))
 

@@ -54,8 +54,8 @@ _LONG_STEM = 6  # number of letters that must be equal
 
 
 class EntryLanguages:
-    """A cache of the languages of entries, for one search request. `known` is what the store knows of entries, by id.
-    The language of another entry is detected when it is first needed."""
+    """A cache of the languages of entries, for one search request. `known` contains stored results of text analysis, by
+    entry id. The language of another entry is detected when it is first needed."""
 
     def __init__(self, known: Mapping[str, Analyzed] = MappingProxyType({})) -> None:
         self.known = known
@@ -141,7 +141,8 @@ def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
 
 
 def _read(hit: Hit, query: _LanguageQuery, most: int) -> _Match:
-    """Analyse the first `most` code points of the content of a hit, its best-matching part and its names."""
+    """Analyze a hit: the first `most` code points of its content, its best-matching part and its names. Return a match
+    that is not yet compared with the query."""
     entry, language = hit.entry, query.language
     beyond = entry.content[max(hit.span.start, most) : hit.span.end] if hit.span else ""
     text = "\n".join((entry.title, entry.context, entry.content[:most], beyond))

@@ -1,8 +1,8 @@
-"""The rows that a ranking reads beside the two indexes. They stay in memory between searches: the derived rows of the
-candidates, the beginnings of the best entries, and the exact vectors of the nearest windows.
+"""A cache of the rows that a ranking reads in addition to the two indexes. They stay in memory between searches: the
+derived rows of the candidates, the beginnings of the best entries, and the exact vectors of the nearest windows.
 
-Most searches of a store find the same few thousand entries. A row that is in memory costs a search no statement of SQL,
-no checksum and no decoding, all of which Python does in one thread at a time.
+Most searches of a store find the same few thousand entries. For a row in memory, a search needs no SQL statement, no
+checksum and no decoding, which Python would do in one thread at a time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _SAMPLES = 8_192  # of some 700 bytes each
 _SPANS = 8_192
 _VECTOR_BYTES = 12_000_000  # 7,800 vectors of 384 dimensions
 _SAMPLE_LENGTH = 600  # code points of the beginning of an entry
-_MAX_CHANGES = 2_000  # of the feed, which are read one by one; after more changes, no row stays
+_MAX_CHANGES = 2_000  # changes that are applied one by one; after more changes, all rows are dropped
 _MAX_OLDER = 50  # transactions in a row that are older than the rows; more mean that a backup was restored in place
-_DROPPED = 0.25  # share of the rows that make room for new ones, oldest first
+_DROPPED = 0.25  # share of the rows, oldest first, that is dropped to make room for new rows
 
 
 class Kept(Generic[Row]):
-    """Rows by number, at most `most`."""
+    """A cache of at most `most` rows, by number."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -66,7 +66,8 @@ class KeptVectors:
         self._next = 0  # the row that is replaced next
 
     def find(self, numbers: Sequence[int], dimension: int) -> tuple[list[int], Matrix] | None:
-        """Return the rows of those vectors that are in memory, and their places in `numbers`; None without any."""
+        """Return the indices in `numbers` of the vectors that are in memory, and a matrix of these vectors. Return None
+        if none is in memory."""
         if self._matrix.shape[1] != dimension:
             return None
         places = self._places
@@ -103,9 +104,9 @@ class RankedRows:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.seq = 0  # the change up to which the rows are current, and the history's token there
+        self.seq = 0  # the change up to which the rows are current; `_point` is its token
         self._point = ""
-        self._older = 0  # transactions in a row that ended before `seq`
+        self._older = 0  # number of successive transactions that do not see `seq`
         self.derived = Kept[Derived](_DERIVED)
         self.samples = Kept[Sample](_SAMPLES)
         self.spans = Kept[Span](_SPANS)  # of windows, which never change
@@ -119,7 +120,8 @@ class RankedRows:
         return Reads(self, connection, seq, current)
 
     def _follow(self, connection: sqlite3.Connection, seq: int) -> bool:
-        """Drop the rows of entries that changed before `seq`. Return False if the transaction cannot use the rows."""
+        """Drop the rows of entries that have changed up to `seq`, the last change that the transaction sees. Return
+        False if the rows are newer than the transaction."""
         if seq < self.seq and self._older < _MAX_OLDER:
             self._older += 1
             return False
@@ -147,7 +149,7 @@ class Reads(NamedTuple):
     current: bool
 
     def derived(self, nums: Sequence[int]) -> dict[int, Derived]:
-        """Return what is derived from these entries, as far as it is stored and up to date."""
+        """Return the derived rows of these entries, without missing and outdated rows."""
         return self._rows(self.kept.derived, nums, partial(derived.read, self.connection))
 
     def samples(self, nums: Sequence[int]) -> dict[int, Sample]:

@@ -17,7 +17,7 @@ Entries that are not messages of a session keep their scores. The weights were c
 a time (docs/BENCHMARKS.md).
 
 `name_originals` chooses in the same way among the archived messages of a summary: it names the two originals that
-answer the query best, so a reader of exact words reads only these.
+answer the query best, so a caller that needs the exact words reads only these.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from agentformer.text.languages import detect_language, stem
 from agentformer.text.sentences import is_question, stated
 from agentformer.types import Hit, MemoryEntry, Original
 
-NAME = "statements"  # of the list
+NAME = "statements"  # name of the ranked list
 _HEAD = 50  # number of hits that are read
 _QUESTION_LOSS = 0.15  # of the score of a question
 _SHORT_LOSS = 0.45  # of the score of a message that states nothing
@@ -76,7 +76,8 @@ _WHEN: Mapping[str, re.Pattern[str]] = {
     "de": re.compile(r"\b(wann|welche[nmrs]? (tag|datum|woche|monat|jahr))\b", re.IGNORECASE),
     "ja": re.compile(r"いつ|何(時|日|曜日|月|年)"),
 }
-# Questions for several things, by language: a plural behind "which" or "what", a number, or something in common.
+# Questions for several things, by language: a plural after "which" or "what", a question for a number, or for something
+# in common.
 _SEVERAL: Mapping[str, re.Pattern[str]] = {
     "en": re.compile(
         r"(?i:\b(?:how many|both|in common)\b)|(?i:\b(?:what|which)(?: (?:kinds?|types?|sorts?) of)?)"
@@ -101,8 +102,8 @@ _MESSAGES = """
 
 class Message(NamedTuple):
     """A message among the hits. `session` identifies its session. `following` is the number of the next message of its
-    session, or 0 if the next message is not among the hits. `stated` is 0..1: how much the message states beside
-    questions. `names_time` returns whether it names a time, for the language of the query."""
+    session, or 0 if the next message is not among the hits. `stated` is 0..1: how much the message states, apart from
+    questions. `names_time` is a function of the query's language, and returns whether the message names a time."""
 
     session: tuple[object, ...]
     speaker: str
@@ -121,7 +122,7 @@ def favor_statements(
 ) -> tuple[list[tuple[int, float]], RankedList]:
     """Return the hits with new scores, best first, and the list of the messages whose score has grown. `hits` contains
     entry numbers with scores in 0..1, best first. Scores stay in 0..1, and hits with equal scores keep their order.
-    `known` is what is derived from some of the entries."""
+    `known` contains the derived rows of some of the entries."""
     head = [num for num, _ in hits[:_HEAD]] if options.statements or options.dated else []
     messages = _messages(connection, head, known) if head else {}
     if not messages and (not hits or hits[0][1] <= 1):
@@ -167,7 +168,7 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mappin
 
 
 def _following(connection: sqlite3.Connection, turns: Mapping[int, Turn]) -> dict[int, int]:
-    """Return message -> next message of its session, for messages whose next message is also in `turns`."""
+    """Return the next message of its session for each message, if the next message is also in `turns`."""
     sessions: defaultdict[tuple[str | None, ...], list[tuple[int, str, int]]] = defaultdict(list)
     for num, turn in turns.items():
         sessions[turn.session].append((turn.moment, turn.id, num))
@@ -219,7 +220,8 @@ def _stems(text: str, language: str) -> set[str]:
 
 
 def _asks(query: QueryTerms, questions: Mapping[str, re.Pattern[str]]) -> bool:
-    """Return whether a query is a question of this kind, in its language, or in any if its language is unknown."""
+    """Return whether a query matches the pattern in `questions` for its language. If there is no such pattern, try all
+    patterns."""
     patterns = [questions[query.language]] if query.language in questions else questions.values()
     return any(pattern.search(query.text) for pattern in patterns)
 
@@ -248,8 +250,9 @@ def name_originals(hits: Sequence[Hit], query: str, get: Get) -> list[Hit]:
 
 
 def best_originals(originals: Sequence[MemoryEntry], query: QueryTerms) -> list[MemoryEntry]:
-    """Return the originals that answer the query best, best first. `originals` are in the order of their time. The
-    words of the query count by their rarity among the originals, and the answer to a question gains by the question."""
+    """Return the originals that answer the query best, best first. `originals` are in the order of their time. A word
+    of the query counts more if few originals contain it, and a message after a question gains a part of the score of
+    the question."""
     texts = [entry.content[:_ORIGINAL_READ] for entry in originals]
     stems = [_shared_stems(entry, text, query) for entry, text in zip(originals, texts, strict=True)]
     frequency = Counter(term for terms in stems for term in terms)
@@ -266,7 +269,8 @@ def best_originals(originals: Sequence[MemoryEntry], query: QueryTerms) -> list[
 
 
 def _shared_stems(entry: MemoryEntry, text: str, query: QueryTerms) -> set[str]:
-    """Return the terms that an original has in common with the query. The speaker belongs to the original."""
+    """Return the terms that an original has in common with the query. The names of the speaker and the title are also
+    compared."""
     language = detect_language(text, query.language)
     own = text_terms(f"{entry.speaker}\n{entry.title}\n{text}", language).stems
     return {*query.terms((language,)).stems} & {*own}

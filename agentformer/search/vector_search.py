@@ -30,8 +30,8 @@ _FORMER_SPACE = "the search used the vectors of the former embedding model, beca
 _RESCORED = 32  # number of entries that get exact cosines if words also decide; reading vectors is slow
 
 Result = TypeVar("Result")
-# Returns the numbers of those of some vectors that are stored, and these vectors. The arguments are the numbers of the
-# vectors in ascending order, and the dimension.
+# A function that reads vectors. The arguments are vector numbers in ascending order, and the dimension. The result is
+# the numbers of the vectors that are stored, and a matrix of these vectors.
 ReadVectors = Callable[[IntArray, int], tuple[IntArray, Matrix]]
 
 
@@ -71,7 +71,8 @@ class VectorSearch:
         active embedding space, and `seq` is the number of the newest change that the search must see. Return None if
         the store has moved to another space in the meantime. After such a move, the vectors of the former space are
         searched until the embedder of the new space is loaded, and a warning is returned. `embedded` is called between
-        the embedding of the query and the search of the index. Raises `EmbedderError` or `SpaceMismatch`."""
+        the embedding of the query and the search of the index. Raises `EmbedderError` if the query cannot be embedded,
+        and `SpaceMismatch` if the embedder has another space."""
         number, active = space
         own = self._embedder
         embedder: Embedder | None = None

@@ -1,6 +1,7 @@
 """The weight of the vectors in a hybrid search. The weight is high if the embedder knows the language, if the nearest
 entry is much nearer than the other entries, if the search by words has found little of the query, and if the passages
-are long, or are source code that the query asks for in plain words. It is a product of factors, which a user can see.
+are long, or are source code that the query asks for in plain words. The weight is the product of factors, which are
+returned with the hits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Factor
 _USUAL = 0.7  # weight of the vectors for an average query; the weight of the words is 1
 _USUAL_DEVIATIONS = 4.0  # usual distance of the nearest entry from the mean of the near entries, in standard deviations
 _COVERED = 0.55  # share of the query in the best match by words; below it, the words have missed much of the query
-_MISSED_POWER = 3  # of the ratio to that share
+_MISSED_POWER = 3  # exponent of the ratio of `_COVERED` to the share that the words cover
 _MISSED_POWER_MESSAGES = 1  # for messages: words find them by the words of their neighbors too, vectors do not
 _LEAST, _MOST = 0.15, 4.0
 _NEAREST = 100  # number of nearest entries
@@ -52,9 +53,9 @@ def vectors_weight(cosines: Sequence[float], covered: float, *, messages: bool =
 
 def weight_factors(cosines: Sequence[float], covered: float, *, messages: bool = False) -> tuple[Factor, ...]:
     """Return the factors of the weight of the vectors that follow from the two result lists. `cosines` contains the
-    cosines of the nearest entries, best first. `covered` is 0..1: how much of the query the best match by words has,
-    where rare words are more than common ones (`WordHits.covered`). `messages` is True if most of the best hits are
-    messages."""
+    cosines of the nearest entries, best first. `covered` is the share of the query that the best match by words
+    contains, 0..1; rare words count more than common words (`WordHits.covered`). `messages` is True if most of the best
+    hits are messages."""
     power = _MISSED_POWER_MESSAGES if messages else _MISSED_POWER
     missed = max(1.0, _COVERED / covered) ** power if covered > 0 else math.inf
     distance = math.sqrt(_deviations(cosines[:_NEAREST]) / _USUAL_DEVIATIONS)
@@ -65,9 +66,9 @@ def weight_factors(cosines: Sequence[float], covered: float, *, messages: bool =
 
 
 def asks_for_code(query: QueryTerms, passages: Sequence[str]) -> bool:
-    """Return whether a query asks in plain words for source code: the best passages are code. Such a question shares
-    few words with code, whose words are names. A query with an identifier, such as `get_user_name`, is no such
-    question."""
+    """Return whether a query asks in plain words for source code. This is the case if at least half of the best
+    passages are code, and if the query contains no identifier, such as `get_user_name`. Such a query shares few words
+    with code, because the words of code are names."""
     if any(token.inner for token in query.tokens):
         return False
     code = sum(map(_is_code, passages))
@@ -75,8 +76,8 @@ def asks_for_code(query: QueryTerms, passages: Sequence[str]) -> bool:
 
 
 def code_factor(code_weight: float, factors: Sequence[Factor]) -> Factor:
-    """Return the factor for a query that asks for source code: the setting `code_weight`, limited so that the weight
-    does not exceed it. `factors` are those of `weight_factors`, which also count what the words miss."""
+    """Return the factor for a query that asks for source code: the setting `code_weight`, limited so that it does not
+    raise the weight above this setting. `factors` are the factors that `weight_factors` has returned."""
     weight = math.prod(factor.value for factor in factors)
     return Factor("code", min(code_weight, max(1.0, code_weight / weight)))
 
@@ -93,7 +94,8 @@ def _deviations(cosines: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class _Counts:
-    """Cached numbers of tokens in an embedding space: by word, and with the number of words by text."""
+    """A cache for one embedding space: the number of tokens of each word, and the numbers of tokens and words of each
+    text."""
 
     space: EmbeddingSpace | None
     tokens: dict[str, int] = field(default_factory=dict)

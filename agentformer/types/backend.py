@@ -1,5 +1,5 @@
-"""The interfaces of a memory backend, which stores and searches entries, and of the database below one; the results of
-checks."""
+"""The interfaces of a memory backend, which stores and searches entries, and of the database that a backend uses; and
+the types of their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Check:
     in all checks."""
 
     name: str  # "records", "vectors", "windows", "words", ...
-    asked: str  # in plain words: the condition that holds if nothing is found
+    asked: str  # the checked condition in plain words; it holds if nothing is wrong
     looked_at: int  # number of checked items
     found: int = 0  # number of wrong items
     mended: int = 0  # number of wrong items that were repaired
@@ -42,8 +42,8 @@ class StoredVector(NamedTuple):
 
 
 class EntryVector(NamedTuple):
-    """The vector of an entry's first window in the active embedding space, and the fields that describe the entry's
-    place."""
+    """The vector of an entry's first window in the active embedding space, with the tier, kind, session and document of
+    the entry."""
 
     id: str
     tier: str
@@ -88,8 +88,8 @@ class MemorySnapshot(_Readable, Protocol):
 
 class RecordStore(Protocol):
     """An open database of records, which several threads and processes may use at the same time. The modules of
-    `records` write their statements for SQLite; another database translates them, and its connections have those
-    methods of `sqlite3.Connection` that the modules call."""
+    `records` use the SQL of SQLite. An implementation for another database translates their statements, and its
+    connections have the methods of `sqlite3.Connection` that these modules call."""
 
     read_only: bool
     store_id: str
@@ -281,9 +281,9 @@ class MemoryBackend(_Readable, Protocol):
         not 1."""
 
     def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        """Record that the caller writes the original files of these documents, and stores the documents after that.
-        `upload` is a name that the caller gives to the upload. In this and the next two methods, a document is an entry
-        of the kind `document` with the text `sha256` in its metadata, and all other entries are ignored."""
+        """Record that the caller is about to write the original files of these documents, and then to store the
+        documents. `upload` is a name that the caller gives to the upload. In this and the next two methods, a document
+        is an entry of the kind `document` with a string `sha256` in its metadata. Other entries are ignored."""
 
     def absent_documents(self) -> Sequence[AbsentDocument]:
         """Return the announced and the removed documents, in order of id. The transaction that removes a document adds

@@ -60,8 +60,8 @@ class Page:
     headings: tuple[Heading, ...] = ()
     tables: tuple[PageTable, ...] = ()  # in the order of the text
     line: int = 0  # the number of the first line of `text` in the file; 0: unknown
-    code: str = ""  # the programming language of source code, such as "python"; "": the text is no source code
-    symbols: tuple[Symbol, ...] = ()  # of source code, in the order of the text, an outer one before its parts
+    code: str = ""  # the programming language of source code, such as "python"; "": the text is not source code
+    symbols: tuple[Symbol, ...] = ()  # in the order of the text; a symbol comes before the symbols that it contains
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ class DocumentText:
 @dataclass(frozen=True, slots=True)
 class Citation:
     """A quotation that supports an answer, with its position in a stored page. `quote` is `text[start:end]` of the
-    page, with three exceptions: a sentence that begins on the page before has this beginning in front; a list item that
-    does not follow its lead-in has it and " … " in front; then `quote` ends with `text[start:end]`. The quote of a row
-    of a table is written with the headers of its columns; `text[start:end]` is the row. The citation of a memory has no
+    page, with three exceptions. If a sentence begins on the page before, `quote` begins with this part of the sentence.
+    If a list item does not directly follow its lead-in, `quote` begins with the lead-in and " … ". The quote of a row
+    of a table also contains the headers of its columns; `text[start:end]` is the row. The citation of a memory has no
     document and no page, and `start` and `end` are positions in the content of the entry."""
 
     number: int  # the [n] in the answer
@@ -102,9 +102,9 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedSentence:
-    """A sentence of a language model that states what its passages do not contain. `claims` are the numbers, dates,
-    names and quotations, for example "number 7". `citations` are the numbers of the passages that the sentence cites;
-    without any, the sentence was compared with all passages."""
+    """A sentence of a language model with claims that the passages do not contain. `claims` are these numbers, dates,
+    names and quotations, for example "number 7". `citations` are the numbers of the passages that the sentence cites.
+    If it cites none, it was compared with all passages."""
 
     sentence: str
     claims: tuple[str, ...]

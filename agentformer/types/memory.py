@@ -20,7 +20,7 @@ TIERS: tuple[Tier, ...] = ("core", "semantic", "episodic", "working")
 # A host application may add kinds of its own to "fact", "message" and so on. Documents and pages are containers: a
 # search returns their chunks, and never the document or the page.
 CONTAINER_KINDS = frozenset({"document", "page"})
-UNSEARCHED_KIND = "unsearched"  # of an entry that is stored and listed, and that no search returns
+UNSEARCHED_KIND = "unsearched"  # entries of this kind are stored and listed, but no search returns them
 UNSEARCHED_KINDS = CONTAINER_KINDS | {UNSEARCHED_KIND}
 DOCUMENT_KINDS = CONTAINER_KINDS | {"chunk"}  # only uploads store these kinds, so that every citation has a document
 RESERVED_KINDS = DOCUMENT_KINDS | {
@@ -97,7 +97,7 @@ class MemoryEntry:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     source: Source | None = None
     source_type: str | None = None  # type of a record of the host application
-    source_id: str | None = None  # id of that record; an entry has a type and an id, or neither
+    source_id: str | None = None  # id of this record; both fields are set, or neither
     parent_id: str | None = None
     pair_id: str | None = None
     derived_from: tuple[Link, ...] = ()
@@ -196,8 +196,8 @@ class Query:
 
 
 class Vote(NamedTuple):
-    """The part of one ranked list in the ranking of a hit: the rank of the hit in this list, and the weight of the
-    list."""
+    """The contribution of one ranked list to the ranking of a hit: the rank of the hit in this list, and the weight of
+    the list."""
 
     name: str  # name of the list: "vectors", "words", "document", "mentions", "period", "statements", "reranker"
     rank: int  # rank of the hit in the list; starts at 1
@@ -205,7 +205,7 @@ class Vote(NamedTuple):
 
 
 class Original(NamedTuple):
-    """An archived original of a summary, with its place: the session, the speaker and the time."""
+    """An archived entry that a summary has replaced, with its session, speaker and time."""
 
     id: str
     session_id: str | None
@@ -237,8 +237,8 @@ class Factor(NamedTuple):
 
 
 class Analyzed(NamedTuple):
-    """Stored results of the analysis of a text: its language (ISO 639-1, or ""), and its facts that have one value at
-    a time. A fact consists of the words that say what it is about, and the words of its value."""
+    """Stored results of the analysis of a text: its language (ISO 639-1, or ""), and its facts with one value at a
+    time, such as a home address. A fact is a pair: the words that name the fact, and the words of its value."""
 
     language: str
     facts: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
@@ -247,8 +247,8 @@ class Analyzed(NamedTuple):
 class Hits(list[Hit]):
     """The results of a search, best first. `warnings` contains sentences for users, for example that the embedder was
     unavailable. `one_sided` is True if a hybrid search could use only the words or only the vectors. `factors` explains
-    the weight of the vectors; it is empty if the search was not hybrid. `analyzed` contains what the store knows of
-    the texts of hits, by the id of the entry."""
+    the weight of the vectors; it is empty if the search was not hybrid. `analyzed` contains the stored results of text
+    analysis for the hits, by entry id."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class Hits(list[Hit]):
         self.analyzed = analyzed
 
     def with_hits(self, hits: Iterable[Hit], *warnings: str) -> Hits:
-        """Return other hits of the same search, with these additional warnings. All else is the same."""
+        """Return a copy that contains other hits of the same search, and additional warnings."""
         return Hits(
             hits,
             (*self.warnings, *warnings),

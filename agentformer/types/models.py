@@ -103,9 +103,9 @@ class SpaceState:
 
 @dataclass(frozen=True, slots=True)
 class Reembedding:
-    """The result of a move to another embedding space (`reembed`). `overlap` is the share of the ten nearest entries of
-    a query that are the same in both spaces, 0..1, as a mean over `sample` queries: the given ones, or else entries of
-    the store. It is None if it could not be measured."""
+    """The result of a move to another embedding space (`reembed`). `overlap` compares searches in both spaces: the
+    share of the ten nearest entries of a query that are the same, 0..1. It is the mean of `sample` queries, which are
+    the given queries or, without any, stored entries. It is None if it could not be measured."""
 
     former: EmbeddingSpace | None
     space: EmbeddingSpace

@@ -1,4 +1,4 @@
-"""Protocols of what several nodes of one memory share: files, and locks that end when their node dies."""
+"""Interfaces for what the nodes of a memory share: files, and locks that end if their node dies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Protocol
 
 
 class SharedFiles(Protocol):
-    """Files in the database of a memory, which every node can read. `place` names it in messages. Methods raise
-    `StoreError`."""
+    """Files in the database of a memory, which every node can read. `place` is the name of the database in messages.
+    All methods raise `StoreError` if the database cannot be used."""
 
     place: str
 
@@ -32,21 +32,22 @@ class HeldLock(Protocol):
     """A lock that the caller holds. If its process dies, the lock ends after the time of a lease."""
 
     def release(self) -> None:
-        """End the lock. Its name remains until `SharedLocks.forget`."""
+        """Release the lock. Its name stays in `SharedLocks.states` until `SharedLocks.forget` deletes it."""
 
 
 class SharedLocks(Protocol):
-    """Named locks of all nodes. Methods raise `StoreError`."""
+    """Named locks that all nodes share. All methods raise `StoreError` if the database cannot be used."""
 
     def take(self, name: str) -> HeldLock | None:
-        """Take a lock, or return None if it is held. A lock cannot be taken twice by one process either."""
+        """Take a lock and return it. Return None if the lock is held, even if this process holds it."""
 
     def states(self, prefix: str) -> dict[str, bool]:
-        """Return the locks whose names begin with `prefix`, with True for a lock that is held, and False for one that
-        was released or whose process died."""
+        """Return the states of the locks whose names begin with `prefix`, by name: True if the lock is held, and False
+        if it was released or its process died."""
 
     def forget(self, name: str) -> None:
         """Delete a lock that nobody holds."""
 
     def exclusive(self, name: str) -> AbstractContextManager[object]:
-        """Wait for a lock for a short step, and hold it in the context. The server frees it if the process dies."""
+        """Return a context that waits for a lock and holds it during a short step. If the process dies, the server
+        releases the lock."""

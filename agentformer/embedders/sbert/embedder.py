@@ -130,9 +130,9 @@ class SbertEmbedder:
         return rows
 
     def embed_queries(self, texts: Sequence[str]) -> Matrix:
-        """Return the vectors of the queries, as `BatchedQueries.embed_queries` describes. Only queries of one padded
-        length are in one batch: then each row is the row of the query alone, to the last bit on the processors where
-        this was measured, while more padding changes the fifth digit."""
+        """Return the vectors of the queries, as `BatchedQueries.embed_queries` describes. Only queries of the same
+        padded length are in one batch. Then each row is equal to the row of the query alone, bit by bit on the
+        processors where this was measured. More padding would change the fifth digit."""
         rows = np.zeros((len(texts), self._space.dimension), dtype=np.float32)
         batches: dict[int, list[tuple[int, Tokenized]]] = {}
         for place, text in enumerate(texts):

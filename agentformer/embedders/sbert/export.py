@@ -383,7 +383,7 @@ def _convert(model: SentenceTransformer) -> Any:
 
 
 def _quantize(graph: Any, tokenizer: FastTokenizer, max_tokens: int) -> Any:
-    """Return a graph in the format int8. Its range is chosen from the numbers that occur for sample texts."""
+    """Return a graph in the format int8. The int8 range is chosen from the numbers that sample texts produce."""
     import nncf
 
     texts = files("agentformer.embedders.sbert").joinpath("calibration.txt").read_text(encoding="utf-8").splitlines()

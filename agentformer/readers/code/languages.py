@@ -59,8 +59,9 @@ _OF_SUFFIX = {suffix: language for language, suffixes in _SUFFIXES.items() for s
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """A grammar of tree-sitter, and its nodes that have names. `module` contains the function `function`, which returns
-    the grammar. A node of the type in `symbols` is a symbol. Nodes in `wrappers` belong to the symbol inside, such as
-    decorators. Nodes in `notes` precede a symbol and describe it. The field `names` of a node has its name."""
+    the grammar. A node whose type is in `symbols` is a symbol. A node whose type is in `wrappers` encloses a symbol and
+    belongs to it, such as a definition with decorators. A node whose type is in `notes` precedes a symbol and describes
+    it. `names` are the fields that may contain the name of a node."""
 
     module: str
     symbols: frozenset[str]
@@ -153,7 +154,7 @@ DATA = frozenset({"css", "ini", "json", "toml", "yaml"})  # their parts have no 
 
 
 def language_of(name: str) -> str:
-    """Return the programming language of a file with this name, such as "python", or "" if the name belongs to no
-    source code."""
+    """Return the programming language of a file with this name, such as "python", or "" if such a file is not source
+    code."""
     path = PurePath(name.lower())
     return _NAMES.get(path.name) or _OF_SUFFIX.get(path.suffix, "")

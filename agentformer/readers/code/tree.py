@@ -16,7 +16,7 @@ _MAX_NODES = 400_000
 MAX_SYMBOLS = 20_000
 MAX_ABOUT = 300  # code points
 _MAX_NAME = 120
-_LONG_BODY = 2_500  # bytes of a function in which further functions are looked for
+_LONG_BODY = 2_500  # bytes; only longer functions are searched for inner functions
 _FUNCTION_VALUES = frozenset({"arrow_function", "function_expression", "function", "generator_function", "class"})
 _VALUES = frozenset(
     {"variable_declarator", "field_definition", "public_field_definition", "pair", "assignment_expression"}
@@ -55,8 +55,8 @@ def prepare() -> None:
 
 
 def parts_of_tree(text: bytes, language: str) -> list[Part]:
-    """Return the symbols of a source text in UTF-8, an outer one before its parts. Raises `ImportError` if the grammar
-    is not installed, and `ValueError` if the text has no tree."""
+    """Return the symbols of a source text in UTF-8. A symbol comes before the symbols inside it. Raises `ImportError`
+    if the grammar is not installed, and `ValueError` if the parser returns no tree."""
     tree = _parser(language).parse(text)
     if tree is None:
         raise ValueError("no tree")
@@ -158,7 +158,7 @@ class _Walk:
         return f"{signature} › {doc}" if doc else signature
 
     def _docstring(self, body: Any) -> str:
-        """Return the beginning of the string with which a body of Python begins."""
+        """Return the first paragraph of the docstring of a Python body, or "" if there is none."""
         first = body.named_children[0] if body is not None and body.named_children else None
         if first is not None and first.type == "expression_statement" and first.named_children:
             first = first.named_children[0]
@@ -167,7 +167,8 @@ class _Walk:
         return _plain(_QUOTES.sub("", self._read(first).strip()))
 
     def _notes_before(self, node: Any, before: list[Any]) -> tuple[int, str]:
-        """Return the first line of the symbol with the notes that stand directly before it, and the text of these."""
+        """Return the number of the first line of the comments directly before a symbol, or else of the symbol, and the
+        text of these comments."""
         first = node.start_point[0]
         texts: list[str] = []
         for note in reversed(before):
@@ -193,5 +194,5 @@ def _plain(doc: str) -> str:
 
 
 def as_lists(parts: list[Part]) -> Iterator[list[Any]]:
-    """Yield the values of each part, for JSON."""
+    """Yield each part as a list, which JSON can represent."""
     return (list(part) for part in parts)

@@ -32,7 +32,8 @@ _IMAGES = "the slide has no text; the text of images on slides is not read"
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document."""
+    """Yield the document. Raises `EncryptedDocument` if it has a password, and `CorruptDocument` if it has no
+    content."""
     parts = ZipParts(data, _KIND)
     if _MANIFEST in parts and _ENCRYPTION in parts.read(_MANIFEST):  # not parsed: some manifests are no valid XML
         raise parts.encrypted()
@@ -78,7 +79,8 @@ def _blocks(parent: etree._Element, out: OutlineBuilder, depth: int) -> None:
 
 
 def _rows(table: etree._Element) -> Iterator[list[str]]:
-    """Yield the rows of a table. Covered cells are blank. Rows that are repeated very often are empty."""
+    """Yield the rows of a table. Covered cells are blank. A row or cell that is repeated more than 1,000 times is
+    yielded once, because it is the empty rest of a sheet."""
     for row in table.iter(f"{_TABLE}table-row"):
         cells: list[str] = []
         for cell in row:
