@@ -54,6 +54,7 @@ _MULTILINGUAL_VOCABULARY = 100_000
 # Models that were trained with prefixes, although their configuration has none.
 _UNNAMED_PREFIXES = re.compile(r"(multilingual-)?e5-(small|base|large)(-v2)?")
 _PACKAGED = "all-MiniLM-L6-v2"
+_PADDING = 40  # tokens of padding in a batch of few texts; with more, two batches are faster
 
 
 Runtime = TorchRuntime | OpenVinoRuntime
@@ -151,7 +152,7 @@ class SbertEmbedder:
         prefix = self._space.query_prefix if query else self._space.document_prefix
         items = self._tokenize([prefix + text for text in texts]) if texts else []
         found: dict[int, TokenVectors] = {}
-        for batch in _batches([item.length for item in items], self._batch_tokens):
+        for batch in _batches([item.length for item in items], self._batch_tokens, _PADDING):
             read = self._runtime.token_rows([prefix + texts[n] for n in batch])
             if read is None:
                 return None
@@ -239,15 +240,17 @@ def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
     return prompts.get("query") or "", prompts.get("document") or prompts.get("passage") or ""
 
 
-def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+def _batches(lengths: Sequence[int], budget: int, padding: int | None = None) -> Iterator[list[int]]:
     """Divide texts into batches, and yield each batch as a list of indices of texts. `lengths` are the numbers of
     tokens of the texts. Texts of similar lengths are in the same batch, because such a batch needs little padding. A
-    batch has at most `budget` tokens, padding included, or only one text."""
+    batch has at most `budget` tokens, padding included, or only one text. At most `padding` of them are padding."""
     batch: list[int] = []
+    padded = 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
+        padded += lengths[batch[0]] - lengths[i] if batch else 0
+        if batch and ((len(batch) + 1) * lengths[batch[0]] > budget or (padding is not None and padded > padding)):
             yield batch
-            batch = []
+            batch, padded = [], 0
         batch.append(i)
     if batch:
         yield batch

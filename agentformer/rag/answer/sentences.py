@@ -42,7 +42,7 @@ _WEIGHTS_WITH_TOKENS = Features(
 )  # fmt: skip
 _TYPED = 60  # sentences in which candidates are searched: the best by words; tables have many alike
 _EMBEDDED = 5  # sentences that are embedded for one question
-_COMPARED = 6  # sentences whose tokens are compared with those of the question
+_COMPARED = 5  # sentences whose tokens are compared with those of the question
 _WINDOW = 1_200  # code points of sentences that are read in one window
 _LETTERS = 1.5  # mean letters of a token; with less, the model reads a script letter by letter (Japanese with MiniLM)
 _EVEN = 1e-3  # weight of a token that is equally near to all sentences
