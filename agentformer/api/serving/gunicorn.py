@@ -181,8 +181,12 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
         self.handle_term()
 
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+def share_processors(workers: int) -> None:
+    """Limit the threads of libraries in this process, which is one of several workers, to its share of the processors.
+    Otherwise the models of the workers would compete for the same processors. A limit that the user has set stays."""
+    if workers > 1:
+        processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors // workers)))
 
 
 class _Worker(ThreadWorker):  # type: ignore[misc]
@@ -192,8 +196,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         self._lingering: deque[Any] = deque()  # connections after their last response
         self._answered = 0
         self.cfg.set("graceful_timeout", FINISH_SECONDS)
-        if self.cfg.workers > 1:  # the models of several workers would compete for the same processors
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _processors() // self.cfg.workers)))
+        share_processors(self.cfg.workers)
         super().init_process()
 
     def init_signals(self) -> None:
