@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def imported(code: str, *arguments: str) -> set[str]:
     done = python(told.format(code.strip().replace("\n", "\n    ")), *arguments)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _backend_of_files() -> Iterator[None]:
+    """The tests list the modules of the backend `faiss`, and break and interrupt their import."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("AGENTFORMER_BACKEND"):
+            patch.setenv("AGENTFORMER_BACKEND", "faiss")
+        yield
 
 
 @pytest.fixture(scope="module")
