@@ -1,10 +1,15 @@
 """The exception classes of this package. All errors that the package raises on purpose are `AgentFormerError`s.
 
-    AgentFormerError ├── InvalidInput (also ValueError), NotFound (also LookupError), Conflict, MissingExtra (also
-    ImportError) ├── AccessError: Unauthenticated, Forbidden ├── LimitExceeded: TooLarge, Busy ├── DocumentError:
-    EmptyDocument, UnsupportedFormat, CorruptDocument, EncryptedDocument, DocumentTooLarge ├── FetchFailed: FetchRefused
-    ├── EmbedderError: EmbedderUnavailable, TextTooLong, SpaceMismatch ├── LanguageModelError: LanguageModelUnavailable,
-    PromptTooLong, InvalidReply ├── RerankerUnavailable └── StoreError: StoreBusy, StoreFull, StoreDamaged
+    AgentFormerError
+    ├── InvalidInput (also ValueError), NotFound (also LookupError), Conflict, MissingExtra (also ImportError)
+    ├── AccessError: Unauthenticated, Forbidden
+    ├── LimitExceeded: TooLarge, Busy
+    ├── DocumentError: EmptyDocument, UnsupportedFormat, CorruptDocument, EncryptedDocument, DocumentTooLarge
+    ├── FetchFailed: FetchRefused
+    ├── EmbedderError: EmbedderUnavailable, TextTooLong, SpaceMismatch
+    ├── LanguageModelError: LanguageModelUnavailable, PromptTooLong, InvalidReply
+    ├── RerankerUnavailable
+    └── StoreError: StoreBusy, StoreFull, StoreDamaged
 
 A message says what is wrong and what the user can do. Only the command line, the HTTP API and the tools convert these
 errors: to exit codes, status codes and tool results.
@@ -185,8 +190,8 @@ class StoreError(AgentFormerError):
 
 
 class StoreBusy(StoreError):
-    """The store cannot be written, because another process or thread holds its write lock for too long. The caller can
-    try again after `retry_after` seconds."""
+    """The store cannot be used now, for example because another process holds its write lock. The caller can try again
+    after `retry_after` seconds."""
 
     retry_after = 5
 

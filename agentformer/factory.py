@@ -223,7 +223,8 @@ class AgentFormer:
 
     @property
     def markdown(self) -> MarkdownHomes:
-        """The folders of Markdown files that hold memories: `export`, `sync` and `follow`."""
+        """The export of memories to folders of Markdown files (`export`), and the synchronization of both (`sync`,
+        `follow`)."""
         from agentformer.archive.markdown.home import MarkdownHomes
 
         return MarkdownHomes(self.memory, self.backend, [*self.settings.decay_rates])
@@ -237,8 +238,9 @@ class AgentFormer:
     def copy_to(
         self, target: AgentFormer, *, delete: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> Copied:
-        """Make another memory equal to this memory, which may be in use. `archive.copy.copy_entries` describes what is
-        copied, and when an error is raised. Original files stay where they are."""
+        """Copy the entries of this memory, which may be in use, to `target`, which nobody else may use. Entries that
+        only `target` has are removed if `delete` is true; otherwise, `Conflict` is raised and nothing is changed.
+        Original files are not copied. `archive.copy.copy_entries` describes the details."""
         from agentformer.archive.copy import copy_entries
 
         self._usage.flush()

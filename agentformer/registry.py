@@ -9,7 +9,7 @@ package adds a provider with an entry point. In the groups `agentformer.embedder
 In four more groups, the entry point is a callable `(index_dir: Path)`, and the name of the entry point is the name of a
 backend. `agentformer.stored_spaces` returns the embedding space of the stored vectors (`EmbeddingSpace | None`), so
 that the setting `auto` can select the embedder of this space. `agentformer.wanted_embedders` returns the name of the
-embedder (`str`) for a store whose entries have no vectors yet. `agentformer.present` returns whether the folder
+embedder (`str`) that was requested for a store without vectors. `agentformer.present` returns whether the folder
 contains a store of this backend. `agentformer.salvagers` recovers the readable records of a store that cannot be
 opened.
 """

@@ -52,8 +52,8 @@ CATEGORY = ("category_name", "category")
 _TOGETHER = 1_000  # passages of one transaction; an interruption loses at most these
 _LONGEST_NAME = 160  # code points of a conversation's name; a longer name is replaced by its hash
 _MOST_TITLE = 300
-_UNDATED = datetime(2000, 1, 1, tzinfo=UTC)  # of messages without a date,
-_STEP = timedelta(milliseconds=1)  # and how far they are apart
+_UNDATED = datetime(2000, 1, 1, tzinfo=UTC)  # date of the first message of a session without dates
+_STEP = timedelta(milliseconds=1)  # time between the messages of such a session
 _LATEST = datetime.max.replace(tzinfo=UTC) - _STEP
 
 

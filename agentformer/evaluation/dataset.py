@@ -27,7 +27,8 @@ from agentformer.records import fields
 from agentformer.text.dates.dates import find_dates
 from agentformer.types import DocumentText
 
-MOMENT = ("date_time", "date", "occurred_at", "timestamp")  # keys of a passage's `meta`, the first that is there
+# The keys for the date in the `meta` of a passage. The first key that is present is used.
+MOMENT = ("date_time", "date", "occurred_at", "timestamp")
 _LONGEST = 100  # code points of a date and a time
 _CLOCK = re.compile(
     r"(?<![\d.:])(?P<hour>\d{1,2})(?:[:.h](?P<minute>\d{2})(?::(?P<second>\d{2}))?)?[ \u00a0\u202f]{0,2}"

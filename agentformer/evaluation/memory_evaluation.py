@@ -283,5 +283,5 @@ def _same_word(outside: str, inside: str) -> bool:
 
 
 def normalize(text: str) -> str:
-    """Return the text in the form that `contains` compares."""
+    """Return the text in the form that `contains` compares: casefolded, and with single spaces."""
     return " ".join(text.casefold().split())

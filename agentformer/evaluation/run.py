@@ -16,7 +16,7 @@ from agentformer.evaluation.metrics import METRICS, Interval, intervals, metric
 from agentformer.text.languages import detect_language
 from agentformer.types import Hit, Hits, Query, Scope
 
-UNKNOWN = "unknown"  # the part of questions with an unknown language
+UNKNOWN = "unknown"  # name of the part with the questions whose language is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ Mode = Literal["hybrid", "lexical", "dense"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 LIMIT = 10
 MAX_LIMIT = 100  # passages of a question
-_MOST_HITS = 1_000  # hits requested for a question, where several hits are of one passage
+_MOST_HITS = 1_000  # largest number of hits that are requested for a question if several hits are of one passage
 _SPREAD = 4  # factor of the next request, if the hits were of too few passages
 
 Search = Callable[[Query], Hits]
@@ -133,8 +133,8 @@ def check_modes(modes: Sequence[str]) -> None:
 class EvaluationOptions:
     """The options of `evaluate`. The first `limit` passages of a search are ranked, and metrics that need more are
     skipped. `scope_of(question)` returns the scope to search. `passage_of(hit, question)` returns the id of the passage
-    of a hit, as in `question.relevant`. Their defaults are for a corpus that a `Loader` stored. `seed` is that of the
-    confidence intervals. Raises `InvalidInput` for an invalid value."""
+    of a hit, as in `question.relevant`. Their defaults are for a corpus that a `Loader` stored. `seed` determines the
+    random draws for the confidence intervals. Raises `InvalidInput` for an invalid value."""
 
     modes: Sequence[Mode] = MODES
     limit: int = LIMIT

@@ -38,7 +38,7 @@ _SENTENCES = 200  # of a text that are looked at
 # Words; where no spaces stand between them, runs of ideographs and of katakana, since hiragana are mostly endings.
 # Vowel signs, accents and joiners are part of a word, but not of Python's \\w.
 IDEOGRAPHIC = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Myanmar and Khmer, of which no words are known here
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Myanmar and Khmer, whose words are not separated here
 _MARKS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff\u0591-\u05c7\u064b-\u065f\u200c\u200d"
 LETTERS = f"[^\\W_{IDEOGRAPHIC}{UNSPACED}](?:[^\\W_{IDEOGRAPHIC}{UNSPACED}]|[{_MARKS}])*+"  # in a row
 _WORD = re.compile(
@@ -126,11 +126,11 @@ COUNT = 100
 _SPARE = 4  # passages considered for each question, because some passages give no question
 _SHORTEST = 40  # least code points of a passage that a question is made from
 _LONGEST = 300  # code points of a model's question
-_COPIED = 8  # words in a row that a model's question may not share with its passage,
-_COPIED_CHARACTERS = 15  # and where no spaces stand between words, characters
-_ASKS = frozenset("?？;\u037e؟")  # what ends a question,
-_STATED = re.compile("[か吗嗎呢么麼咩][。｡]$")  # or a stop behind a word that asks,
-_UNMARKED = frozenset({"hy", "km", "lo", "my", "th"})  # and languages in which nothing does
+_COPIED = 8  # a model's question must not share so many words in a row with its passage,
+_COPIED_CHARACTERS = 15  # or so many characters in a script without spaces
+_ASKS = frozenset("?？;\u037e؟")  # a question ends with one of these,
+_STATED = re.compile("[か吗嗎呢么麼咩][。｡]$")  # or with a question particle and a full stop,
+_UNMARKED = frozenset({"hy", "km", "lo", "my", "th"})  # or, in these languages, without any mark
 _UNDIVIDED = re.compile(f"[{IDEOGRAPHIC}{UNSPACED}]")
 _UNIT = re.compile(f"{_UNDIVIDED.pattern}|{LETTERS}")
 _SHOWN = 6_000  # code points of a passage that a model is shown

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from agentformer.settings import Settings
 
 MIB = 1 << 20
-FILE_BYTES = 128 * MIB  # the image of a page for tesseract: `MAX_PIXELS` of three bytes
+FILE_BYTES = 128 * MIB  # largest file that the child may write: the image of a page for tesseract
 OPEN_FILES = 64
 
 

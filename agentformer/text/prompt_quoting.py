@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from agentformer.text.normalize import normalized
 
-# Tags that frame data or roles, in our prompts and in others'.
+# Tags that enclose data or roles in the prompts of this package or of other programs.
 _FRAMES = {
     *("passage", "passages", "memory", "core-memory", "recalled-memory", "tool-result", "note", "message", "messages"),
     *("mistakes", "question", "system", "user", "assistant"),

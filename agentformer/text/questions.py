@@ -1,6 +1,6 @@
 """Classify questions by what they ask for: a person, a place, a time, a number, a reason, a manner, or yes or no.
 
-The type follows from the interrogative ("who", "wann", "hur många"), from the noun behind "which" or "what" ("which
+The type follows from the interrogative ("who", "wann", "hur många"), from the noun after "which" or "what" ("which
 year"), and from the word order: a question without an interrogative is answered with yes or no. `question_words.txt`
 has the words of each language and can be extended.
 """
@@ -29,9 +29,9 @@ _OF_NOUN: dict[str, QuestionType] = {"person": "who", "place": "where", "time": 
 _UNSPACED = frozenset({"ja", "zh", "th", "lo", "km", "my"})  # words are found inside of the text
 _ANYWHERE = _UNSPACED | frozenset({"ko", "hi", "ne", "ta", "tr", "hy", "fa"})  # interrogatives precede the verb
 _LATE = 6  # words: in other languages, a later interrogative is usually a relative pronoun
-_NOUN_WITHIN = 4  # words behind the interrogative
+_NOUN_WITHIN = 4  # words after the interrogative
 _DEGREES = frozenset({"hvor", "hur", "how"})
-_DEGREE_WITHIN = 2  # words behind these: "hur stor andel", but not "hur räknas barnets vikt ut"
+_DEGREE_WITHIN = 2  # words after these: "hur stor andel", but not "hur räknas barnets vikt ut"
 _COPULAS = frozenset(
     {"is", "are", "was", "were", "'s", "ist", "sind", "war", "waren", "er", "var", "är", "on", "oli", "ovat", "olivat"}
     | {"est", "sont", "était", "es", "son", "era", "fue", "è", "é", "são", "zijn"}
@@ -43,7 +43,7 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The type of a question, and the words that ask (the interrogative and the noun behind it). An answer need not
+    """The type of a question, and the words that ask (the interrogative and the noun after it). An answer need not
     contain these words. If the type is "", the text is not a question, or its language is unknown. `measure` is what a
     question for a number measures ("money", "age", "share" or "span", a span of time), and `period` the period for
     which it asks for an amount ("year" in "How much is it per year?"); "" if unknown."""
@@ -72,8 +72,8 @@ def question_words(kind: str) -> dict[str, frozenset[str]]:
 
 @cache
 def pattern_of(kind: str, language: str) -> re.Pattern[str] | None:
-    """Return a pattern that finds the words of a kind in a casefolded text, or None if the language has none. The
-    longest of several words wins."""
+    """Return a pattern that finds the words of a kind in a casefolded text, or None if the language has no such words.
+    If several words match, the longest is found."""
     items = sorted(question_words(kind).get(language, ()), key=len, reverse=True)
     if not items:
         return None
@@ -133,8 +133,8 @@ def _classified(folded: str, own: str, language: str) -> Question:
 
 
 def _topic(folded: str, language: str) -> Question | None:
-    """Return the type of a question that ends behind its topic, such as "設計された年は？". The noun before the
-    particle gives the type."""
+    """Return the type of a question that ends with a topic particle, such as "設計された年は？", else None. The noun
+    before the particle gives the type."""
     pattern = pattern_of("topic", language)
     bare = folded.rstrip(" ?？。.、")
     last = next((match for match in pattern.finditer(bare) if match.end() == len(bare)), None) if pattern else None
@@ -155,8 +155,8 @@ def _opens(word: str, language: str) -> bool:
 
 
 def _interrogative(folded: str, language: str) -> tuple[QuestionType, re.Match[str]] | None:
-    """Return the first interrogative with its type. An interrogative behind a comma wins against one at the start,
-    because the start is a clause then ("When the war ended, who was king?")."""
+    """Return the first interrogative with its type. If another interrogative follows a comma, return that
+    interrogative, because the text before the comma is a subordinate clause ("When the war ended, who was king?")."""
     found = sorted(_matches(folded, language), key=lambda each: (each[1].start(), -each[1].end()))
     if language not in _ANYWHERE:
         found = [each for each in found if len(_WORD.findall(folded[: each[1].start()])) < _LATE] or found[-1:]
@@ -174,7 +174,7 @@ def _matches(folded: str, language: str) -> Iterator[tuple[QuestionType, re.Matc
 
 
 def _with_noun(folded: str, found: tuple[QuestionType, re.Match[str]], language: str) -> Question:
-    """Return the type of the noun behind "which" or "what", or else the type of the interrogative."""
+    """Return the type of the noun after "which" or "what", or else the type of the interrogative."""
     kind, match = found
     asking = set(_WORD.findall(match[0])) or {match[0]}
     if kind in ("which", "what", "where") or match[0] in _DEGREES:
@@ -191,7 +191,7 @@ def _with_noun(folded: str, found: tuple[QuestionType, re.Match[str]], language:
 
 
 def _nouns(rest: str, language: str) -> Iterator[str]:
-    """Yield the words that may be the noun of an interrogative: the words directly behind it, or the words behind its
+    """Yield the words that may be the noun of an interrogative: the words directly after it, or the words after its
     copula ("what is the name of")."""
     if language in _UNSPACED:
         yield from (rest[:size] for size in range(1, _NOUN_WITHIN + 1))

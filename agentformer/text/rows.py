@@ -1,8 +1,8 @@
 """Finds the rows of tables in plain text: lines that end with amounts, or lines of cells between "|". A row is written
 with the headers of its columns, the group that it belongs to and the scale of the amounts.
 
-A chunk keeps only the text of a table, and columns of numbers have no blank cells there. So a value gets a header only
-if the row has as many values as the table has headers; else the lines above the table stand in front of the row.
+A chunk contains only the text of a table, in which an empty cell leaves no trace. So a value gets a header only if the
+row has as many values as the table has headers; otherwise the lines above the table are written before the row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DASHES = re.compile(r"[\s|:-]+")
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """A row of a table in a text. `span` is its position, and `text` the row as a reader needs it: with its headers and
-    scale. `above` are the words that stand over it: the title of the table, the headers and the group."""
+    scale. `above` are the words above the row: the title of the table, the headers and the group."""
 
     span: Span
     text: str
@@ -206,7 +206,8 @@ def _with_lengths(periods: tuple[str, ...], above: str) -> tuple[str, ...]:
 
 
 def _continued(context: str, wanted: int) -> tuple[str, ...]:
-    """Return the headers of a table that the text before begins, from the context line of the chunk."""
+    """Return the headers of a table that began before the chunk, from `context`, the context line of the chunk. Return
+    () if it does not have `wanted` headers."""
     headers = tuple(part.strip() for part in SCALE.sub("", context).replace("()", "").split("|"))
     return headers if len(headers) == wanted and wanted > 1 else ()
 
@@ -217,7 +218,7 @@ def _shortened(text: str) -> str:
 
 def _cell_tables(lines: Sequence[_Line], context: str) -> Iterator[TextTable]:
     """Yield the tables whose lines have the same number of cells, which "|" separates. The first line has the headers,
-    unless the text begins in a table: then `context` has them."""
+    unless the text begins inside a table: then `context` has the headers."""
     run: list[tuple[_Line, list[str]]] = []
     inside = bool(lines) and "|" in context and "|" in lines[0].text
     for line in [*lines, None]:

@@ -155,7 +155,8 @@ def is_question(text: str) -> bool:
 
 
 def stated(text: str) -> float:
-    """Return how much a text states, 0..1, by the length of its sentences that are no questions."""
+    """Return how much a text states, 0..1: the length of its sentences that are not questions, where about twenty words
+    give 1."""
     length, asked = len(text), 0
     if any(mark in text for mark in _MARKS):
         asked = sum(len(sentence) for sentence in _SENTENCE.findall(text) if sentence[-1] in _MARKS)

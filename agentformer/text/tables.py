@@ -49,8 +49,8 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundRow:
-    """A row of a table. `line` is the number of the line of text in which the row begins, and `last_line` of that in
-    which it ends. There is a value for each column, which is "" for an empty cell."""
+    """A row of a table. `line` is the number of the line of text in which the row begins, and `last_line` is the number
+    of the line in which it ends. There is a value for each column, which is "" for an empty cell."""
 
     line: int
     last_line: int
@@ -215,7 +215,7 @@ def _columns(rows: Sequence[Sequence[_Cell]]) -> list[_Cell]:
 
 
 def _are_same(columns: Sequence[_Cell], others: Sequence[_Cell]) -> bool:
-    """Return whether each column is below one of the others."""
+    """Return whether two tables have the same columns: the same number, and each column overlaps its counterpart."""
     pairs = zip(columns, others, strict=len(columns) == len(others))
     return len(columns) == len(others) and all(a.left < b.right and b.left < a.right for a, b in pairs)
 

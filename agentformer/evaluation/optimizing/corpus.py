@@ -120,10 +120,10 @@ def stored_documents(backend: MemoryBackend, namespace: str) -> list[StoredDocum
 
 
 def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Sequence[StoredDocument]) -> Dataset:
-    """Return the pages of the documents as passages, and the answerable questions about them. Questions that one page
-    answers, directly or through other questions, have the same relevant passage, which has the name of one of them:
-    `halves` only compares names. A question that names only a document has its own passage, because its page is not
-    known. `answered_passage` decides whether a hit answers a question."""
+    """Return the pages of the documents as passages, and the answerable questions about them. Questions with a common
+    correct page, directly or through other questions, get the same relevant passage. Its id is the text of one of these
+    questions, because `halves` only compares ids. A question that names only a document has its own passage, because
+    its page is not known. `answered_passage` decides whether a hit answers a question."""
     pages = {
         page_name(document.about.name, page.number): (document.about.name, page.text)
         for document in documents
@@ -209,7 +209,8 @@ def synthetic(
 ) -> Dataset:
     """Return the corpus with at most `count` questions that are generated from its passages. A language model, which
     `name` identifies, generates different questions each time, so its questions are stored in `work`, and a later call
-    with the same corpus, `name`, `count` and `seed` reads them. Raises the errors of `build`, and `StoreFull`."""
+    with the same corpus, `name`, `count` and `seed` reads them. Raises the errors of `build`, and `StoreFull` if `work`
+    cannot be written."""
     if model is None:
         return with_questions(dataset, build(corpus_sources(dataset), count, seed=seed))
     about = {"passages": dataset.digest(questions=False), "count": count, "seed": seed, "model": name}
@@ -250,7 +251,7 @@ class Stores:
         self._folder = folder
         self.corpus = corpus
         self._present = self._place(present(corpus.settings))
-        self._used: list[Path] = []  # but for the present one; the latest last
+        self._used: list[Path] = []  # without the store of the current settings; the last used one is last
 
     def has(self, configuration: Configuration) -> bool:
         """Return whether there is a complete store for a configuration."""

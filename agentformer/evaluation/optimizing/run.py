@@ -43,9 +43,9 @@ from agentformer.types import Embedder, EmbeddingSpace
 METRIC = "recall@5"
 LEAST = 20  # questions; smaller halves cannot compare settings
 _LEAST_HALF = 5
-_LONG = 50  # of the longest passages, of which one has the most tokens
-_SAMPLE = 500  # passages that the languages are detected from,
-_BEGINNING = 1_000  # and how many code points of each
+_LONG = 50  # number of longest passages whose tokens are counted
+_SAMPLE = 500  # number of passages whose languages are detected
+_BEGINNING = 1_000  # code points of each text from which its language is detected
 # Other settings that a ranking depends on. If one of them changes, earlier measurements are not valid.
 _FIXED = (
     "backend", "hierarchical_backend", "routes", "target_recall", "embed_languages", "runtime", "reranker",
@@ -77,7 +77,8 @@ def optimize(
     or other retrieval settings have changed, everything is measured again.
 
     Raises `InvalidInput` for too few questions or a setting that cannot be searched, `Conflict` while another process
-    uses the folder, `StoreFull`, and `EmbedderUnavailable`. Finished measurements remain stored after an error."""
+    uses the folder, `StoreFull` if the folder cannot be written, and `EmbedderUnavailable` if the embedder fails.
+    Finished measurements remain stored after an error."""
     check_metric(options.metric)
     check_only(options.only, present(corpus.settings))
     clock = Clock(options.budget)

@@ -74,8 +74,7 @@ _ANALYSIS = {each.name for each in PARAMETERS if each.cost == "words"}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Properties of a corpus and its embedding model. From these properties follows which settings and values are worth
-    trying."""
+    """Properties of a corpus and its embedding model. They determine which settings and values are worth trying."""
 
     model_tokens: int  # tokens that the model can read; 0 if there are no vectors
     longest: int  # tokens of the longest passage

@@ -1,6 +1,6 @@
 """Read Excel workbooks (`.xlsx`, `.xlsm`): the stored values of all sheets, row by row. Formulas are not computed.
 
-A sheet is a page, or several if it is long. Macros, comments, charts and images are not read.
+A sheet is one page, or several pages if it is long. Macros, comments, charts and images are not read.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def _formats(styles: etree._Element) -> list[str]:
-    """Return for each style of cells "d" (a date), "h" (a time), "d h", "%" with its decimals, or ""."""
+    """Return the number format of each cell style: "d" (a date), "h" (a time), "d h", "%" with a "0" for each decimal,
+    or ""."""
     own = {each.get("numFmtId", ""): each.get("formatCode", "") for each in styles.iter(f"{_S}numFmt")}
     cells = styles.find(f"{_S}cellXfs")
     found = []

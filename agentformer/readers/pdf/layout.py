@@ -147,7 +147,7 @@ class OutlineEntry:
     page: int  # from 0
     level: int  # from 1
     title: str
-    found: bool = False  # in the text of the page, and not in the outline
+    found: bool = False  # True if the title is from the text of the page, and not from the outline
 
 
 def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Page]:

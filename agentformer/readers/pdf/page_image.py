@@ -49,8 +49,9 @@ class _Character(NamedTuple):
 def page_image(data: bytes, options: ReadOptions) -> PageImage:
     """Return the image of the page `options.page`, and the boxes of `options.quote` on the page.
 
-    A box is (left, top, right, bottom) as shares (0..1) of the width and the height. A quotation that is not in the
-    characters of the page, such as that of a scanned page, has no boxes. Raises `DocumentError`.
+    A box is (left, top, right, bottom) as shares (0..1) of the width and the height. There are no boxes if the
+    characters of the page do not contain the quotation, as on a scanned page. Raises `DocumentError` if the page cannot
+    be shown.
     """
     try:
         document = PdfiumDocument(data, options.password)
@@ -89,8 +90,9 @@ def png(pixels: Any) -> bytes:
 
 def find(text: str, quote: str, position: int) -> list[tuple[int, int]]:
     """Return the ranges of a quotation in a text. Of several equal ones, the nearest to `position` is returned. If the
-    whole quotation is not in the text, return the ranges of the place that has nearly all of its letters in the same
-    order. If there is no such place, the result is empty: some words alone would mark another sentence."""
+    whole quotation is not in the text, return the ranges in a part of the text that has nearly all letters of the
+    quotation in the same order. If there is no such part, the result is empty, because single words would mark another
+    sentence."""
     if not quote:
         return []
     if starts := [*_occurrences(text, quote)]:
@@ -101,7 +103,8 @@ def find(text: str, quote: str, position: int) -> list[tuple[int, int]]:
 
 
 def _likely_starts(text: str, quote: str, position: int) -> list[int]:
-    """Return the positions where most parts of the quotation would put its beginning, at most three."""
+    """Return at most three positions at which the quotation probably begins, the most probable first. Each occurrence
+    of a part of the quotation is a vote for a position."""
     if len(quote) > MAX_ALIGNED:
         return []
     votes: Counter[int] = Counter()
@@ -121,7 +124,7 @@ def _aligned(text: str, quote: str, start: int) -> list[tuple[int, int]]:
     blocks = [block for block in blocks if block.size >= _SHORTEST_BLOCK]
     ends = [-SHORTEST_PART - 1, *(block.b + block.size for block in blocks)]
     starts = [*(block.b for block in blocks[1:]), len(region) + SHORTEST_PART + 1]
-    blocks = [  # a short one that stands alone is of another word
+    blocks = [  # a short block far from the other blocks is part of another word
         block
         for block, before, after in zip(blocks, ends[:-1], starts, strict=True)
         if block.size >= SHORTEST_PART or min(block.b - before, after - block.b - block.size) <= SHORTEST_PART

@@ -58,7 +58,7 @@ def located(tables: Sequence[DraftTable], page: Page) -> tuple[PageTable, ...]:
 
 
 def _places(text: str, rows: Sequence[tuple[str, str]], span: Span) -> Iterator[Span]:
-    """Yield the places of those of the rows that this span of the text contains."""
+    """Yield the span of each row that the given span of the text contains."""
     for line, last_line in rows:
         begins = _find(text, line, span)
         ends = begins if line == last_line else begins and _find(text, last_line, Span(begins.end, span.end))
@@ -68,7 +68,8 @@ def _places(text: str, rows: Sequence[tuple[str, str]], span: Span) -> Iterator[
 
 
 def _find(text: str, line: str, span: Span) -> Span | None:
-    """Return the place of the beginning of a line in this span of the text, or None."""
+    """Return the span of the first words of a line inside the given span of the text. Return None if they are not
+    there."""
     beginning = clean(" ".join(line.split(None, _COMPARED)[:_COMPARED]))
     match = re.compile(rf"(?<!\S){line_pattern(beginning)}(?!\S)").search(text, *span) if beginning else None
     return Span(*match.span()) if match else None

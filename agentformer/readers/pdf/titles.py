@@ -55,7 +55,8 @@ class _Page(NamedTuple):
 
 def page_titles(lines: Sequence[Line], width: float) -> list[Title]:
     """Return the titles of a page in the order of the text. `width` is the width of the page, in points. If there are
-    more than `MAX_TITLES`, only the titles of the outermost style are returned, or none."""
+    more than `MAX_TITLES`, only the titles of the outermost style are returned, or no titles if these are too many as
+    well."""
     placed = [line for line in lines if line.height > 0 and line.text.strip()]
     if not placed:
         return []

@@ -188,8 +188,8 @@ def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
 
 
 def image_isolated(data: bytes, options: ReadOptions) -> protocol.PageImage:
-    """Return the image of the page `options.page` of a PDF file, rendered in a child process. Raises
-    `DocumentError`."""
+    """Return the image of the page `options.page` of a PDF file, rendered in a child process. Raises `DocumentError` if
+    the page cannot be rendered."""
     outcome = _run(data, replace(options, ocr=False))
     if outcome.frames.draft:
         return protocol.image_from_bytes(outcome.frames.draft)
@@ -258,7 +258,8 @@ class LastingWorker:
 
     def exchange(self, request: bytes, frames: protocol.Frames, *, seconds: float) -> None:
         """Send a request, and pass the answer to `frames`. Return early if the child process ends, or if it needs more
-        than `seconds`. Raises `Overrun` and `NoFrame` for an invalid answer, and `OSError` if the process has ended."""
+        than `seconds`. Raises `Overrun` if the answer is too large, `NoFrame` if it is invalid, and `OSError` if the
+        process has ended."""
         assert self._process.stdin and self._process.stdout
         left, until = memoryview(request), time.monotonic() + seconds + (0 if self._ready else _STARTUP_SECONDS)
         with selectors.DefaultSelector() as selector:

@@ -202,7 +202,8 @@ def image_from_bytes(data: bytes) -> PageImage:
 
 
 def parts_frame(parts: list[list[Any]]) -> bytes:
-    """Return the frame that contains the symbols of a source text: lists of name, first line, last line and about."""
+    """Return the frame that contains the symbols of a source text: lists of name, first line, last line and
+    description."""
     return _frame(_DRAFT, json.dumps(parts, separators=(",", ":")).encode("ascii"))
 
 

@@ -69,7 +69,7 @@ class _Line:
 
     @cached_property
     def fills(self) -> dict[str, bool]:
-        """For each slot of the expressions, whether a word of the text can fill it."""
+        """Whether a word of the text can fill the slots "{weekday}" and "{n}" of time phrases, by slot."""
         return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:
@@ -175,8 +175,8 @@ def _with_phrases(
 
 @cache
 def time_languages() -> tuple[str, ...]:
-    """Return the languages whose time expressions `find_date_ranges` finds word by word. The result for every other
-    language is that for ""."""
+    """Return the languages whose time expressions `find_date_ranges` finds word by word. For every other language,
+    `find_date_ranges` returns the same result as for the language ""."""
     return tuple(name for name in time_words.phrase_tables() if name != time_words.UNSPACED)
 
 

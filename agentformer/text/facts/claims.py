@@ -1,6 +1,6 @@
-"""Numbers, dates and names in a text that its sources do not state. Other words of the text are not checked. Small
-numbers that are written as words ("five") are not compared. A name is recognized by its capital letters, so in scripts
-without capital letters only numbers and dates are checked."""
+"""Find the numbers, dates and names in a text that the sources of the text do not state. Other words of the text are
+not checked. Small numbers that are written as words ("five") are not compared. A name is recognized by its capital
+letters, so in scripts without capital letters only numbers and dates are checked."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _NOUN_ENDING = re.compile(
 )
 _WITHOUT_ARTICLE = frozenset({"ankunft", "ansicht", "bezug", "form", "hilfe", "teil", "zeit"})  # "in Bezug auf"
 _SIDE = 3  # words on a side of a gap that are compared
-_ALIKE = 5  # letters at the beginning that a word has in common with a word of the sources, and is no new name then
+_ALIKE = 5  # a word with the same first letters as a word of the sources is not a new name
 _SIMILAR = 0.8  # share of letters that a name and its other spelling have in common
 _COMMON = 4  # least number of letters that two forms of a name have in common
 _ENDING = 7  # largest number of letters of an ending
@@ -219,7 +219,7 @@ class Vocabulary:
 
 def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Name]:
     """Yield the names in `text`, in order, whose words are not in `known`. In a language that writes every noun with a
-    capital letter, only two capitalized words in a row count as a name, a word before a colon, a word behind a
+    capital letter, only two capitalized words in a row count as a name, a word before a colon, a word after a
     preposition without an article, and a word that replaces another one of a text that is otherwise repeated."""
     for name in _joined(_candidates(text, known, language), text):
         marked = " " in name.text or text[name.end : name.end + 1] == ":" or _is_bare(name, text, known)
@@ -250,8 +250,8 @@ def _sides(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, .
 
 
 def _is_bare(name: _Name, text: str, known: Vocabulary) -> bool:
-    """Return whether a word stands where a name stands, because a noun has an article there, and whether the sources
-    have no similar word."""
+    """Return True if a word has no article where an ordinary noun has one, as in "von Edison", and if the sources have
+    no similar word."""
     folded = name.text.casefold()
     if len(folded) < _COMMON or folded in _WITHOUT_ARTICLE or _NOUN_ENDING.search(folded):
         return False

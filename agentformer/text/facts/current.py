@@ -18,7 +18,7 @@ from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS
 from agentformer.text.sentences import sentence_spans
 
 MAX_LENGTH = 300  # code points of an entry; a longer entry contains more than one fact
-SENTENCES = 3  # of an entry
+SENTENCES = 3  # number of sentences of an entry that are read
 _SUBJECT_WORDS = 6  # maximum number of words before the verb
 _VALUE_WORDS = 3  # number of words of a value that are compared
 _LABEL_WORDS = 4  # maximum number of words before a colon
