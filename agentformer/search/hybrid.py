@@ -215,8 +215,9 @@ class RankedSearch:
             return search, None
         cached = self._vector_search.cache.has(request.space[0], query.text)
         slow = len(self._vector_index) >= _THREAD_WINDOWS or not cached
-        alone = self._running.count == 1  # the processors are busy with other searches otherwise
-        return self._helper.start(search) if slow and alone else search, None
+        # Other searches keep the processors busy. The first search starts the thread, so that it does not start later.
+        useful = self._running.count == 1 or not self._helper.started
+        return self._helper.start(search) if slow and useful else search, None
 
     def _search_vectors(
         self, request: _Request, words_error: StoreError | None, reads: ExitStack

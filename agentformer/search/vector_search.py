@@ -215,6 +215,11 @@ class HelperThread:
             self._idle.release()
             return task
 
+    @property
+    def started(self) -> bool:
+        """True if the thread of this process runs, or cannot run."""
+        return not self._enabled or (self._executor is not None and self._process == os.getpid())
+
     def close(self) -> None:
         """End the thread. After this call, `start` returns each task to the caller. A second call has no effect."""
         self._enabled = False
