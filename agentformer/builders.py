@@ -374,7 +374,7 @@ def _automatic(settings: Settings) -> Embedder:
     if space := _stored_space(settings):
         return _stored(space.spec, settings)
     if wanted := next(filter(None, of_backends("wanted_embedders", settings)), ""):
-        log.warning("this memory uses the embedder %s, because stored entries wait for this embedder", wanted)
+        log.warning("this memory uses the embedder %s, because stored entries still need its vectors", wanted)
         return _stored(wanted, settings)
     name = settings.multilingual_model
     reason = why_unavailable(name)
@@ -382,7 +382,7 @@ def _automatic(settings: Settings) -> Embedder:
         log.warning("embedder of this new memory: sbert:%s (multilingual), which is cached or can be downloaded", name)
         return _stored(f"sbert:{name}", settings)
     embedder = _stored("minilm", settings)
-    log.warning("embedder of this new memory: minilm (packaged, English), because %s: %s", name, reason)
+    log.warning("embedder of this new memory: minilm (packaged, English), because %s cannot be used: %s", name, reason)
     return embedder
 
 

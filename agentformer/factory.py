@@ -215,8 +215,8 @@ class AgentFormer:
         return import_into(destination, archive, progress)
 
     def import_conversations(self, path: str | os.PathLike[str], **options: Any) -> ChatsImported:
-        """Store the conversations of a chat export as sessions, each message once. `options` are those of
-        `archive.chats.importer.import_chats`."""
+        """Store the conversations of a chat export as sessions, each message once.
+        `archive.chats.importer.import_chats` describes the `options`."""
         from agentformer.archive.chats.importer import import_chats
 
         return import_chats(self.backend, path, **options)
@@ -270,8 +270,9 @@ class AgentFormer:
         `questions` are `Question`s, or mappings with `text` and `relevant`, which lists the correct results: ids of
         entries, ids of records of the host application, or names of documents, with the number of a page after `#`. Or
         `questions` is the path of a folder with `corpus.jsonl` and `queries.jsonl`; its corpus is stored in a temporary
-        memory with the same settings. `options` are those of `evaluation.run.evaluate` and, for questions about this
-        memory, `namespace`. The searches do not count as uses. Raises `InvalidInput` for invalid questions."""
+        memory with the same settings. `options` are the fields of `evaluation.run.EvaluationOptions` and, for questions
+        about this memory, `namespace`. The searches do not count as uses. Raises `InvalidInput` for invalid
+        questions."""
         from agentformer.evaluation.dataset import read_dataset
         from agentformer.evaluation.memory_evaluation import evaluate_opened
 

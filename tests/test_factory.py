@@ -100,7 +100,7 @@ def test_auto_takes_the_packaged_model_where_no_hub_answers(
         assert af.embedder.space.model == "all-MiniLM-L6-v2"
     assert [record.message for record in caplog.records if "embedder" in record.message] == [
         "embedder of this new memory: minilm (packaged, English), because "
-        "paraphrase-multilingual-mpnet-base-v2: there is no network"
+        "paraphrase-multilingual-mpnet-base-v2 cannot be used: there is no network"
     ]
 
 

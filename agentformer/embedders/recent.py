@@ -1,5 +1,5 @@
-"""A cache of the vectors of recent texts. An answer compares sentences with the question, and the same passages answer
-many questions."""
+"""A cache of the vectors of recent texts. Answers compare sentences with a question, and many questions need the same
+sentences."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class _Key(NamedTuple):
 
 
 class RecentVectors:
-    """A cache of the vectors of recent texts and queries, and of those of their tokens. When it is full, the vectors
-    that were unused for the longest time are dropped. Of a text that is too long for the model, only the beginning is
-    read. Thread-safe."""
+    """A cache of the vectors of recent texts, queries and their tokens. When it is full, the vectors that were unused
+    for the longest time are dropped. If a text is too long for the model, only its beginning is embedded.
+    Thread-safe."""
 
     def __init__(self, values: int = _VALUES) -> None:
         self._kept: OrderedDict[_Key, TokenVectors] = OrderedDict()
@@ -35,7 +35,7 @@ class RecentVectors:
 
     def of(self, texts: Sequence[str], embedder: Embedder) -> Matrix:
         """Return the vectors of the texts, one row each. Texts that are not cached are embedded in one call. Raises
-        `EmbedderError`."""
+        `EmbedderError` if the embedder fails."""
         keys = [_Key(embedder.space, text, False, False) for text in texts]
         found = self._found(keys)
         if missing := [key for key in dict.fromkeys(keys) if key not in found]:
@@ -44,14 +44,14 @@ class RecentVectors:
         return np.stack([found[key].vector for key in keys])
 
     def of_query(self, text: str, embedder: Embedder) -> Vector:
-        """Return the vector of a query. Raises `EmbedderError`."""
+        """Return the vector of a query. Raises `EmbedderError` if the embedder fails."""
         key = _Key(embedder.space, text, True, False)
         found = self._found([key])
         return (found.get(key) or self._keep(key, _whole(embedder.embed_query(text)))).vector
 
     def tokens(self, texts: Sequence[str], embedder: Embedder, *, query: bool = False) -> list[TokenVectors] | None:
         """Return the vectors of the texts and of their tokens, or None if the embedder has no vectors of tokens. Texts
-        that are not cached are read in one call. Raises `EmbedderError`."""
+        that are not cached are embedded in one call. Raises `EmbedderError` if the embedder fails."""
         if not isinstance(embedder, TokenEmbedder):
             return None
         keys = [_Key(embedder.space, text, query, True) for text in texts]
@@ -91,7 +91,7 @@ def _size(vectors: TokenVectors) -> int:
 
 def _fitting(embedder: Embedder, text: str) -> str:
     """Return the text. If it is too long for the embedding model, return only its beginning."""
-    limit = embedder.space.max_tokens * 9 // 10  # a beginning may have a few more tokens than it had as a part
+    limit = embedder.space.max_tokens * 9 // 10  # alone, a beginning may have a few more tokens than inside the text
     if len(text.encode()) <= limit:
         return text
     tokens = embedder.token_spans(text)

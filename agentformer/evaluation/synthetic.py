@@ -33,8 +33,8 @@ from agentformer.text.sentences import sentence_spans
 from agentformer.types import ChatMessage, Hit, LanguageModel, MemoryBackend, MemoryEntry, Scope
 
 _LEAST, _MOST = 4, 8  # words of a question
-_LONGEST_SENTENCE = 60  # words of a sentence that is looked at; longer ones are tables and lists
-_SENTENCES = 200  # of a text that are looked at
+_LONGEST_SENTENCE = 60  # words; longer sentences are skipped, because they are tables and lists
+_SENTENCES = 200  # number of sentences of a text that are considered
 # Words; where no spaces stand between them, runs of ideographs and of katakana, since hiragana are mostly endings.
 # Vowel signs, accents and joiners are part of a word, but not of Python's \\w.
 IDEOGRAPHIC = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"

@@ -93,7 +93,7 @@ def _addresses(target: Target, rules: FetchRules, limit: _Limit) -> list[_Addres
 
 
 def _answer(target: Target, addresses: list[_Address], rules: FetchRules, limit: _Limit) -> _Answer:
-    """Send one request and read the answer. Raises `FetchFailed`."""
+    """Send one request and read the answer. Raises `FetchFailed` if there is no complete answer with status 200."""
     try:
         with _connected(target, addresses, limit) as sock:
             connection = http.client.HTTPConnection(target.host)
@@ -196,7 +196,7 @@ def _pieces(target: Target, response: http.client.HTTPResponse, most: int, limit
     if left:
         raise FetchFailed(f"{target.shown} sent fewer bytes than it announced; load it again")
     if _has_more(stream, limit):
-        raise FetchFailed(f"{target.shown} sent more bytes than it announced, so that it may be cut off")
+        raise FetchFailed(f"{target.shown} sent more bytes than it announced, so the document may be incomplete")
 
 
 def _has_more(stream: Any, limit: _Limit) -> bool:
@@ -211,7 +211,8 @@ def _has_more(stream: Any, limit: _Limit) -> bool:
 
 
 def _body(target: Target, response: http.client.HTTPResponse, most: int, limit: _Limit) -> bytes:
-    """Return the body of a response, unpacked if it is compressed. Raises `FetchFailed`."""
+    """Return the body of a response, unpacked if it is compressed. Raises `FetchFailed` if it is too large or
+    damaged."""
     encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
     if encoding not in _ENCODINGS:
         raise FetchFailed(f"{target.shown} compressed its answer in a way that was not requested")

@@ -155,8 +155,8 @@ class FetchRules:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A fetched document. `url` identifies it: the given URL without secrets, and not that of a redirect. `name` is the
-    last part of the path, or else the host."""
+    """A fetched document. `url` identifies the document: it is the requested URL without secrets, also after a
+    redirect. `name` is the last part of the path, or else the host."""
 
     url: str
     name: str

@@ -179,7 +179,7 @@ class Guarded(Generic[T]):
         except self.unavailable as error:
             self._failed(provider, error)
             raise
-        except InvalidInput:  # a mistake of the caller is no failure of the provider
+        except InvalidInput:  # a mistake of the caller is not a failure of the provider
             raise
         except (AgentFormerError, GeneratorExit):
             self._breaker.succeeded()

@@ -78,9 +78,9 @@ class Attempts:
     def retry(self, status: int = 0, headers: Any = None, message: str = "") -> bool:
         """Wait and return True if a failed request may be sent again: the connection was lost, or the error is
         temporary, and the input is not too long. Otherwise return False at once. Do not call this after a timeout,
-        because the server may still be working on the request. The wait is that of the header `Retry-After`, or else of
-        the policy. `status` is the HTTP status, or 0 for a lost connection; `message` is the error message of the
-        server. The method `get` of `headers` must ignore upper and lower case."""
+        because the server may still be working on the request. The time to wait is given by the header `Retry-After`,
+        or else by the policy. `status` is the HTTP status, or 0 for a lost connection; `message` is the error message
+        of the server. The method `get` of `headers` must ignore upper and lower case."""
         if self._retries >= self._policy.retries:
             return False
         if status and (not is_temporary(status) or is_overflow(status, message)):

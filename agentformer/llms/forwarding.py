@@ -179,8 +179,8 @@ def _refused(response: Any, server: Server, model: str) -> Refusal:
         with suppress(Exception):
             response.close()
     if status in (401, 403) or 300 <= status < 400:
-        what = "refused the key of this memory; its administrator must check AGENTFORMER_LLM_API_KEY"
-        what = what if status >= 400 else "redirects; its administrator must set the final address"
+        what = "refused the key of this memory; the administrator of this memory must check AGENTFORMER_LLM_API_KEY"
+        what = what if status >= 400 else "redirects; the administrator of this memory must set the final address"
         return Refusal(502, f"the language model's server {what}", code="upstream_refused")
     secrets = server.credentials.secrets
     details: dict[str, Any] = {}

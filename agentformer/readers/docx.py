@@ -25,8 +25,8 @@ _MAX_DEPTH = 100
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. A Word document is a ZIP archive, of which only the files with text are unpacked. The
-    document is refused if these files are larger than `MAX_PART_BYTES`."""
+    """Yield the document. A Word document is a ZIP archive; only its files with text are unpacked. The document is
+    refused if these files are larger than `MAX_PART_BYTES`."""
     parts = ZipParts(data, _KIND, MAX_PART_BYTES)
     if _BODY not in parts:
         raise CorruptDocument("the text of the Word document is missing; open it in Word and save it again")

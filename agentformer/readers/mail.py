@@ -86,7 +86,7 @@ class _Reader:
         media_type = MAIL if nested is not None else sniff(data, name)
         if media_type in (MAIL, MBOX):
             if depth >= MAX_DEPTH:
-                raise UnsupportedFormat(f"messages in messages are read to a depth of {MAX_DEPTH}")
+                raise UnsupportedFormat(f"attached messages are read only to a depth of {MAX_DEPTH}")
             if media_type == MBOX:
                 self.mailbox(data, depth + 1)
             else:

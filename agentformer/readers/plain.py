@@ -69,9 +69,10 @@ _KANA = re.compile("[\u3040-\u30ff]")  # not half-width: EUC and Latin bytes rea
 
 
 def decode(data: bytes, declared: str = "") -> str:
-    """Return the decoded text. `declared` is the encoding that the file names, or "". These encodings are tried: that
-    of the byte order mark, ISO-2022-JP, UTF-16, UTF-8, the declared one, other Japanese encodings, Western European
-    encodings, and the one that statistics suggest. Raises `CorruptDocument` if none fits."""
+    """Return the decoded text. `declared` is the encoding that the file names, or "". These encodings are tried in
+    order: the encoding of the byte order mark, ISO-2022-JP, UTF-16, UTF-8, the declared encoding, other Japanese
+    encodings, Western European encodings, and the encoding that statistics suggest. Raises `CorruptDocument` if none
+    fits."""
     for mark, encoding in _BOMS:
         if data.startswith(mark):
             return _strict(data, encoding)

@@ -38,7 +38,7 @@ def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -
         times = {place: hits[place].entry.occurred_at or hits[place].entry.created_at or EARLIEST for place in places}
         newest = sorted(places, key=lambda place: (-times[place].timestamp(), place))
         for place in places:
-            # There is always a candidate, because the number of candidates equals the number of places that are left.
+            # There is always a candidate, because the number of candidates equals the number of ranks that are left.
             other = next(n for n in newest if n <= place or hits[n].score >= NEAR * hits[place].score)
             newest.remove(other)
             if place != other:

@@ -161,8 +161,8 @@ class Reads(NamedTuple):
         return self._rows(self.kept.spans, windows, partial(window_spans, self.connection))
 
     def vectors(self, numbers: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
-        """Return the vectors with these numbers, which are in ascending order, as `read_stored_vectors` does. Raises
-        `StoreDamaged`."""
+        """Return two arrays, as `read_stored_vectors` does: the numbers of the vectors that are stored, and these
+        vectors. `numbers` are in ascending order. Raises `StoreDamaged` if a vector has a wrong checksum."""
         wanted = list(dict.fromkeys(numbers.tolist()))
         with self.kept.lock:
             kept = self.kept.vectors.find(wanted, dimension) if self._usable else None

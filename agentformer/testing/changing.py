@@ -191,7 +191,7 @@ class Superseding(BackendCase):
 
     def test_an_entry_whose_successor_moves_away_is_found_again(self, tmp_path: Path) -> None:
         """If a successor gets another namespace or another user, the entry that it superseded is found again. If a
-        superseded entry moves, it is found at its new place."""
+        superseded entry moves, it is found in its new namespace or for its new user."""
         for change in ({"namespace": "elsewhere"}, {"user_id": "another"}):
             for moved in (0, 1):
                 backend, (old, new) = self.stored(tmp_path / f"{[*change]}{moved}", "an old tapir", "a new tapir")

@@ -69,9 +69,9 @@ def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str
 def stored_terms(
     text: str, prior: str = "", analyzers: Analyzers = PLAIN, *, of_code: bool = False
 ) -> tuple[str, Terms]:
-    """Return the language of a stored text, and its terms. Source code is analyzed as code, and its language is that of
-    its identifiers and comments. If `of_code` is true, the text is a part of source code even if it does not look like
-    code, and its language is not detected. `language_of` describes `prior` and `analyzers`."""
+    """Return the language of a stored text, and its terms. Source code is analyzed as code, and its language is
+    `CODE_LANGUAGE`. If `of_code` is true, the text is a part of source code even if it does not look like code, and its
+    language is not detected. `language_of` describes `prior` and `analyzers`."""
     if is_code(text):
         return CODE_LANGUAGE, code_terms(text)
     language = CODE_LANGUAGE if of_code else language_of(text, prior, analyzers)

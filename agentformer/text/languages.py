@@ -45,7 +45,7 @@ _CACHED_TEXTS = 4_096  # a search asks for the language of its query several tim
 _CACHED_TEXT = 400  # code points; the language of a longer text is not cached
 _LETTER_VOTE = 0.6  # for a word with a letter that few languages use
 
-# Scripts in the order of testing. A script of one language decides at once, the others need votes.
+# Scripts in the order of testing. A script of one language decides at once; other scripts need votes.
 _SCRIPTS: tuple[tuple[str, str, str], ...] = (
     ("kana", "\u3040-\u30ff\uff66-\uff9f", "ja"), ("hangul", "\u1100-\u11ff\uac00-\ud7af", "ko"),
     ("han", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff", "zh"), ("hebrew", "\u0590-\u05ff", "he"),

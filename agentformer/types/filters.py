@@ -22,8 +22,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Several filters, of which all (`and`) or at least one (`or`) must match; or one filter that must not match
-    (`not`)."""
+    """Several filters: all (`and`) or at least one (`or`) must match. Or one filter that must not match (`not`)."""
 
     type: Literal["and", "or", "not"]
     filters: tuple[Filter, ...]

@@ -46,7 +46,7 @@ class SharedLocks(Protocol):
         if it was released or its process died."""
 
     def forget(self, name: str) -> None:
-        """Delete a lock that nobody holds."""
+        """Delete the name of a lock that is not held."""
 
     def exclusive(self, name: str) -> AbstractContextManager[object]:
         """Return a context that waits for a lock and holds it during a short step. If the process dies, the server

@@ -215,8 +215,8 @@ class SbertEmbedder:
 
 
 def _without_prefix(read: TokenRows, prefix: int) -> TokenVectors:
-    """Return the vectors of a text without those of the first `prefix` code points. Raises `EmbedderUnavailable` if a
-    number is not finite."""
+    """Return the vectors of a text and of its tokens, without the tokens in the first `prefix` code points. Raises
+    `EmbedderUnavailable` if a number is not finite."""
     row, offsets, rows = read
     if not (np.isfinite(row).all() and np.isfinite(rows).all()):
         raise EmbedderUnavailable("the model returned a vector that is not finite; download the model again")

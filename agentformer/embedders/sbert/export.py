@@ -353,7 +353,7 @@ def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer
 
 
 def _convert(model: SentenceTransformer) -> Any:
-    """Convert all parts of the model to a graph, from tokens to the vector and, if it has them, those of the tokens."""
+    """Convert the model to one graph, which returns the vector of a text and, if the model has them, of its tokens."""
     import openvino as ov
     import torch
 

@@ -281,8 +281,8 @@ def token_offsets(tokenizer: Any, text: str) -> list[tuple[int, int]]:
 
 
 def inner_tokens(row: Vector, offsets: Sequence[tuple[int, int]], rows: Matrix, special: Sequence[int]) -> TokenRows:
-    """Return the vectors of a text without those of its special tokens, which `special` marks with 1, and of the
-    padding behind them."""
+    """Return the vectors of a text and of its tokens. Special tokens and padding, which `special` marks with 1, are
+    left out."""
     kept = [n for n, mark in enumerate(special) if not mark]
     return TokenRows(row, [offsets[n] for n in kept], rows[kept])
 

@@ -38,7 +38,7 @@ from agentformer.records.files import delete, read_file, write_atomically
 from agentformer.settings import Settings
 from agentformer.types import DEFAULT_NAMESPACE, DocumentText, Hit, LanguageModel, MemoryBackend, Page, Scope
 
-_EXPECTED = ("document", "page", "answer")  # what a question of a file says about its correct passages
+_EXPECTED = ("document", "page", "answer")  # fields of a question that describe its correct passages
 OpensIn = Callable[[Settings, Path], AbstractContextManager[Trial]]
 
 

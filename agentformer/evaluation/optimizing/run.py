@@ -141,7 +141,7 @@ def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) 
         if min(len(development), len(test)) < _LEAST_HALF:
             raise InvalidInput(
                 "questions",
-                f"there are {len(development)} questions to choose by and {len(test)} to judge by; one half has too "
+                f"{len(development)} questions choose the settings and {len(test)} test them; one half has too "
                 "few. Questions with a common passage are in the same half, so ask about more passages, or try another "
                 "--seed",
             )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from agentformer.readers.code.languages import DATA, GRAMMARS, Grammar
 
-_MAX_DEPTH = 200  # of the nodes that are looked at; code that people write has less than 60
+_MAX_DEPTH = 200  # of the nodes that are visited; code that people write has less than 60
 _MAX_NODES = 400_000
 MAX_SYMBOLS = 20_000
 MAX_ABOUT = 300  # code points
@@ -28,7 +28,8 @@ _NO_DOC = re.compile(r"^(?:#!|eslint|pylint|noqa|type:|pragma|-\*-|copyright|lic
 
 
 class Part(NamedTuple):
-    """A symbol in lines: `first` is the number of its first line, counted from 0, and `last` that of its last line."""
+    """A symbol in lines: `first` is the number of its first line, counted from 0, and `last` is the number of its last
+    line."""
 
     name: str
     first: int

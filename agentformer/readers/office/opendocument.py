@@ -35,7 +35,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. Raises `EncryptedDocument` if it has a password, and `CorruptDocument` if it has no
     content."""
     parts = ZipParts(data, _KIND)
-    if _MANIFEST in parts and _ENCRYPTION in parts.read(_MANIFEST):  # not parsed: some manifests are no valid XML
+    if _MANIFEST in parts and _ENCRYPTION in parts.read(_MANIFEST):  # not parsed: some manifests are not valid XML
         raise parts.encrypted()
     body = parts.xml(_CONTENT).find(f"{_OFFICE}body")
     content = next((each for each in body if isinstance(each.tag, str)), None) if body is not None else None
@@ -129,7 +129,7 @@ def _is_skipped(element: etree._Element, below: etree._Element) -> bool:
 
 
 def _text(element: etree._Element) -> str:
-    """Return the text of a paragraph. The text of a note is put in brackets at its place."""
+    """Return the text of a paragraph. The text of a note is inserted in brackets where the note is."""
     pieces: list[str] = []
     _collect(element, pieces, 0)
     return "".join(pieces)

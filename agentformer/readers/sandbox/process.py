@@ -289,8 +289,8 @@ class LastingWorker:
 
 
 def _start(boot: str, folder: str = "") -> subprocess.Popen[bytes]:
-    """Start a child process with the program `boot`, and return the process. Its working folder is `folder`, if one is
-    given. The file comes on its standard input."""
+    """Start a child process with the program `boot`, and return the process. Its working folder is `folder`, if this is
+    not "". The caller writes the file to its standard input."""
     return subprocess.Popen(  # noqa: S603 (our own interpreter and code)
         [sys.executable, "-I", "-c", boot, json.dumps([_module_path(), str(_PACKAGE)])],
         stdin=subprocess.PIPE,

@@ -238,8 +238,8 @@ def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past
 
 
 def _possible(words: Words, text_words: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
-    """Return a mapping from a word to the phrases that begin with this word. The mapping has only phrases of which all
-    fixed words occur in the text. Most texts have no such phrase."""
+    """Return a mapping from a word to the phrases that begin with this word. The mapping has only phrases whose fixed
+    words all occur in the text. Most texts have no such phrase."""
     slots = {
         "{unit}": not words.units.keys().isdisjoint(text_words),
         "{month}": not words.months.keys().isdisjoint(text_words),

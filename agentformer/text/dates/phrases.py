@@ -46,8 +46,8 @@ class DateRange:
 
 
 class Phrase(NamedTuple):
-    """A time phrase, as a sequence of words. A slot such as "{unit}" is the place of a variable word. `time_words.txt`
-    explains `kind` and `number`."""
+    """A time phrase, as a sequence of words. A slot such as "{unit}" is a variable word. `time_words.txt` explains
+    `kind` and `number`."""
 
     language: str
     kind: str

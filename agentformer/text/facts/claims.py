@@ -205,7 +205,8 @@ class Vocabulary:
 
     def has_other(self, name: _Name, text: str) -> bool:
         """Return whether the texts have another word where `text` has this name, between the same words: "am Ufer der
-        Elbe bei" and "am Ufer der Weser bei". Only known for languages that write every noun with a capital."""
+        Elbe bei" and "am Ufer der Weser bei". Always False for a language that does not write every noun with a
+        capital."""
         before = [_folded(word) for word in _WORD.findall(text[: name.start])][-_SIDE:]
         after = [_folded(word) for word in _WORD.findall(text[name.end :])][:_SIDE]
         return not self._around.isdisjoint(_sides(before, after))
@@ -220,7 +221,7 @@ class Vocabulary:
 def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Name]:
     """Yield the names in `text`, in order, whose words are not in `known`. In a language that writes every noun with a
     capital letter, only two capitalized words in a row count as a name, a word before a colon, a word after a
-    preposition without an article, and a word that replaces another one of a text that is otherwise repeated."""
+    preposition without an article, and a word that replaces another word in a phrase of `known`."""
     for name in _joined(_candidates(text, known, language), text):
         marked = " " in name.text or text[name.end : name.end + 1] == ":" or _is_bare(name, text, known)
         if language not in _CAPITAL_NOUNS or marked or known.has_other(name, text):
@@ -228,7 +229,7 @@ def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Nam
 
 
 def _surroundings(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words on both sides of each one or two words of which the first begins with a capital letter."""
+    """Yield the words around each word with a capital letter, and around this word together with the next word."""
     words = _WORD.findall(text)
     folded = [_folded(word) for word in words]
     for n, word in enumerate(words):
@@ -237,8 +238,8 @@ def _surroundings(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _sides(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the three words nearest to a gap: two and one, one and two, or three on one side of it if the text begins
-    or ends at its other side. "" stands for the gap."""
+    """Yield the three words nearest to a gap, with "" for the gap: two words before and one after it, one before and
+    two after it, or three on one side if the text begins or ends at the gap."""
     if len(before) > 1 and after:
         yield (*before[-2:], "", after[0])
     if before and len(after) > 1:
