@@ -23,7 +23,7 @@ from agentformer.errors import InvalidInput, Unauthenticated
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/?#@\\\s]+)(:[0-9]{0,5})?")  # the port may be empty (RFC 3986, 3.2.3)
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _MAKE_KEY = "make a key with: agentformer keys add NAME"
-_PROXY_HEADERS = (  # headers of proxies; their values are not trusted, only their absence
+_PROXY_HEADERS = (  # headers of proxies; only their presence counts, because a client can send any value
     *("Forwarded", "Forwarded-For", "Via", "X-Forwarded", "X-Forwarded-By", "X-Forwarded-For", "X-Forwarded-Host"),
     *("X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded-Proto", "X-Forwarded-Protocol", "X-Forwarded-Scheme"),
     *("X-Forwarded-Server", "X-Forwarded-Ssl", "X-Original-Forwarded-For", "X-Original-Host", "X-Real-IP"),
@@ -34,7 +34,7 @@ _PROXY_HEADERS = (  # headers of proxies; their values are not trusted, only the
 
 
 class Headers(Protocol):
-    """The headers of an HTTP request. Uppercase and lowercase letters in header names are equal."""
+    """The headers of an HTTP request. The case of a header name does not matter."""
 
     def get(self, key: str, /) -> str | None: ...
 

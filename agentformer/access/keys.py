@@ -1,5 +1,5 @@
 """API keys: make, list, revoke and check them. The keys are stored as JSON, in a file that only its owner can read, or
-in the database that the machines of a memory share.
+in the database of a memory that several machines share.
 
 A key is a text `af_ID_SECRET`, in which the secret has 256 random bits. Only the SHA-256 of the key is stored.
 A slow password hash is not needed, because nobody can guess such a secret.
@@ -78,9 +78,9 @@ Keys = tuple[Key, ...]
 
 
 class KeyStore:
-    """The API keys of a memory, in the file `keys.json` of a folder or in another place. Every method reads the place
-    again, so a change by another process is seen immediately. If its content is not valid or cannot be read, methods
-    raise `StoreDamaged` or `StoreError`, and no request is accepted."""
+    """The API keys of a memory. `place` is the folder of the file `keys.json`, or another storage. Every method reads
+    the stored keys again, so a change by another process is seen immediately. Methods raise `StoreDamaged` if the
+    stored keys are not valid, and `StoreError` if they cannot be read. In both cases, no request is accepted."""
 
     def __init__(self, place: Path | KeyPlace) -> None:
         self._place = KeyFile(place) if isinstance(place, Path) else place
@@ -90,7 +90,8 @@ class KeyStore:
     @property
     def ever_made(self) -> bool:
         """True if a key was ever made, and `reset` was not called since then. Then every request needs a key, even
-        after the last key is revoked. A process that has read the keys keeps the value True if they are deleted."""
+        after the last key is revoked. If the stored keys are deleted while a process runs that has read them, the value
+        stays True in this process."""
         return self._keys() is not None
 
     def stored(self) -> bytes | None:
@@ -111,7 +112,8 @@ class KeyStore:
     ) -> tuple[Key, str]:
         """Make a key, and return its description and its secret text. The secret text is not stored. If `namespaces` is
         empty, the key may use all namespaces. `without` names tools that are switched off for the key. Raises
-        `InvalidInput`, `StoreFull` or `Busy`."""
+        `InvalidInput` for an invalid value, `StoreFull` if the key cannot be written, and `Busy` if another process
+        holds the lock."""
         now = datetime.now(UTC)
         expires = fields.moment("expires", expires)
         if expires is not None and expires <= now:
@@ -146,7 +148,7 @@ class KeyStore:
     ) -> Key:
         """Change the name, the rights, the namespaces or the disabled tools of a key, and return its description. The
         text of the key stays the same, and the next request with it has the new rights. None leaves a value as it is.
-        Raises `NotFound`, and `InvalidInput` like `make`."""
+        Raises `NotFound` if there is no such key, and the errors of `make`."""
         changes: dict[str, Any] = {}
         if name is not None:
             changes["name"] = _printable_name(name)
@@ -161,13 +163,15 @@ class KeyStore:
         return key
 
     def revoke(self, key_id: str) -> Key:
-        """Delete a key, and return its description. The next request with this key is refused. Raises `NotFound`."""
+        """Delete a key, and return its description. The next request with this key is refused. Raises `NotFound` if
+        there is no such key."""
         with self._found(key_id) as (keys, place):
             return keys.pop(place)
 
     @contextmanager
     def _found(self, key_id: str) -> Iterator[tuple[list[Key], int]]:
-        """Yield all keys, which the caller may change, and the place of the key with this id. Raises `NotFound`."""
+        """Yield the list of all keys, which the caller may change, and the index of the key with this id. Raises
+        `NotFound` if there is no such key."""
         unknown = NotFound(f"there is no key with the id {key_id[:80]}; list the keys with: agentformer keys list")
         if all(key.id != key_id for key in self.all()):
             raise unknown  # before the lock creates its file and its folder
@@ -178,9 +182,9 @@ class KeyStore:
             yield keys, place
 
     def reset(self) -> None:
-        """Allow programs on this machine to send requests without a key again, as before the first key was made.
-        Running servers follow from the next request on. If no key was ever made, nothing is changed. Raises `Conflict`
-        if a key exists."""
+        """Allow programs on this machine to send requests without a key again, as before the first key was made. In
+        running servers, this applies from the next request on. If no key was ever made, nothing is changed. Raises
+        `Conflict` if a key exists."""
         if not self.ever_made:
             return
         with self._changing(local=True) as keys:
@@ -215,9 +219,9 @@ class KeyStore:
             keys[:] = [replace(other, last_used_on=today) if other.id == key.id else other for other in keys]
 
     def _keys(self) -> Keys | None:
-        """Return the stored keys. Return None if nothing was ever stored, or if `reset` was called after the
-        last key was revoked. The place is read at each call, because the modification time of a file is not
-        precise enough to detect a change that another process has just made."""
+        """Return the stored keys. Return None if nothing was ever stored, or if `reset` was called after the last key
+        was revoked. The stored bytes are read at each call, because the modification time of a file is not precise
+        enough to detect a change that another process has just made."""
         data = self._place.read()
         if data is None:
             return None if self._cache is None or self._cache[1] is None else ()
@@ -244,8 +248,8 @@ class KeyStore:
 
 
 def _parse(place: str, data: bytes) -> Keys | None:
-    """Return the keys that the content of the file describes, or None if programs on this machine need no key.
-    Raises `StoreDamaged` if the content is not valid."""
+    """Return the keys in the stored bytes `data`, or None if programs on this machine need no key. `place` names the
+    storage in the message of the error. Raises `StoreDamaged` if the bytes are not valid."""
     try:
         content = json.loads(data)
         if content["version"] != _VERSION:
@@ -315,7 +319,7 @@ def _digest(secret: str) -> str:
 
 
 class KeyPlace(Protocol):
-    """The stored JSON of the API keys. `str()` of the object names the place in messages."""
+    """A storage for the JSON text with the API keys. `str()` of the object is its name in messages."""
 
     def read(self) -> bytes | None:
         """Return the stored bytes, or None if nothing was ever stored. Raises `StoreError` if they cannot be read."""
@@ -324,8 +328,8 @@ class KeyPlace(Protocol):
         """Replace the stored bytes. Raises `StoreFull` if they cannot be written."""
 
     def locked(self, seconds: float) -> AbstractContextManager[None]:
-        """Hold the lock of the writers of all processes. Raises `filelock.Timeout` if another process has the lock for
-        `seconds`."""
+        """Hold the lock that every process needs to change the keys. Raises `filelock.Timeout` if another process still
+        holds the lock after `seconds`."""
 
 
 class KeyFile:
@@ -357,7 +361,7 @@ class KeyFile:
 
     @contextmanager
     def locked(self, seconds: float) -> Iterator[None]:
-        """Hold the lock of the file, which is another file in its folder."""
+        """Hold the lock, which is the file `keys.lock` in the same folder."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=seconds)

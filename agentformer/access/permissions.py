@@ -1,6 +1,5 @@
-"""Permissions: the rights of a caller and the namespaces to which they apply (`Grant`), and the table of the right and
-the tools that each operation needs. HTTP, MCP and the tools of an agent read this table, and contain no other list of
-rights."""
+"""Permissions: the rights of a caller and the namespaces to which they apply (`Grant`), and the table `PERMISSIONS`
+with the right and the tools that each operation needs. HTTP, MCP and the tools of an agent all read this table."""
 
 from __future__ import annotations
 
@@ -99,8 +98,9 @@ EVERYTHING = Grant(frozenset(RIGHTS))
 @dataclass(frozen=True, slots=True)
 class Permission:
     """The right and the tools that an operation needs. `right` is "any" if every authenticated caller may run it.
-    `tools` are the tools of an agent that do the same: a caller is refused if one of them is switched off.
-    `destructive` is True if the operation can delete or overwrite data permanently."""
+    `tools` are the tools of an agent that do the same as the operation: if one of them is switched off for a caller,
+    the caller may not run the operation. `destructive` is True if the operation can delete or overwrite data
+    permanently."""
 
     right: Need | Literal["any"]
     tools: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ def _tool(name: str, right: Need, *, destructive: bool = False) -> dict[str, Per
 
 # A destructive operation needs a destructive tool, so that a key without the destructive tools cannot run it.
 PERMISSIONS: Mapping[str, Permission] = {
-    # The tools of an agent, and what does the same as one of them.
+    # The tools of an agent, and the operations over HTTP that do the same as one tool.
     **_tool("memory_add", "write"),
     **_tool("memory_search", "read"),
     **_tool("memory_get", "read"),
@@ -140,7 +140,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     **_tool("rag_query", "read"),
     **_tool("rag_sync", "change", destructive=True),  # the answer shows which documents are stored
     **_tool("rag_list", "read"),
-    # Cases of these operations that need more.
+    # Special cases of these operations, which need another right or more tools.
     "memory_add a core block": Permission("change", ("memory_add", "core_memory_append")),
     "memory_add a record": Permission("change", ("memory_add", "memory_delete"), destructive=True),  # replaces entries
     "memory_update a core block": Permission("change", ("memory_update", "core_memory_replace")),
@@ -154,7 +154,9 @@ PERMISSIONS: Mapping[str, Permission] = {
     "document": Permission("read", ("rag_list",)),
     "document text": Permission("read", ("rag_query",)),
     "restore": Permission("change", ("memory_consolidate",)),
-    "chat": Permission("read", ("memory_search", "conversation_search", "rag_query")),  # `memory_add` keeps the turn
+    "chat": Permission(
+        "read", ("memory_search", "conversation_search", "rag_query")
+    ),  # with `memory_add`, the turn is stored
     "embeddings": Permission("read"),
     "models": Permission("any"),
     "jobs": Permission("read", ("rag_upload",)),
@@ -166,5 +168,5 @@ PERMISSIONS: Mapping[str, Permission] = {
     "map": Permission("read", ("memory_search",)),
     "keys": Permission("admin"),
     "checks": Permission("admin", ("memory_status",)),
-    "tools": Permission("any"),  # calling a tool needs what the tool needs
+    "tools": Permission("any"),  # a call also needs the permission of the called tool
 }

@@ -68,8 +68,8 @@ class AgentOptions(TypedDict, total=False):
 
 class Agent:
     """Answers messages with a language model, a memory and tools, and stores the conversation. Thread-safe. Raises
-    `TypeError` for an unknown option, `InvalidInput` for an invalid value, `LanguageModelUnavailable` without a model,
-    and `Forbidden` if the option `grant` does not allow to read the namespace."""
+    `TypeError` for an unknown option, `InvalidInput` for an invalid value, `LanguageModelUnavailable` if no language
+    model is configured, and `Forbidden` if the option `grant` does not allow to read the namespace."""
 
     def __init__(self, af: AgentFormer, **options: Unpack[AgentOptions]) -> None:
         if unknown := set(options) - set(AgentOptions.__annotations__):

@@ -16,7 +16,7 @@ from agentformer.types import MemoryEntry
 
 _QUOTE = 500  # characters
 _COMMON = 12  # letters and digits before a name that mark a copied sentence
-_BEFORE = 100  # characters in which they are searched
+_BEFORE = 100  # characters before a name in which these letters are searched
 _MOST_LINES = 10_000  # of one citation
 _MIN_NAME = 5  # characters of a name that counts without brackets
 _WORD = r"(?:lines?|pages?|pp?|sivut?|sidan?|sidor|side|Seiten?|s)\b\.?\s*"

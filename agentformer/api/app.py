@@ -53,7 +53,7 @@ _OPERATIONS: tuple[Operation, ...] = tuple(operation for router in _ROUTERS for 
 
 
 def create_app(settings: Settings) -> Flask:
-    """Return a Flask application that serves one memory, the value `extensions["agentformer"]` of the application.
+    """Open a memory, and return a Flask application that serves it. `app.extensions["agentformer"]` is the memory.
     Raises `InvalidInput` for invalid hosts or origins in the settings, and an error if the memory cannot be opened."""
     app = Flask(_NAME, static_folder=None)
     memory = AgentFormer(settings)

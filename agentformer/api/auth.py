@@ -31,8 +31,8 @@ from agentformer.types import new_id
 
 log = logging.getLogger("agentformer.requests")
 
-JSON_BYTES = 16 * 1024 * 1024  # of a body that is not an upload: sixteen of the longest entries
-FORM_BYTES = 1024 * 1024  # of an upload without its files: names, metadata, boundaries
+JSON_BYTES = 16 * 1024 * 1024  # limit of a body that is not an upload; room for sixteen of the longest entries
+FORM_BYTES = 1024 * 1024  # limit of an upload without its files: names, metadata, boundaries
 _KEY = "agentformer.request_info"  # in the WSGI environment
 _MAX_PATH = 300  # characters of a path in the access log
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -60,8 +60,8 @@ def max_body_bytes(settings: Settings) -> int:
 
 
 def log_requests_to(stream: IO[str]) -> None:
-    """Write the access log to `stream` and to no other place. Only the servers of this package call this function: a
-    host application configures its logging itself."""
+    """Write the access log only to `stream`. Only the servers of this package call this function: a host application
+    configures its logging itself."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.handlers[:] = [handler]
@@ -89,7 +89,7 @@ class Guard:
         else:
             host = request.headers.get("Host", "")
             headers = request.headers
-            if speaks_openai() and not self._keys.ever_made:  # clients of OpenAI cannot be made without some key
+            if speaks_openai() and not self._keys.ever_made:  # OpenAI's clients always send a key
                 headers = Headers([(name, value) for name, value in headers if name.lower() != "authorization"])
             grant = authenticate(self._keys, headers, request.remote_addr, host)
         _request_info().key_id = grant.key_id

@@ -44,7 +44,8 @@ class MapDocument(ResponseModel):
 
 class Map(ResponseModel):
     """Entries as points in two dimensions. `ids`, `x`, `y`, `tier`, `kind`, `session` and `document` have a value for
-    each point. `tier` to `document` are places in the lists of names, and -1 if a point has none."""
+    each point. The values of `tier`, `kind`, `session` and `document` are indexes in the lists `tiers`, `kinds`,
+    `sessions` and `documents`; -1 means that the point has no such value."""
 
     state: Literal["ready", "computing", "failed"] = Field(
         description="While the map is `computing`, the points are those of the former map, if there is one."
@@ -52,7 +53,7 @@ class Map(ResponseModel):
     problem: str = Field(description="The reason why the map could not be computed, or an empty text.")
     space: str = Field(description="The embedding model of the vectors, or an empty text if there are no vectors.")
     total: int = Field(description="The number of entries of the namespace that a search can return.")
-    explained: float = Field(ge=0, le=1, description="The share of the differences between entries that is visible.")
+    explained: float = Field(ge=0, le=1, description="The share of the variance of the vectors that is visible.")
     scale: int = Field(description="The largest coordinate; the smallest is 0.")
     ids: list[str]
     x: list[int]
@@ -72,9 +73,9 @@ def memory_map(service: Service, grant: Grant, query: MapQuery) -> Response:
     """Return the entries of a namespace as points in two dimensions, computed from their vectors.
 
     Similar entries are near each other. The map is computed in the background and kept, until the store has changed
-    enough. Of more than 20,000 entries, an even part is shown. To search within an area, send the ids of its points in
-    the filter `where` of a search, as `{"type": "in", "key": "$id", "value": [...]}`.
-    """
+    enough. If there are more than 20,000 entries, only every second, third or n-th entry is shown. To search within an
+    area, send the ids of its points in the filter `where` of a search, as `{"type": "in", "key": "$id", "value":
+    [...]}`."""
     state = service.maps.get(grant.namespace(query.namespace), renew=query.renew, wait_seconds=_WAIT_SECONDS)
     points = state.points or MapPoints("", (), (), (), 0, 0.0)
     return reply({"state": state.state, "problem": state.problem, **_map_json(points, service.af.backend)})
@@ -108,15 +109,15 @@ def _map_json(points: MapPoints, backend: MemoryBackend) -> dict[str, Any]:
 
 
 def _coded(values: Sequence[str | None]) -> tuple[list[int], list[str]]:
-    """Return the place of each value in a list without repetitions, or -1 for None; and this list."""
+    """Return the index of each value in the list of the different values, with -1 for None, and this list."""
     places: dict[str, int] = {}
     coded = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
     return coded, [*places]
 
 
 def add_console(blueprint: Blueprint, prefix: str, *, at_root: bool) -> None:
-    """Add the page and its files to the blueprint. If `at_root` is true, the page is also at the root of the blueprint,
-    which then is not a page of a host application. `prefix` is the prefix of the blueprint."""
+    """Add the page and its files to the blueprint. If `at_root` is true, the page is also at the root of the blueprint:
+    a caller gives true if no host application has a page there. `prefix` is the prefix of the blueprint."""
 
     def page() -> Response:
         root = (request.script_root + prefix)[:_MAX_ROOT]
@@ -137,7 +138,7 @@ def _file(name: str) -> Response:
 
 
 def _cached(response: Response) -> Response:
-    """Let a browser keep the response, and ask each time whether it has changed."""
+    """Let a browser cache the response, but ask the server each time whether it has changed."""
     response.headers["Cache-Control"] = "no-cache"
     response.set_etag(hashlib.sha256(response.get_data()).hexdigest()[:32])
     response.make_conditional(request)

@@ -119,9 +119,8 @@ def document(service: Service, grant: Grant, query: models.DocumentParameters, d
 def delete(service: Service, grant: Grant, query: models.RemovalParameters, document_id: str) -> Response:
     """Delete a document, its passages and pages, and its original file.
 
-    With `undo_seconds`, the document is hidden at once and deleted after these seconds, also if the client or the
-    server ends before. Until then, `DELETE /api/rag/removals/{document_id}` keeps the document.
-    """
+    With `undo_seconds`, the document is hidden at once and deleted after this number of seconds, even if the client or
+    the server stops in the meantime. Until then, `DELETE /api/rag/removals/{document_id}` keeps the document."""
     document = _find(service.af, grant, document_id, query.namespace)
     try:
         if query.undo_seconds:

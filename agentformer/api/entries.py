@@ -39,7 +39,7 @@ _MAX_SHOWN = 80  # characters of an invalid header in a message
 router = Router("memories")
 
 
-_PLACE = ("origin", "root", "stamp")  # of the metadata of a document
+_PLACE = ("origin", "root", "stamp")  # keys of a document's metadata that describe its file on the server
 
 
 def find_entry(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
@@ -75,9 +75,10 @@ def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
 
 
 def new_entry_arguments(grant: Grant, body: requests.NewMemory | requests.NewMessage) -> dict[str, Any]:
-    """Return the arguments with which the entry in the body is stored. Raises `Forbidden` for a core block, or a record
-    whose entries would be replaced, if the grant does not allow this. Without the right to read, the metadata name the
-    key, so that the text does not count as said by the user, and the session belongs to the key."""
+    """Return the arguments with which the entry in the body is stored. Raises `Forbidden` if the entry is a core block
+    or belongs to a record of the host application, and the grant does not allow such entries. If the grant has no right
+    to read, the id of its key is added to the metadata, so that the text does not count as the user's words, and to the
+    id of the session."""
     if body.source_id is not None:
         PERMISSIONS["memory_add a record"].require(grant)
     if isinstance(body, requests.NewMemory) and body.tier == "core":
@@ -228,8 +229,8 @@ def delete(service: Service, grant: Grant, entry_id: str) -> Response:
 
 @contextmanager
 def _if_match(af: AgentFormer, grant: Grant, entry_id: str) -> Iterator[int | None]:
-    """A context for a change of one entry. The context gives the version that the header `If-Match` requires, or None
-    if any version may be changed. If the entry has another version, before or during the change, the request ends with
+    """Yield the version that the header `If-Match` requires, or None if any version may be changed. The caller changes
+    the entry inside this context. If the entry has another version, before or during the change, the request ends with
     status 412."""
     versions = _requested_versions()
     entry = find_entry(af, grant, entry_id)
@@ -244,7 +245,7 @@ def _if_match(af: AgentFormer, grant: Grant, entry_id: str) -> Iterator[int | No
 
 
 def _filter_of(text: str | None) -> Any:
-    """Return the filter in the parameter `where`, which is JSON. Raises `InvalidInput`."""
+    """Return the filter in the parameter `where`. Raises `InvalidInput` if the text is not JSON."""
     if text is None:
         return None
     try:

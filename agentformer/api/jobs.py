@@ -42,7 +42,9 @@ class JobProgress(ResponseModel):
 
     files_done: int
     files: int
-    pages: int = Field(description="Pages that are read. Of a file in progress, only the process that reads it knows.")
+    pages: int = Field(
+        description="The pages read so far. Other processes of the server do not count the file in progress."
+    )
     chunks: int = Field(description="The number of passages made so far, from the pages that were read.")
     windows_done: int
     windows: int
@@ -102,8 +104,8 @@ def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
 
     A queued job ends at once. A running job ends a short time later. Documents that are stored already are not deleted.
     The response contains the job, or is 409 if the job has already ended. For a key without the right to read, the
-    response has no content (204) in both cases, because the duration of a job shows whether its files are known.
-    """
+    response has no content (204) in both cases, because the duration of a job shows whether its files were stored
+    before."""
     job = _find(service.jobs, grant, job_id)
     try:
         job = service.jobs.cancel(job.id)

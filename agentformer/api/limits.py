@@ -23,7 +23,7 @@ _RETRY_AFTER = 2  # seconds
 
 
 def server_threads(settings: Settings) -> int:
-    """Return the number of threads that a server needs, so that a request that is not limited finds a free thread, even
+    """Return the number of threads that a server needs. A request without a limit then always finds a free thread, even
     if every limit is reached and as many requests as possible wait."""
     limited = max(1, settings.threads - 1) + settings.max_uploads + MAX_BODIES + MAX_SLOW_READERS
     return limited + MAX_WAITING + MAX_WAITING_UPLOADS + 1
@@ -33,10 +33,10 @@ class ThreadLimit:
     """A limit on the number of threads that handle slow requests: those that wait for a model, upload files or follow a
     job. Thread-safe.
 
-    A request over the limit waits for the end of another one, for at most `wait_seconds`, first come, first served. A
-    waiting request blocks a thread too, so at most `max_waiting` requests wait. The server has more threads than all
-    limits and waiting requests together (`server_threads`), so that other requests always find a free one. `limit` and
-    `reason` are the name of the limit and the reason in the error."""
+    A request over the limit waits at most `wait_seconds` until another request ends. The requests are served in the
+    order in which they came. A waiting request blocks a thread too, so at most `max_waiting` requests wait. The server
+    has more threads than all limits and waiting requests together (`server_threads`), so other requests always find a
+    free thread. `limit` and `reason` are the name of the limit and the reason in the error."""
 
     def __init__(
         self,
@@ -78,7 +78,8 @@ class ThreadLimit:
             return response
 
     def _wait(self) -> None:
-        """Wait until a thread is free and all requests that came before have got a thread. Raises `Busy`."""
+        """Wait until a thread is free and all earlier requests have a thread. Raises `Busy` if no thread becomes free
+        in time, or if too many requests wait already."""
         ticket = object()
         if len(self._waiting) >= self._max_waiting:
             raise self._busy()

@@ -68,7 +68,7 @@ class Operation:
     form: type[BaseModel] | None  # the fields of multipart/form-data that are not files
     headers: Mapping[str, Header] = field(default_factory=dict)  # optional headers of the request
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # path parameter -> its allowed values
-    errors: Collection[int] = ()  # statuses of problems besides those that follow from the other fields
+    errors: Collection[int] = ()  # statuses of further errors; the other fields imply the usual ones
     # True if a request may wait for a model; or a function of the service and the body that returns this.
     uses_model: bool | Callable[[Service, Any], bool] = False
     around: Callable[[Service], AbstractContextManager[Any]] = nullcontext  # entered before the body is read
@@ -111,8 +111,8 @@ class Router:
 def add_rules(
     blueprint: Blueprint, operations: Sequence[Operation], service: Service, authorize: Callable[[], Grant]
 ) -> None:
-    """Add the endpoints to the blueprint. A request with another method of the same path gets a problem document that
-    lists the allowed methods. Otherwise it could reach another endpoint: DELETE /api/memory/search would delete the
+    """Add the endpoints to the blueprint. A request with a method that its path does not have gets a problem document
+    with the allowed methods. Otherwise it could reach another endpoint: DELETE /api/memory/search would delete the
     entry `search`. `authorize` returns the grant of the current request, or raises `Unauthenticated`."""
     paths: dict[str, dict[str, View]] = {}
     for operation in operations:
@@ -121,7 +121,7 @@ def add_rules(
     for path, views in paths.items():
         blueprint.add_url_rule(
             re.sub(r"{(\w+)}", r"<\1>", path),
-            endpoint=path.replace(".", " "),  # `url_for` takes this name after a dot
+            endpoint=path.replace(".", " "),  # `url_for` finds this name after a dot
             view_func=functools.partial(_dispatch, views),
             methods=_METHODS,
             provide_automatic_options=False,

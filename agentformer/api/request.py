@@ -123,8 +123,8 @@ def is_arriving() -> bool:
 
 
 def client_left(environ: Mapping[str, Any]) -> bool:
-    """Return whether the client of a request has closed its connection. Return False if the server does not tell. Call
-    this function in the thread that handles the request."""
+    """Return whether the client of a request has closed its connection. Return False if the server does not report
+    this. Call this function in the thread that handles the request."""
     if callable(ask := environ.get("waitress.client_disconnected")):
         return bool(ask())
     connection = environ.get("gunicorn.socket")
@@ -232,8 +232,8 @@ def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -
 
 
 def _most_specific(errors: Sequence[Any]) -> Any:
-    """Return the first error. If it says that a value has not the type of one alternative, but the value has the type
-    of another alternative, return the first error about the other alternative."""
+    """Return the most useful error. If a field allows several types, there is an error for each type. If the value has
+    one of the types, return the first error that is not about the type, otherwise the first error."""
     first = errors[0]
     others = [error for error in errors if error["loc"][:1] == first["loc"][:1]] if _is_type(first) else []
     return next((error for error in others if not _is_type(error)), first)

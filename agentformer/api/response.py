@@ -26,12 +26,12 @@ Event = tuple[str, Mapping[str, Any]]  # name and data
 T = TypeVar("T")
 
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer events
-_SILENCE_SECONDS = 3.0  # without an event, after which a comment checks that the client is still connected
+_SILENCE_SECONDS = 3.0  # seconds without an event, after which a comment is sent to see if the client is still there
 _COMMENT = ":\n\n"
 _INTERRUPTED = (
     "A server error interrupted the answer. The text that was sent before the error is valid. Ask the question again."
 )
-_MAX_THREADS = 64  # at the same time; all further generators run in the thread of the caller, without comments
+_MAX_THREADS = 64  # generators in own threads; all others run in the thread of the caller, without comments
 _threads = threading.BoundedSemaphore(_MAX_THREADS)
 
 

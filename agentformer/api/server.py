@@ -24,7 +24,7 @@ log = logging.getLogger("agentformer")
 _OK = "ok"
 _BUSY = "busy"  # for example, while an index is updated after an upload; requests wait and are answered
 _CHECK_SECONDS = 0.4  # for one part; the check of two parts must take less than a second, after which monitors give up
-_NO_ENTRY = "-"  # the id of no entry
+_NO_ENTRY = "-"  # an id that no entry has
 _FAILURE = EmbedderUnavailable.__name__  # a text that is too long is not a failure of the embedder
 _UNREADABLE = "unreadable; see the log of the server"
 _UNAVAILABLE = "unavailable; memories are stored, and searches find them by their words"
@@ -98,9 +98,8 @@ def readyz(service: Service) -> Response:
 def status(service: Service, grant: Grant) -> Response:
     """Return counts and states of all parts, over all namespaces.
 
-    The fields are those of the command `agentformer status --json`. The calls of models are counted for the process
-    that answers. A key that is limited to namespaces is refused.
-    """
+    The fields are those of the command `agentformer status --json`. The calls of models are only those of the server
+    process that answers the request. A key that is limited to namespaces is refused."""
     grant.require_all_namespaces()
     return reply(service.af.status())
 
@@ -117,9 +116,8 @@ def metrics(service: Service, grant: Grant) -> Response:
     """Return metrics for Prometheus: the calls of each embedder and language model, and the number of entries in each
     backend.
 
-    The metrics include all namespaces. The calls are counted for the process that answers. A key that is limited to
-    namespaces is refused.
-    """
+    The metrics include all namespaces. The calls are only those of the server process that answers the request. A key
+    that is limited to namespaces is refused."""
     grant.require_all_namespaces()
     try:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest

@@ -166,7 +166,7 @@ class _JobIngest:
             return document_json(_ingest(self._rag, job.task, number, file, password, progress))
         except StoreError:
             raise
-        except AgentFormerError as error:  # an error that an upload without a job would respond with
+        except AgentFormerError as error:  # an upload without a job would respond with this error
             return self.failed(job, name, str(error))
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ from agentformer.types import MemoryBackend, Scope
 FORMAT = "agentformer-backup-1"
 INDEXES, UPLOADS = "indexes", "uploads"
 _FILE = re.compile(r"(indexes|uploads)(/(?!\.{1,2}(/|$))[^/\0\\]{1,255}){1,8}")
-_ATTEMPTS = 3  # to copy records and find the originals of all their documents
+_ATTEMPTS = 3  # attempts to copy the records and find the originals of all their documents
 _LONGEST_MANIFEST = 256 << 20  # bytes
 
 

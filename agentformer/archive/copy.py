@@ -1,9 +1,8 @@
 """Copy the entries of one backend into another, while the source is in use.
 
 A copy is a sequence of passes. Each pass compares a snapshot of the source with the target and makes the target equal
-to the snapshot. So an interrupted copy is continued by the next one, and the last pass, which finds nothing to change,
-is also the check of the copy.
-"""
+to the snapshot. So the next copy continues an interrupted one. The last pass finds nothing to change, and thus verifies
+the copy."""
 
 from __future__ import annotations
 
@@ -52,12 +51,12 @@ def copy_entries(
     delete: bool = False,
     progress: Progress | None = None,
 ) -> Copied:
-    """Make `target`, which nobody else uses, equal to `source`, in at most `most` passes. The last pass finds no
-    difference, unless the source is changed all the time.
+    """Make `target`, which no other process uses, equal to `source`, in at most `most` passes. The last pass finds no
+    difference, unless the source keeps changing.
 
     Entries keep their ids, times, versions, counts, links and former versions. Vectors are copied if both backends use
-    the same embedding space; leases and original files are not copied. Entries that only the target has are removed if
-    `delete` is True; otherwise, raises `Conflict` and changes nothing."""
+    the same embedding space; leases and original files are not copied. If only the target has some entries, they are
+    removed if `delete` is true. Otherwise `Conflict` is raised, and nothing is changed."""
     done = Copied()
     while not done.equal and done.passes < most:
         with source.snapshot() as snapshot:
@@ -148,8 +147,8 @@ def _add_difference(plan: _Plan, ours: _Stated | None, theirs: _Stated | None) -
 def _apply(
     plan: _Plan, snapshot: MemorySnapshot, target: MemoryBackend, done: Copied, progress: Progress | None
 ) -> None:
-    """Remove what differs from the target, and store the entries of the snapshot in its place. Entries are removed
-    before any entry is stored, because an id may have moved to another namespace."""
+    """Remove the entries of the target that differ from the snapshot, and store the entries of the snapshot in their
+    place. Entries are removed before any entry is stored, because an id may have moved to another namespace."""
     needed = {plan.groups.of(entry_id) for entry_id in (*plan.missing, *plan.changed)}
     members = {
         entry.id
@@ -177,8 +176,8 @@ def _apply(
 
 
 def _transactions(snapshot: MemorySnapshot, groups: _Groups, members: set[str]) -> Iterator[list[_Stated]]:
-    """Yield the entries `members` of the snapshot in lists of at least `_BATCH` entries, the last one excepted. A group
-    is never divided."""
+    """Yield lists of the entries of the snapshot whose ids are in `members`. Each list except the last has at least
+    `_BATCH` entries. The entries of a group are always in the same list."""
     left: dict[str, int] = {}  # members of each group that did not come yet
     for entry_id in members:
         left[groups.of(entry_id)] = left.get(groups.of(entry_id), 0) + 1
@@ -210,7 +209,8 @@ def _stated(
 
 
 def _pairs(ours: Iterator[_Stated], theirs: Iterator[_Stated]) -> Iterator[tuple[_Stated | None, _Stated | None]]:
-    """Yield the entries of both sides with equal ids together. The sides are in order of id."""
+    """Yield pairs of an entry of the source and the entry of the target with the same id. If one of the two has no such
+    entry, None replaces it. Both iterators must be in order of id."""
     left, right = next(ours, None), next(theirs, None)
     while left or right:
         if right is None or (left and left.entry.id < right.entry.id):
@@ -225,7 +225,8 @@ def _pairs(ours: Iterator[_Stated], theirs: Iterator[_Stated]) -> Iterator[tuple
 
 
 def _more_uses(ours: _Stated, theirs: _Stated) -> Use | None:
-    """Return the uses that make the target's entry equal to the source's, or None if there are no such uses."""
+    """Return the uses to add to the target's entry so that it equals the source's entry. Return None if the entries
+    also differ in other fields, or if the target has more uses."""
     entry, former = ours.entry, theirs.entry
     counts = {name: getattr(entry, name) for name in _COUNTED}
     if ours.history != theirs.history or replace(former, **counts) != entry or entry.last_accessed is None:

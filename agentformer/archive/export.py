@@ -69,7 +69,7 @@ def export_to(
 def copy_original(originals: Originals, digest: str, target: Path) -> dict[str, Any] | None:
     """Copy an original file, which is named by its SHA-256 `digest`, to the new file `target`. Return the length and
     the SHA-256 of the file, or None if the original file is missing or damaged. Raises `OSError` if `target` cannot be
-    written, and `StoreBusy` if the place of the original files cannot be reached now."""
+    written, and `StoreBusy` if the storage of the original files cannot be reached now."""
     try:
         source = originals.files.open(digest)
     except StoreBusy:

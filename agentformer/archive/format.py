@@ -245,7 +245,8 @@ def vector_line(stored: StoredVector) -> str:
 
 
 def read_vectors(folder: Path, file: VectorFile) -> Iterator[StoredVector]:
-    """Yield the vectors of a file of an export. Raises `InvalidInput`, which names the wrong line."""
+    """Yield the vectors of a file of an export. Raises `InvalidInput` with the number of the first line that is not
+    valid."""
     before, number = b"", 0
     for number, line in enumerate(read_lines(folder, file.path), 1):
         try:

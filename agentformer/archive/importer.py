@@ -50,7 +50,8 @@ def import_into(
     """Store the entries that the memory does not have yet, in the order of the export, each batch in one transaction.
     `progress` is called with the numbers of stored entries and of entries to store. A second import continues an
     interrupted one. Raises `Conflict` if the memory has a different entry with the same id, or another document or core
-    block with the same name, and `InvalidInput` if an entry exceeds a limit. Then nothing was stored."""
+    block with the same name, and `InvalidInput` if an entry exceeds a limit. After one of these errors, nothing was
+    stored."""
     backend = destination.backend
     missing = _missing_entries(backend, archive)
     _check_references(backend, archive, missing)
@@ -94,8 +95,9 @@ def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
 
 
 def _without_counts(entry: MemoryEntry) -> Mapping[str, Any]:
-    """Return the fields that an import must not change. A later supersession raises the version, so `superseded_by` is
-    left out: a backend stores an entry without a successor that does not exist."""
+    """Return the fields that must be equal for an entry to count as already stored. `superseded_by` is left out,
+    because a backend clears it if the successor does not exist. A later supersession still makes a difference, because
+    it raises the version."""
     ignored = (*COUNTS, "last_accessed", "superseded_by")
     return {name: value for name, value in entry_to_json(entry).items() if name not in ignored}
 

@@ -68,8 +68,8 @@ class Archive:
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         self.folder = folder
         self.ids: list[str] = []
-        self.blocks: list[int] = []  # numbers of core blocks
-        self.documents: list[int] = []  # numbers of documents
+        self.blocks: list[int] = []  # positions of core blocks
+        self.documents: list[int] = []  # positions of documents
         self.vectors: list[VectorFile] = []
         self.outside_references: list[Reference] = []  # to entries that are not in the export
         self.originals = frozenset(match[2] for path in manifest["files"] if (match := ORIGINAL.fullmatch(path)))
@@ -188,8 +188,8 @@ class Archive:
 
 
 def read(folder: Path) -> Archive:
-    """Check every checksum and every value of an export, and return it as an `Archive`. Raises `InvalidInput`, which
-    describes the damage."""
+    """Check every checksum and every value of an export, and return it as an `Archive`. Raises `InvalidInput` if the
+    export is damaged."""
     manifest = _checked_manifest(folder)
     for path, digest in manifest["files"].items():
         _check_file(folder, path, digest)
@@ -291,8 +291,8 @@ class _Relations:
         self._namespaces: dict[str, str] = {}  # by id
         self._documents: set[str] = set()
         self._unique: dict[tuple[str, ...], str] = {}
-        self._open: list[Reference] = []  # to entries that did not come yet
-        self._parts: list[tuple[str, str, str]] = []  # id, kind and document of parts before their document
+        self._open: list[Reference] = []  # references to entries that were not added yet
+        self._parts: list[tuple[str, str, str]] = []  # id, kind and document of parts that precede their document
 
     def add(self, entry: MemoryEntry) -> str:
         """Check an entry against the entries that were added before, and remember the entry. Return a description of

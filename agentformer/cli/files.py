@@ -1,4 +1,4 @@
-"""The files to ingest that the paths of a command name, and the names of their documents."""
+"""Finds the files that a command ingests, and chooses the names of their documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from agentformer.rag.folder_files import OwnFolders
 
 
 def existing_files(paths: Sequence[str], own: OwnFolders) -> list[tuple[Path, Path | None]]:
-    """Return the files at these paths as `_files` does. Raises `InvalidInput` if there is none."""
+    """Return the files to ingest at these paths, each with the folder that the user gave, or None for a single file.
+    Raises `InvalidInput` if there is no file."""
     if not all(paths):
         raise InvalidInput("PATH", "is empty; give the path of a file or a folder")
     if not any(Path(path).exists() for path in paths):
@@ -44,7 +45,8 @@ def _files(path: Path, own: OwnFolders, root: Path | None = None) -> Iterator[tu
 
 def names_of(files: Sequence[tuple[Path, Path | None]]) -> list[str]:
     """Return the name for each file. For a file in a given folder, this is the path of the file in this folder. For a
-    single file, it is the file name. If files have the same name, the last folders of their paths are put before it."""
+    single file, it is the file name. If several files have the same name, the names of their last folders are added
+    before it."""
     paths = [file.absolute().parts for file, _ in files]
     sizes = [len(file.relative_to(root).parts) if root is not None else 1 for file, root in files]
     while True:

@@ -73,7 +73,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Interfaces": {
         "chat": "Chat with a language model that can use this memory and its documents",
         "serve": "Serve the HTTP API until SIGTERM or Ctrl-C",
-        "worker": "Work for a memory in PostgreSQL until SIGTERM or Ctrl-C: a node without API",
+        "worker": "Run a node without an API for a memory in PostgreSQL, until SIGTERM or Ctrl-C",
         "nodes": "List the nodes of a memory in PostgreSQL, and the state of the embedding queue",
         "keys": "Create, list and revoke the keys for access over HTTP and MCP",
         "mcp": "Serve tools and documents to MCP clients, such as Claude, Cursor and VS Code",
@@ -117,7 +117,7 @@ _since = click.option(
 _until = click.option(
     "--until",
     metavar="DATE",
-    help="Use only entries from before this time. If DATE is a day, the whole day is included.",
+    help="Use only entries before this time. If DATE is a day, the whole day is included.",
 )
 
 

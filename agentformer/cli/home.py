@@ -15,8 +15,8 @@ from agentformer.cli.output import plural, print_json, safe, say
 from agentformer.factory import AgentFormer, connect
 from agentformer.records import fields
 
-_SHOWN = 10  # written files that are named
-_LOOK_SECONDS = 1.0  # between two looks of --watch
+_SHOWN = 10  # the most files that are printed for each kind of change
+_LOOK_SECONDS = 1.0  # seconds between two checks for changes with --watch
 _CHANGES = ("added", "changed", "restored", "archived", "written", "deleted")
 
 

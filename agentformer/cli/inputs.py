@@ -144,7 +144,7 @@ def source_of(text: str) -> dict[str, str]:
 
 def filters_of(options: dict[str, Any]) -> dict[str, Any]:
     """Remove --where, --since and --until from the options, and return them as the filters `metadata`, `where`, `since`
-    and `until`. Raises `InvalidInput`."""
+    and `until`. Raises `InvalidInput` if a value is not valid."""
     since, until = fields.period(options.pop("since"), options.pop("until"), "--")
     if since and until and since >= until:
         raise InvalidInput("--until", "must be after --since")
@@ -153,7 +153,7 @@ def filters_of(options: dict[str, Any]) -> dict[str, Any]:
 
 def where_of(conditions: Sequence[str]) -> dict[str, Any]:
     """Return the filters `metadata` and `where` that the values of --where describe. A value is KEY=VALUE, or a filter
-    as a JSON object. Raises `InvalidInput`."""
+    as a JSON object. Raises `InvalidInput` if a value is neither."""
     trees = [text for text in conditions if text.lstrip().startswith("{")]
     where: Filter | None = None
     for text in trees:
@@ -220,8 +220,8 @@ def open_existing(**options: Any) -> AgentFormer:
 
 
 def address(option: str, place: str) -> dict[str, Any]:
-    """Return the settings that open the memory at a place such as `faiss:indexes`, and no other backend. The place may
-    be the address of a PostgreSQL database. Raises `InvalidInput` for a place without a backend or a folder."""
+    """Return the settings that open only the memory at a place such as `faiss:indexes`. The place may be the address of
+    a PostgreSQL database. Raises `InvalidInput` for a place without a backend or a folder."""
     backend, _, folder = place.partition(":")
     alone = {"routes": (), "hierarchical_backend": "", "cleanup_interval": 0, "embed_retry_seconds": 0}
     if _is_url(place):

@@ -211,7 +211,7 @@ def excerpt(text: str) -> str:
 
 
 def memory_place(citation: Citation) -> str:
-    """Return what a cited memory is, with its id, such as "message of Maija, 2026-11-20 09:15 (ID)"."""
+    """Return a description of a cited memory with its id, such as "message of Maija, 2026-11-20 09:15 (ID)"."""
     speaker = f" of {citation.speaker}" if citation.speaker else ""
     at = f", {moment(citation.at)}" if citation.at else ""
     originals = f", of {plural(len(citation.originals), 'message')}" if citation.originals else ""

@@ -18,8 +18,8 @@ _FAILED = "The check was interrupted by an error; see the log of the server."
 
 
 class CheckRuns:
-    """Runs the checks of a memory in a thread, one run at a time, and keeps the last results. `verify` returns the
-    checks. Thread-safe."""
+    """Runs the checks of a memory in a thread, one run at a time, and keeps the last results. `verify` runs the checks
+    and returns their results. Thread-safe."""
 
     def __init__(self, verify: Callable[[], Sequence[Check]]) -> None:
         self._verify = verify

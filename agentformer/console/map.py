@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentformer")
 
-MOST_POINTS = 20_000  # of a map; of a larger namespace, an even part of the entries is shown
+MOST_POINTS = 20_000  # of a map; of a larger namespace, only every second, third or n-th entry is shown
 SCALE = 10_000  # coordinates are whole numbers from 0 to this one
-_MOST_MAPS = 8  # that a process keeps
+_MOST_MAPS = 8  # the most maps that a process keeps
 _SMALL_CHANGE = 0.02  # a kept map is shown again while the number of entries has changed by at most this share
 _EXACT = 2_000  # up to this number of entries, each change of the number makes a new map
-_MOST_SECONDS = 600.0  # after which a map is computed again, because texts may have changed
-_DIRECTIONS = 8  # that the iteration follows; the best two are used
-_ROUNDS = 15  # of the iteration; the two components then change by less than a point of the screen
+_MOST_SECONDS = 600.0  # seconds after which a map is computed again, because texts may have changed
+_DIRECTIONS = 8  # directions that the iteration computes; the best two are used
+_ROUNDS = 15  # rounds of the iteration; the two components then change by less than a point of the screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ def _compute(backend: MemoryBackend, namespace: str, space: str, count: int) -> 
 
 def project(rows: Matrix) -> tuple[Matrix, float]:
     """Return the two principal components of the rows as float32[n, 2] in 0..1, and the share of the variance that they
-    contain, 0..1. Equal rows have equal places, and the largest part of each axis is positive. The axes come from a
-    subspace iteration, which needs no covariance matrix, so the time grows with the number of dimensions and not with
-    its cube."""
+    contain, 0..1. Equal rows have equal coordinates, and the largest component of each axis is positive. The axes come
+    from a subspace iteration, which needs no covariance matrix, so the time grows with the number of dimensions and not
+    with its cube."""
     import numpy as np
 
     centred = rows - rows.mean(axis=0)

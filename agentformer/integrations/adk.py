@@ -23,8 +23,9 @@ _TYPE = "adk"
 
 
 class AgentFormerMemoryService(BaseMemoryService):
-    """A memory service over a memory. An event with text is an entry of its user; an event that is added again is not
-    stored again. A search returns up to `limit` events of the user in the same application, best first."""
+    """A memory service of Google ADK that stores events in a memory of AgentFormer. An event with text becomes an entry
+    of its user. An event that is added again is not stored again. A search returns up to `limit` events of the user in
+    the same application, best first."""
 
     def __init__(self, af: AgentFormer, *, namespace: str = DEFAULT_NAMESPACE, limit: int = 10) -> None:
         self._af = af
@@ -69,8 +70,8 @@ class AgentFormerMemoryService(BaseMemoryService):
         self._af.memory.upsert_many(items, verbatim=True, **common)
 
     def _former(self, app_name: str, user_id: str, session_id: str, events: Sequence[Any]) -> dict[str, str]:
-        """Return the `source_id` of the events that were stored with the ids of earlier releases,
-        by the ids of the events."""
+        """Return a dict from the id of an event to its `source_id`, for the events that an earlier release has stored
+        with another form of `source_id`."""
         names = {f"{app_name}/{session_id}/{event.id}": event.id for event in events}
         return {
             names[entry.source_id or ""]: entry.source_id or ""

@@ -31,16 +31,16 @@ _TYPE = "anthropic_memory"
 _ROOT = "/memories"
 _WIDTH = 6  # characters of a line number
 _DEPTH = 2  # levels of a listed directory
-_LEASE = 60.0  # seconds; the files of one owner stay locked so long if a process ends in the middle of a command
+_LEASE = 60.0  # seconds for which the files of an owner stay locked if a process dies during a command
 _WAIT = 0.005  # seconds between attempts to get the lease
 _LOCKS = tuple(threading.Lock() for _ in range(64))  # of the threads of this process, by the owner of the files
 _BLANK = "(a file without visible text)"  # the content of such a file, because an entry needs a text
 
 
 class AgentFormerMemoryTool(BetaAbstractMemoryTool):
-    """The memory tool over a memory. `user_id` and `project` separate the files of users and projects: without them,
-    the tool has only the files that belong to nobody. Commands that change the files of one owner run one after the
-    other, also in several instances and processes."""
+    """The memory tool of Claude, which stores its files in a memory of AgentFormer. `user_id` and `project` are the
+    owner of the files. Without them, the tool uses only files that belong to nobody. Commands that change the files of
+    one owner run one after the other, even if several processes run them."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         self._lease = f"{_TYPE}-{uuid.uuid5(uuid.NAMESPACE_OID, json.dumps([namespace, user_id, project]))}"
 
     def execute(self, command: Any) -> Any:
-        """Run a command. An error of the memory is an error of the tool, so that the model reads it."""
+        """Run a command. An error of the memory becomes a `ToolError`, whose message the model gets."""
         try:
             if getattr(command, "command", None) == "view":
                 return super().execute(command)
@@ -76,7 +76,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         return _listing(command.path, path, {name: len(_text(entry).encode()) for name, entry in inside.items()})
 
     def create(self, command: Any) -> str:
-        """Create a file."""
+        """Create a file. Raises `ToolError` if the path exists already, or is inside a file."""
         files, path = self._files(), _path(command.path)
         if path in files or path == _ROOT or any(name.startswith(f"{path}/") for name in files):
             raise ToolError(f"File {command.path} already exists")
@@ -158,7 +158,8 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other threads and processes from changing files of the same owner: a command reads and then writes."""
+        """Lock the files of this owner against changes by other threads and processes, because a command reads and then
+        writes. Raises `Conflict` if the lock cannot be acquired in time."""
         holder, end = new_id(), time.monotonic() + 2 * _LEASE
         with _LOCKS[hash(self._lease) % len(_LOCKS)]:
             while not self._af.backend.lease(self._lease, holder, _LEASE):

@@ -24,9 +24,9 @@ def missing(extra: str, error: ImportError) -> MissingExtra:
 def owned(
     where: Where | None = None, *, has: Sequence[str] = (), user_id: str | None = None, project: str | None = None
 ) -> dict[str, Any]:
-    """Return the filters of a search for entries of exactly this owner. Without a user, these are the entries that
-    belong to no user, and so for the project. Each key of `has` must be in the metadata of an entry. Raises
-    `InvalidInput` for an invalid filter `where`."""
+    """Return the filters of a search for entries of exactly this owner. Without a user, only entries that belong to no
+    user are found, and without a project, only those of no project. Each key of `has` must be in the metadata of an
+    entry. Raises `InvalidInput` for an invalid filter `where`."""
     owner = {"user_id": user_id, "project": project}
     conditions: list[Filter] = [Condition("exists", f"${name}", False) for name in owner if owner[name] is None]
     conditions += [Condition("exists", key, True) for key in has]
@@ -39,8 +39,8 @@ def owned(
 
 
 def readable(scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters of a retriever. Without a user, it finds only entries that belong to no user, unless the scope
-    has a true value of `every_user`."""
+    """Return the filters of a retriever. Without a user, it finds only entries that belong to no user, unless
+    `every_user` in the scope is true."""
     given = dict(scope)
     if given.pop("every_user", False) or given.get("user_id") is not None:
         return given
@@ -48,8 +48,8 @@ def readable(scope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recalled(af: AgentFormer, asked: str, max_tokens: int, place: Mapping[str, Any]) -> str:
-    """Return what is remembered about a question as the text of a message, or an empty text. Without a user, this is
-    only what belongs to no user, unless the place has a true value of `every_user`."""
+    """Return the memories about a question as the text of a message, or an empty text if there are none. Without a
+    user, only memories that belong to no user are used, unless `every_user` in `place` is true."""
     context = af.memory.build_context(asked, (), max_tokens, **readable(place)) if asked.strip() else None
     return str(context.messages[0].content) if context and context.has_memory else ""
 
@@ -72,7 +72,8 @@ def records(
     user_id: str | None = None,
     archived: bool = False,
 ) -> list[MemoryEntry]:
-    """Return the entries of these records of exactly this user, and of no project, in the order of `source_ids`."""
+    """Return the entries that belong to these records, to exactly this user (or to no user) and to no project, in the
+    order of `source_ids`."""
     order = {source: number for number, source in enumerate(dict.fromkeys(source_ids))}
     scopes = source_scopes(namespace, source_type, order, owner=(user_id, None), archived=archived)
     found = [entry for scope in scopes for entry in all_entries(af.backend, scope)]

@@ -42,13 +42,13 @@ _NOTHING = {"type": "exists", "key": "$id", "value": False}
 
 
 class AgentFormerDocumentStore:
-    """A document store over a memory. A document is an entry whose `source_id` is the id of the document: a document
-    that is written again keeps its entry and its history. Entries that belong to a user or a project, and entries that
-    another program has stored, are not documents.
+    """A document store of Haystack in a memory. A document is an entry whose `source_id` is the id of the document. A
+    document that is written again keeps its entry and its history. Entries that belong to a user or a project, and
+    entries that another program has stored, are not documents.
 
-    Without `af`, the memory is opened with `settings`, as by `connect`. Documents of other source types are not seen.
-    The embedder of the memory is used for searches; the embeddings of documents are kept and not searched. The methods
-    with the ending `_async` run in a thread."""
+    Without `af`, the memory is opened with `settings`, as by `connect`. Documents of other source types are not
+    visible. Searches use the embedder of the memory. The embeddings of documents are stored, but searches do not use
+    them. The methods with the ending `_async` run in a thread."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class AgentFormerDocumentStore:
         self._lock = threading.Lock()  # of writes that first read
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the folders, the embedder and the names of the store, without keys. `from_dict` opens it again."""
+        """Return a dictionary from which `from_dict` opens the store again. It contains no API keys."""
         settings = self.af.settings
         folders = {"index_dir": str(settings.index_dir), "upload_dir": str(settings.upload_dir)}
         names = {"namespace": self._namespace, "source_type": self._source_type}
@@ -88,8 +88,8 @@ class AgentFormerDocumentStore:
         return [_document(entry) for entry in self._entries(filters)]
 
     def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
-        """Store documents, and return the number of those that were written. `NONE` and `FAIL` raise
-        `DuplicateDocumentError` for an id that is stored, and write nothing."""
+        """Store documents, and return the number of those that were written. With the policies `NONE` and `FAIL`, an id
+        that is stored already or given twice raises `DuplicateDocumentError`, and nothing is written."""
         if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
             raise ValueError("documents must be a list of Documents")
         with self._lock:
@@ -195,8 +195,8 @@ class AgentFormerDocumentStore:
 
 @component
 class AgentFormerRetriever:
-    """A retriever of an `AgentFormerDocumentStore`: words and vectors together, with scores in 0..1. `mode` is
-    `hybrid`, `dense` or `lexical`."""
+    """A retriever of an `AgentFormerDocumentStore`, with scores in 0..1. `mode` is `hybrid` (words and vectors),
+    `dense` (vectors) or `lexical` (words)."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class AgentFormerRetriever:
 class AgentFormerMemoryRetriever:
     """A retriever over documents and memories. The `meta` of a result contain its citation, as in the adapter for
     LangChain. `scope` contains filters of `memory.search`, such as `user_id`, `kinds` and `where`. Without a user, only
-    entries that belong to no user are found; `every_user` finds those of all users."""
+    entries that belong to no user are found; with `every_user=True`, those of all users are found."""
 
     def __init__(self, af: AgentFormer, *, top_k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
         self._af = af
@@ -307,7 +307,7 @@ def key_values(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def where_of(filters: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the filter of a memory that means the same. Raises `FilterError` for a malformed filter."""
+    """Convert a filter of Haystack to a filter of the memory. Raises `FilterError` for a malformed filter."""
     if not filters:
         return None
     if not isinstance(filters, Mapping):

@@ -1,4 +1,5 @@
-"""LangChain: a vector store, a retriever with citations, and a middleware that gives an agent what it remembers.
+"""LangChain: a vector store, a retriever with citations, and a middleware that adds memories to the messages of an
+agent.
 
 LangChain runs the synchronous methods in a thread when a program calls the asynchronous ones.
 """
@@ -50,9 +51,9 @@ class AgentFormerEmbeddings(Embeddings):
 
 
 class AgentFormerVectorStore(VectorStore):
-    """A vector store over a memory. A document is an entry: its id is the `source_id` of the entry, with the type
-    `source_type`, so several stores can share a memory. A document that is added again keeps its entry and its history.
-    Entries that belong to a user or a project are not documents of the store.
+    """A vector store of LangChain in a memory. A document is an entry whose `source_id` is the id of the document.
+    Several stores with different values of `source_type` can share a memory. A document that is added again keeps its
+    entry and its history. Entries that belong to a user or a project are not documents of the store.
 
     `filter` of a search is a filter of AgentFormer (docs/MEMORY.md) over the metadata of the documents. `mode` is
     `hybrid` (default), `dense` or `lexical`.
@@ -137,8 +138,8 @@ class AgentFormerVectorStore(VectorStore):
         filter: Where | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        """Return up to `k` of the best `fetch_k` documents, which differ from each other. `lambda_mult` is 1 for no
-        difference, and 0 for the greatest."""
+        """Return up to `k` of the best `fetch_k` documents, chosen so that they differ from each other. With
+        `lambda_mult` 1, only relevance counts, and with 0, only the difference."""
         entries = [hit.entry for hit in self._search(query, fetch_k, filter)]
         if not entries:
             return []
@@ -181,8 +182,7 @@ class AgentFormerRetriever(BaseRetriever):
     `start`, `end` and `document_id` of a passage, and `entry_id`, `kind` and `score`.
 
     `scope` contains filters of `memory.search`, such as `namespace`, `user_id`, `kinds` and `where`. Without a user,
-    only entries that belong to no user are found; `every_user` finds those of all users.
-    """
+    only entries that belong to no user are found; with `every_user=True`, those of all users are found."""
 
     af: Any
     k: int = 4
@@ -199,9 +199,9 @@ class AgentFormerRetriever(BaseRetriever):
 
 class RecallMiddleware(AgentMiddleware):  # type: ignore[misc]
     """Gives the model of an agent the memories about the last message of the user, within `max_tokens` tokens. They are
-    a first message of the user, and marked as recalled memory: they are data, and are not stored again. `place`
-    contains `namespace`, `user_id`, `agent_id`, `project` and `session_id`. Without a user, only what belongs to no
-    user is recalled; `every_user` recalls what belongs to all users."""
+    added as a first message of the user, and marked as recalled memory, so that the model treats them as data and they
+    are not stored again. `place` contains `namespace`, `user_id`, `agent_id`, `project` and `session_id`. Without a
+    user, only memories that belong to no user are recalled; with `every_user=True`, those of all users are recalled."""
 
     def __init__(self, af: AgentFormer, *, max_tokens: int = 1_000, **place: Any) -> None:
         super().__init__()

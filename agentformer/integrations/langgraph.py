@@ -1,5 +1,5 @@
-"""LangGraph: a store of items in a memory, so that what a graph remembers is found by words and vectors, has a history,
-and is shared with all other doors.
+"""LangGraph: a store that keeps its items in a memory. Searches find the items by words and vectors, each item has a
+history, and other programs that use the memory can read the items.
 
 It differs from `InMemoryStore` in these points. A search with a query always ranks by words and vectors. The operators
 `$gt` to `$lte` compare numbers with numbers and texts with texts, and never convert a value or raise an error. Values
@@ -44,8 +44,8 @@ _COMPARED = {"$eq": "eq", "$ne": "ne", "$gt": "gt", "$gte": "gte", "$lt": "lt", 
 
 
 class AgentFormerStore(BaseStore):
-    """A store over a memory. `namespace` is the namespace of the memory; the namespaces of LangGraph are paths in it.
-    An item that is put with `index=False` is never found by a query."""
+    """A store of LangGraph in a memory. `namespace` is the namespace of the memory, and the namespaces of LangGraph are
+    paths inside this namespace. An item that is put with `index=False` is never found by a query."""
 
     supports_ttl = False
 
@@ -192,7 +192,8 @@ def _conditions(key: str, wanted: Any) -> list[dict[str, Any]]:
 
 
 def _equal(name: str, value: Any) -> dict[str, Any]:
-    """Return the filter that a value is equal; None also matches an absent key, as in `InMemoryStore`."""
+    """Return a filter for items whose value of the key `name` equals `value`. None also matches an absent key, as in
+    `InMemoryStore`."""
     equal = {"type": "eq", "key": name, "value": value}
     if value is not None:
         return equal

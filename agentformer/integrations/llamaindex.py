@@ -20,7 +20,7 @@ except ImportError as error:
 class AgentFormerRetriever(BaseRetriever):
     """A retriever over documents and memories. The metadata of a node contain its citation, as those of the retriever
     for LangChain. `scope` contains filters of `memory.search`, such as `user_id` and `where`. Without a user, only
-    entries that belong to no user are found; `every_user` finds those of all users."""
+    entries that belong to no user are found; with `every_user=True`, those of all users are found."""
 
     def __init__(self, af: AgentFormer, *, k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
         self._af = af
@@ -45,9 +45,10 @@ class AgentFormerRetriever(BaseRetriever):
 
 
 class AgentFormerMemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
-    """A block of a `Memory`: the messages that leave the short-term memory are stored, and what is remembered about the
-    last messages is recalled, within `max_tokens` tokens. `place` contains `namespace`, `user_id` and `project`.
-    Without a user, only what belongs to no user is recalled; `every_user` recalls what belongs to all users."""
+    """A block of a `Memory`. The messages that leave the short-term memory are stored. The memories about the last
+    message of the user are recalled, within `max_tokens` tokens. `place` contains `namespace`, `user_id` and `project`.
+    Without a user, only memories that belong to no user are recalled; with `every_user=True`, those of all users are
+    recalled."""
 
     name: str = "agentformer"
     af: Any

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: a session that keeps the items of a conversation and remembers its messages; function tools."""
+"""OpenAI Agents SDK: a session that stores the items and the messages of a conversation, and function tools."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class AgentFormerSession(SessionABC):
         await asyncio.to_thread(self._add, [*items])
 
     async def pop_item(self) -> Any | None:
-        """Delete the last item, and return it. Return None if there is no item. Of several callers, only one gets an
-        item."""
+        """Delete the last item, and return it. Return None if there is no item. If several callers call this method at
+        the same time, each item is returned only once."""
         return await asyncio.to_thread(self._pop)
 
     async def clear_session(self) -> None:
@@ -69,8 +69,8 @@ class AgentFormerSession(SessionABC):
         await asyncio.to_thread(self._clear)
 
     def _entries(self) -> list[tuple[MemoryEntry, Any]]:
-        """Return the entries of the session with their items. Entries of other programs, which are no JSON, are not
-        items."""
+        """Return the entries of the session with their items. Entries of other programs, whose content is not JSON, are
+        left out."""
         scope = Scope(
             self._namespace,
             session_id=self.session_id,
@@ -113,8 +113,9 @@ class AgentFormerSession(SessionABC):
 def function_tools(
     af: AgentFormer, names: Sequence[str] = TOOLS, *, caller: Caller | None = None
 ) -> list[FunctionTool]:
-    """Return tools of the memory as function tools. `caller` limits what they see; the default is everything. A call
-    runs in a thread, and an error is returned to the model as a text. Raises `InvalidInput` for an unknown name."""
+    """Return tools of the memory as function tools. `caller` limits the rights of the tools; by default, they have all
+    rights. A call runs in a thread, and an error is returned to the model as a text. Raises `InvalidInput` for an
+    unknown name."""
     return [_tool(af, definition, caller or Caller()) for definition in tools_named(af, names)]
 
 

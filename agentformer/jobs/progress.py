@@ -9,7 +9,7 @@ Progress = Callable[[int, int], None]  # receives the number of windows that are
 
 class FileProgress:
     """The progress of a file. `report` is called with the number of windows that are done, and of all windows of the
-    file. `text` is the number of pages and of chunks, after the file was read."""
+    file. `text` is the number of pages and the number of chunks; both are 0 until the file was read."""
 
     def __init__(self, report: Progress) -> None:
         self._report = report
@@ -19,5 +19,5 @@ class FileProgress:
         self._report(done, windows)
 
     def read(self, pages: int, chunks: int) -> None:
-        """Note the size of the text of the file."""
+        """Set the number of pages and of chunks, after the file was read."""
         self.text = pages, chunks

@@ -64,8 +64,8 @@ class Jobs:
     if this process dies, another process continues the job. Thread-safe.
 
     When `submit` returns a job, the job and its files are on disk, so the job is completed even if this process dies.
-    The files and the password are deleted when the job ends. Methods raise `StoreError` and its subclasses.
-    """
+    The files and the password are deleted when the job ends. Methods raise `StoreError` or a subclass if the jobs
+    cannot be read or written."""
 
     def __init__(
         self,
@@ -77,7 +77,9 @@ class Jobs:
         days: float,
         shared: tuple[JobStore, SharedJobFiles] | None = None,
     ) -> None:
-        """`shared` has the jobs and files of a memory that several nodes share; without it, they are in the folders."""
+        """`most` is the largest number of jobs that are queued or running. `days` is the time for which an ended job is
+        kept. `shared` holds the jobs and the files of a memory that several nodes share. Without it, the jobs are in
+        `index_dir` and the files in `upload_dir`."""
         local = None if shared else (JobStore(index_dir / FILE), _JobFiles(upload_dir / FOLDER))
         parts: tuple[JobStore, _JobFiles | SharedJobFiles] | None = shared or local
         assert parts is not None
@@ -99,7 +101,7 @@ class Jobs:
 
     def submit(self, task: Task, files: Sequence[BinaryIO], password: str | None = None) -> Job:
         """Add a new job with the uploaded files to the queue. Raises `Busy` if too many jobs are queued or running, or
-        too many of the same key (see `JobStore.check_limit`), `StoreFull` if the files cannot be written, and
+        too many jobs of the same key are (see `JobStore.check_limit`), `StoreFull` if the files cannot be written, and
         `StoreError` after `close`. After an error, nothing is stored."""
         if self._closed:
             raise StoreError("the job queue is closed; open the memory again")
@@ -202,7 +204,8 @@ class _Worker:
             thread.join(seconds)
 
     def with_progress(self, job: Job) -> Job:
-        """Return the job with the size of the text of the file that this worker reads."""
+        """Return the job. If this worker ingests a file of the job now, add the pages and chunks of this file
+        (`reading`)."""
         present = self._present
         if present is None or present[:2] != (job.id, len(job.documents)):
             return job
@@ -354,7 +357,7 @@ class _JobFiles:
         return (self._folder / job_id).is_dir()
 
     def open(self, job_id: str, number: int) -> BinaryIO:
-        """Open the file `number` of a job for reading. Raises `OSError`."""
+        """Open the file `number` of a job for reading. Raises `OSError` if the file cannot be opened."""
         return (self._folder / job_id / str(number)).open("rb")
 
     def password(self, job_id: str) -> str | None:
@@ -372,9 +375,9 @@ class _JobFiles:
         return sorted(path.name for path in self._folder.iterdir() if path.is_dir()) if self._folder.is_dir() else []
 
     def remove_unneeded(self, job_id: str, active: Callable[[], Collection[str]]) -> None:
-        """Delete the files of a job, unless the job is active or a process is still creating it. A process that creates
-        a job holds the lock of the job, so this method calls `active`, which returns the ids of the active jobs, while
-        it holds the same lock."""
+        """Delete the files of a job, unless the job is active or a process is still creating it. `active` returns the
+        ids of the active jobs. It is called while this method holds the lock of the job, because a process that creates
+        a job holds this lock until the job is active."""
         with self._guard():
             if lock := self.lock(job_id):
                 needed = job_id in active()

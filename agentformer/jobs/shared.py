@@ -42,14 +42,15 @@ class SharedJobStore(JobStore):
 
 
 class SharedJobFiles:
-    """The uploaded files of jobs in the database; see `JobFiles`. The node that works on a job holds its lock."""
+    """The uploaded files of jobs, stored in the database. The node that works on a job holds the lock of the job."""
 
     def __init__(self, files: SharedFiles, locks: SharedLocks) -> None:
         self._files = files
         self._locks = locks
 
     def put(self, job_id: str, files: Sequence[BinaryIO], password: str | None) -> HeldLock:
-        """Store the uploaded files and the password of a new job, and return the lock of the job."""
+        """Store the uploaded files and the password of a new job, and return the lock of the job, which the caller must
+        release. Raises `StoreError` if another process uses the same id."""
         lock = self.lock(job_id, new=True)
         if lock is None:
             raise StoreError(f"another process has a job with the id {job_id}; send the request again")
@@ -74,7 +75,7 @@ class SharedJobFiles:
         return bool(self._files.sizes(_name(job_id, "")))
 
     def open(self, job_id: str, number: int) -> BinaryIO:
-        """Open the file `number` of a job for reading. Raises `FileNotFoundError`."""
+        """Open the file `number` of a job for reading. Raises `FileNotFoundError` if the job has no such file."""
         data = self._files.get(_name(job_id, str(number)))
         if data is None:
             raise FileNotFoundError(_name(job_id, str(number)))

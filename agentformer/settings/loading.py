@@ -118,7 +118,7 @@ def unused_values() -> list[str]:
 
 
 def _combine(file: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `file`, the content of `.env`, and of the environment, with the value that is used."""
+    """Return each variable of `file` (the content of `.env`) and of the environment, with the value that is used."""
     values = {**environment, **{name: value for name, value in file.items() if not environment.get(name)}}
     for key, address in _PAIRS:
         if key in file:
@@ -189,7 +189,7 @@ def _convert(name: str, value: Any) -> Any:
 
 def _parsed(name: str, value: Any) -> Any:
     """Return the value of a setting that has several parts, such as `routes`. If the value is a text, parse the text.
-    Raises `InvalidInput`."""
+    Raises `InvalidInput` if the value is not valid."""
     try:
         if isinstance(value, str):
             return _PARSED[name](value)

@@ -22,7 +22,7 @@ class CheckResult(ResponseModel):
     """The result of one check."""
 
     name: str = Field(description="What was checked, such as `records`, `vectors` or `words`.")
-    asked: str = Field(description="The condition that holds if nothing is found.")
+    asked: str = Field(description="The condition that was checked. It holds if `found` is 0.")
     looked_at: int = Field(description="The number of checked items.")
     found: int = Field(description="The number of wrong items.")
     mended: int = Field(description="The number of repaired items. It is 0, because this check repairs nothing.")
@@ -31,7 +31,7 @@ class CheckResult(ResponseModel):
 
 
 class Checked(ResponseModel):
-    """The last check of the stored data, by the process that answers."""
+    """The last check of the stored data by the server process that answers the request."""
 
     state: Literal["never", "running", "done", "failed"]
     started_at: str | None
@@ -64,7 +64,7 @@ class Queue(ResponseModel):
 
 
 class Nodes(ResponseModel):
-    """The nodes of a shared memory. Of another memory, the list is empty and `queue` is null."""
+    """The nodes of a shared memory. If the memory is not shared, the list is empty and `queue` is null."""
 
     nodes: list[Node]
     queue: Queue | None

@@ -30,7 +30,7 @@ _FIRST_KEY = (
 router = Router("server")
 
 Rights = Annotated[list[Literal["read", "write", "admin"]], Field(min_length=1, max_length=3)]
-Namespaces = Annotated[list[Name], Field(max_length=100, description="An empty list stands for all namespaces.")]
+Namespaces = Annotated[list[Name], Field(max_length=100, description="An empty list means all namespaces.")]
 Tool = Annotated[str, Field(json_schema_extra={"enum": [*HINTS]})]
 Tools = Annotated[list[Tool], Field(max_length=100, description="Tools that are switched off for the key.")]
 _PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]"  # no control characters and line breaks
@@ -44,7 +44,7 @@ class StoredKey(ResponseModel):
     id: str
     name: str
     rights: list[str]
-    namespaces: list[str] = Field(description="An empty list stands for all namespaces.")
+    namespaces: list[str] = Field(description="An empty list means all namespaces.")
     without: list[str] = Field(description="Tools that are switched off for the key.")
     made_at: str
     expires_at: str | None
@@ -57,18 +57,18 @@ class StoredKeys(ResponseModel):
 
     keys: list[StoredKey]
     required: bool = Field(
-        description="True if every request needs a key. False until the first key is made: then programs on this "
+        description="True if every request needs a key. False if no key was made yet, and programs on this "
         "machine need no key."
     )
     tools: list[str] = Field(description="The names of all tools.")
     needs: dict[str, str] = Field(
-        description="The right that each tool requires. `change` stands for `read` and `write` together."
+        description="The right that each tool requires. `change` means `read` and `write` together."
     )
     destructive: list[str] = Field(description="The tools that can delete or overwrite data.")
 
 
 class MadeKey(StoredKey):
-    """A new key. Its text is not stored, and is in no other response."""
+    """A new key with its secret text, the field `key`. The text is not stored, and no later response contains it."""
 
     key: str
 
@@ -131,9 +131,8 @@ def add_key(service: Service, grant: Grant, body: NewKey) -> Response:
 def change_key(service: Service, grant: Grant, body: KeyChange, key_id: str) -> Response:
     """Change the name, the rights, the namespaces or the disabled tools of a key. The text of the key stays the same.
 
-    The change holds from the next request on. The key of the request can change only its own name. Tools that are
-    switched off for the key of the request are switched off for the changed key too.
-    """
+    The change applies from the next request on. The key of the request can change only its own name. Tools that are
+    switched off for the key of the request are switched off for the changed key too."""
     store = _store(service, grant)
     given = body.model_fields_set
     if not given:
@@ -180,8 +179,8 @@ def _rights(rights: list[Literal["read", "write", "admin"]]) -> list[Right]:
 
 
 def _without(requested: list[str], grant: Grant) -> set[str]:
-    """Return the tools that are switched off for a key: those of the request, and those of the caller, so that nobody
-    gives away a tool that he may not use himself. Raises `InvalidInput` for an unknown tool."""
+    """Return the tools that are switched off for a key: those of the request, and those that are switched off for the
+    caller, so that a caller cannot allow a tool that it may not use. Raises `InvalidInput` for an unknown tool."""
     for name in requested:
         if name not in HINTS:
             raise InvalidInput("without", f"{name!r:.80} is not a tool; the tools are {', '.join(HINTS)}")

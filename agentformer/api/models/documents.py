@@ -30,14 +30,14 @@ class _Asked(RequestModel):
     sources: Annotated[list[Literal["documents", "memories"]], Field(min_length=1, max_length=2)] | None = Field(
         default=None,
         description="Answer only from documents, or only from memories: facts, messages and summaries. By default, "
-        "both are used, if the key may search memories. ",
+        "both are used, if the key may search memories.",
     )
     user_id: Name | None = Field(
         default=None,
         description="Also use the memories of this user. By default, only memories that belong to no user are used.",
     )
     project: Name | None = Field(
-        default=None, description="Use memories of this project and of no project. By default, of every project."
+        default=None, description="Use memories of this project or of no project. By default, all projects."
     )
     metadata: dict[str, Any] | None = Field(
         default=None,
@@ -57,7 +57,7 @@ class _Asked(RequestModel):
     )
     until: Day | None = Field(
         default=None,
-        description="Answer only from documents that were stored before this time. A whole day (UTC) is included.",
+        description="Answer only from documents that were stored before this time, or until the end of this day (UTC).",
     )
 
 
@@ -66,8 +66,8 @@ class Question(_Asked):
 
     top_k: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = Field(
         default=None,
-        description="The number of passages to use for the answer. By default, a setting of the server (normally 3) "
-        "limits the passages that are quoted, and another one (2,000 tokens) those that a language model receives.",
+        description="The number of passages to use for the answer. The default for quotations is the setting "
+        "`top_k`, normally 3. A language model receives up to `answer_context_tokens` tokens, normally 2,000.",
     )
     max_tokens: Annotated[int, Field(ge=1, le=_MAX_TOKENS)] | None = Field(
         default=None, description="The maximum number of tokens in an answer of a language model."
@@ -103,7 +103,7 @@ class RemovalParameters(DocumentParameters):
         default=None,
         ge=1,
         le=MOST_SECONDS,
-        description="Hide the document at once, and delete it after these seconds, so that the deletion can be undone.",
+        description="Hide the document now, and delete it after this number of seconds. Until then, it can be kept.",
     )
 
 
@@ -230,7 +230,7 @@ class PageImage(ResponseModel):
     height: int = Field(description="The height of the image in pixels.")
     boxes: list[Annotated[list[float], Field(min_length=4, max_length=4)]] = Field(
         description="The left, top, right and bottom of each line of the text, as shares (0 to 1) of the width and the "
-        "height. The list is empty if the text is not in the characters of the page, such as that of a scanned page."
+        "height. The list is empty if the page is only a picture of the text, such as a scanned page."
     )
     png: str = Field(description="The image as a PNG file in Base64.")
 
@@ -254,15 +254,15 @@ class _Place(ResponseModel):
 
 class Citation(_Place):
     """A quotation that supports the answer. `quote` is the part of the page's text from `start` to `end`. These
-    positions count Unicode code points. The citation of a memory has no document, and the positions are in its
-    content."""
+    positions count Unicode code points. A citation of a memory has no document, and its positions are in the content of
+    the memory."""
 
     number: int = Field(description="The number of the citation, such as 1 for `[1]` in the answer.")
     quote: str
     entry_id: str = Field(description="The id of the cited chunk or memory.")
     kind: str = Field(description="`document`, or the kind of a memory: `message`, `fact`, `summary` or another word.")
     speaker: str = Field(description="The speaker of a message.")
-    at: str | None = Field(description="When the memory happened, or when it was stored. Null for a document.")
+    at: str | None = Field(description="The time of the memory's event, or when it was stored. Null for a document.")
     originals: list[str] = Field(description="The ids of the messages that a summary replaces.")
 
 
@@ -274,7 +274,7 @@ class Vote(ResponseModel):
         description="The list: `words`, `vectors`, `document`, `mentions`, `period`, `statements` or `reranker`."
     )
     rank: int = Field(ge=1, description="The rank of the hit in this list.")
-    weight: float = Field(ge=0, description="The weight of the list. A list `reranker` decides alone.")
+    weight: float = Field(ge=0, description="The weight of the list. If there is a list `reranker`, only it counts.")
 
 
 class Scores(ResponseModel):
@@ -311,11 +311,13 @@ class Hit(Scores):
 
 
 class UnsupportedSentence(ResponseModel):
-    """A sentence of the language model that states what the passages do not contain."""
+    """A sentence of the language model with claims that are not in the passages."""
 
     sentence: str
-    claims: list[str] = Field(description='The numbers, dates, names and quotations, for example "number 7".')
-    citations: list[int] = Field(description="The passages that the sentence cites. Empty: compared with all passages.")
+    claims: list[str] = Field(description='The missing numbers, dates, names and quotations, such as "number 7".')
+    citations: list[int] = Field(
+        description="The passages that the sentence cites. If empty, all passages were checked."
+    )
 
 
 class Answer(ResponseModel):
@@ -347,7 +349,7 @@ class ContextPassage(_Place):
 
 
 class PassageContext(ResponseModel):
-    """The passages for a question, best first. A text is in one passage only."""
+    """The passages for a question, best first. No text occurs in two passages."""
 
     text: str = Field(description="The passages with their numbers and sources, as a part of a prompt.")
     tokens: int = Field(description="The number of tokens of `text`, at most `budget`.")

@@ -36,7 +36,7 @@ class Link(ResponseModel):
     type: str
 
 
-# The JSON types of the fields of `MemoryEntry` that are not JSON themselves.
+# Field types of `MemoryEntry` that JSON does not have, and the JSON types that replace them.
 _JSON_TYPES: dict[Any, Any] = {
     datetime | None: Moment | None,
     records.Source | None: Source | None,
@@ -67,7 +67,7 @@ class Entry(_EntryFields):  # type: ignore[misc] # its base is made at run time
 
 
 class Original(ResponseModel):
-    """An archived original of a summary, with its place."""
+    """An archived message that a summary replaces, with its session, speaker and time."""
 
     id: str
     session_id: str | None
@@ -111,7 +111,7 @@ class Entries(ResponseModel):
 
 
 class EntryNumber(ResponseModel):
-    """A number of entries."""
+    """The number of entries that a request counted or deleted."""
 
     count: int
 
@@ -133,9 +133,9 @@ class Salience(ResponseModel):
     """The salience (importance) of an entry, and how it decreases while the entry is not used."""
 
     now: float = Field(ge=0, le=1)
-    stored: float = Field(ge=0, le=1, description="The salience on the day of the last use.")
+    stored: float = Field(ge=0, le=1, description="The salience at the time `since`.")
     rate: float = Field(ge=0, le=1, description="The share that remains after each day; 1 means no decrease.")
-    since: Moment | None = Field(description="The last use, or the storing of an entry that was never used.")
+    since: Moment | None = Field(description="The time of the last use, or of storing if the entry was never used.")
     used: bool = Field(description="False if the entry was never used.")
 
 

@@ -32,9 +32,9 @@ OccurredFrom = Annotated[Moment | None, Field(description="Only entries that hap
 OccurredTo = Annotated[Moment | None, Field(description="Only entries that happened before this time.")]
 _TIME = "The time of an entry is when its event happened, or when the entry was stored if no event is known."
 Since = Annotated[Day | None, Field(description=f"Only entries of this day (UTC) or time, or later. {_TIME}")]
-Until = Annotated[Day | None, Field(description="Only entries before this time. A whole day (UTC) is included.")]
+Until = Annotated[Day | None, Field(description="Only entries before this time, or until the end of this day (UTC).")]
 MinSalience = Annotated[
-    Share, Field(description="Only entries with at least this salience (0 to 1), which decreases with time.")
+    Share, Field(description="Only entries whose salience (0 to 1) is at least this now. It decreases with time.")
 ]
 IncludeArchived = Annotated[bool, Field(description="Also return archived entries, such as summarized messages.")]
 _OCCURRED = "The time of the event, in ISO 8601 with a time zone."
@@ -130,7 +130,7 @@ class NewMemory(_NewEntry):
     )
     salience: Share = Field(default=1.0, description="The importance, from 0 to 1.")
     verbatim: bool = Field(
-        default=False, description="Store the text as it is, also if it repeats memories that a prompt has quoted."
+        default=False, description="Store the text as it is, even if it repeats memories that a prompt has quoted."
     )
     searchable: bool = Field(default=True, description="If false, the entry is stored, and no search returns it.")
 
@@ -189,7 +189,7 @@ class MemorySearch(MemoryPlace):
     where: Where = None
     noise_floor: float | None = Field(
         default=None,
-        description="The lowest cosine of a hit that contains no word of the text. The default is a setting.",
+        description="The lowest cosine of a hit without a word of the text. Default: a setting of this name.",
     )
     occurred_from: OccurredFrom = None
     occurred_to: OccurredTo = None

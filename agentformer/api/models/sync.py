@@ -25,7 +25,7 @@ class SyncRequest(RequestModel):
         default=None, description="A JSON object that is stored with new and changed documents."
     )
     delete: bool = Field(
-        default=False, description="Remove documents also if the folder or more than half of its files are gone."
+        default=False, description="Remove documents even if the folder or more than half of its files are gone."
     )
     seconds: Annotated[float, Field(gt=0, le=60)] = Field(
         default=20.0,
@@ -41,7 +41,7 @@ class SyncProblem(ResponseModel):
 
 
 class SyncReport(ResponseModel):
-    """The result of a sync. The names are paths in the folder."""
+    """The result of a sync. The names are paths relative to the folder."""
 
     folder: str
     added: list[str]

@@ -1,5 +1,5 @@
-"""The endpoint for chat completions: a memory in front of the configured language model's server. It adds what it
-recalls to a request, and stores the turn."""
+"""The endpoint for chat completions. It adds memories to a request, sends the request to the server of the configured
+language model, and stores the turn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HEADERS = {
     REMEMBER: "With `false`, the turn is not stored.",
     TOKENS: "The largest number of recalled tokens; 0 recalls nothing. The default is the setting `context_tokens`.",
 }
-_SILENCE_SECONDS = 3.0  # without an event, after which a comment checks that the client is still connected
+_SILENCE_SECONDS = 3.0  # seconds without an event, after which a comment is sent to see if the client is still there
 _MAX_EVENT = 1024 * 1024  # bytes; longer events pass through in parts
 _COMMENT = b":\n\n"
 _STREAM = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -117,7 +117,7 @@ class _Turn:
         self._stored = False
 
     def whole(self, response: Forwarded, headers: Mapping[str, str]) -> Response:
-        """Return a complete response."""
+        """Store the turn, and return the response, which is not a stream."""
         data = response.read()
         if isinstance(data, Refusal):
             return _error(data)
@@ -128,8 +128,8 @@ class _Turn:
     def stream(self, response: Forwarded) -> Iterator[bytes]:
         """Yield the events of a stream. The turn is stored before the event that completes the answer is sent, so that
         a client that has read the answer can rely on it. If the stream breaks, the last event is an error. Only whole
-        events are yielded, so that nothing follows a part of an event. The other thread only receives: this thread
-        stores the turn, so that it is not stored after the client has left."""
+        events are yielded, so that nothing follows a part of an event. A second thread only receives the events. This
+        thread stores the turn, because only this thread notices that the client has left."""
         rest = b""
         with closing(in_thread(response.pieces(), _SILENCE_SECONDS)) as pieces:
             for piece in pieces:
@@ -164,7 +164,7 @@ class _Turn:
 
 
 def _whole_events(data: bytes) -> tuple[bytes, bytes]:
-    """Return the complete events, and the beginning of the next event."""
+    """Return the complete events, and the beginning of the next event. A very long beginning counts as complete."""
     end = max(data.rfind(blank) + len(blank) if blank in data else 0 for blank in (b"\n\n", b"\r\n\r\n"))
     return (data[:end], data[end:]) if end or len(data) < _MAX_EVENT else (data, b"")
 
@@ -186,8 +186,8 @@ def _error_json(refusal: Refusal) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ChatPlace:
-    """The owner of a conversation, and what is done with its memory: `tokens` is the largest number of recalled tokens,
-    and `remember` says whether the turn is stored."""
+    """The namespace, the session and the user of a conversation. `tokens` is the largest number of recalled tokens, and
+    `remember` says whether the turn is stored."""
 
     namespace: str
     session_id: str
@@ -197,9 +197,9 @@ class ChatPlace:
 
 
 def chat_place(headers: Headers, grant: Grant, namespace: str, tokens: int) -> ChatPlace:
-    """Return the place that the headers of a request name. `tokens` is the default of the largest number of recalled
-    tokens. Raises `InvalidInput` with the name of the wrong header. A key without the right to write, or without the
-    tool `memory_add`, remembers nothing."""
+    """Return the session, the user and the limits that the headers of a request name. `tokens` is the default of the
+    largest number of recalled tokens. Raises `InvalidInput` with the name of the wrong header. If the key may not use
+    the tool `memory_add`, the turn is not stored."""
     wanted = header(headers, REMEMBER).lower() or "true"
     if wanted not in ("true", "false"):
         raise InvalidInput(REMEMBER, f"must be true or false, got {wanted[:80]!r}")
@@ -217,9 +217,9 @@ def chat_place(headers: Headers, grant: Grant, namespace: str, tokens: int) -> C
 
 
 def with_memory(af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace) -> tuple[list[Any], int]:
-    """Return the messages with the memories and passages that fit the last message of the user, and their number. They
-    are put before the text of this message, between the markers of recalled memory, and have at most `place.tokens`
-    tokens together. Raises `InvalidInput` if core memory alone has more tokens."""
+    """Add the memories and passages that fit the last message of the user, at most `place.tokens` tokens. Return the
+    messages and the number of added entries. The added text is before the text of this message, between the markers of
+    recalled memory. Raises `InvalidInput` if core memory alone has more tokens."""
     asked = _last_user(messages)
     if asked is None or not place.tokens:
         return [*messages], 0

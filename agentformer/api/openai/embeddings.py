@@ -27,8 +27,7 @@ router = Router("openai models")
 def embed(service: Service, grant: Grant, body: models.EmbeddingsRequest) -> Response:
     """Return the vectors of texts, as the embedder of the memory computes them.
 
-    A text that is too long for the model is refused. Vectors have the length 1.
-    """
+    A text that is too long for the model is refused. Each vector has the Euclidean norm 1."""
     embedder = _current(service.af)
     space = embedder.space
     if body.model not in (DEFAULT, _id(space), space.spec):
@@ -60,7 +59,7 @@ def list_models(service: Service, grant: Grant) -> Response:
 
 @router.route("GET", "/v1/models/{model}", "models", {200: models.Model})
 def retrieve_model(service: Service, grant: Grant, model: str) -> Response:
-    """Return a model of the list."""
+    """Return the model with this id."""
     for item in _models(service.af):
         if item["id"] == model:
             return reply(item)

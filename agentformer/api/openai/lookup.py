@@ -51,7 +51,8 @@ def header(headers: Headers, name: str) -> str:
 
 
 def home(grant: Grant) -> str:
-    """Return the namespace in which the files of the current request are stored. Raises `Forbidden`."""
+    """Return the namespace in which the files of the current request are stored. Raises `Forbidden` if the key may not
+    use it."""
     return grant.namespace(header(request.headers, NAMESPACE) or None)
 
 
@@ -99,8 +100,8 @@ def _is_record(entry: MemoryEntry) -> bool:
 
 
 def birth_of(service: Service, namespace: str) -> MemoryEntry | None:
-    """Return the entry whose time is that of the vector store: its record, or its first document. Return None if the
-    namespace is not a vector store."""
+    """Return the entry that was stored when the vector store was created: its record, or else its first document.
+    Return None if the namespace is not a vector store."""
     record = record_of(service, namespace)
     if record is not None:
         return record

@@ -56,7 +56,9 @@ class FilesQuery(ParameterModel):
     limit: Annotated[int, Field(ge=1, le=10_000)] = 100
     order: Literal["asc", "desc"] = Field(default="desc", description="The order by the time of creation.")
     after: Id | None = Field(default=None, description="The id of the last item of the previous page.")
-    purpose: str | None = Field(default=None, description="Every file has the purpose `assistants`.")
+    purpose: str | None = Field(
+        default=None, description="Every file has the purpose `assistants`. For other purposes, the list is empty."
+    )
 
 
 class StoreFilesQuery(PageQuery):
@@ -204,7 +206,7 @@ class StoreFiles(_Page):
 
 
 class TextPart(ResponseModel):
-    """A text."""
+    """A part of the text of a file."""
 
     type: Literal["text"]
     text: str
@@ -220,7 +222,7 @@ class FileText(ResponseModel):
 
 
 class RankingOptions(RequestModel):
-    """Options of the ranking."""
+    """Options for the ranking of the results. Only `score_threshold` has an effect."""
 
     ranker: str | None = Field(default=None, description="Ignored: the server ranks by its own settings.")
     score_threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -274,7 +276,7 @@ class EmbeddingsRequest(RequestModel):
     )
     user: str | None = None
     input_type: Literal["document", "query"] = Field(
-        default="document", description="Some models embed a query in another way than a text that is searched."
+        default="document", description="`query` for the text of a search. Some models embed it in another way."
     )
 
 

@@ -168,8 +168,8 @@ def add_file(
 
 
 def remove_file(service: Service, grant: Grant, document: MemoryEntry) -> None:
-    """Remove the text of a document from its vector store. The file itself stays: if no other document has it, the
-    document without its text remains."""
+    """Remove the text of a document from its vector store. The file itself stays: if no other document belongs to this
+    file, the document is kept without its text."""
     digest = document.metadata["sha256"]
     others = (each for name in reachable(service, grant) for each in documents(service, name, digest))
     if any(other.id != document.id for other in others):

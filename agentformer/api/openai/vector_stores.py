@@ -56,10 +56,9 @@ router = Router("openai vector stores")
 def create(service: Service, grant: Grant, body: models.NewStore) -> Response:
     """Create a vector store, and add files to it.
 
-    Its namespace has the name of the vector store. If there is a vector store of this name, the namespace gets a
-    number. Without a name, the namespace gets a new name. A key that is limited to namespaces can create the vector
-    stores of these namespaces.
-    """
+    Its namespace has the name of the vector store. If there is a vector store of this name already, a number is added
+    to the name of the namespace. Without a name, the namespace gets a new name. A key that is limited to namespaces can
+    create the vector stores of these namespaces."""
     home(grant)  # checks the header
     for id in body.file_ids or ():
         copies(service, grant, id)  # before anything is stored
@@ -116,7 +115,8 @@ def delete(service: Service, grant: Grant, vector_store_id: str) -> Response:
 
 def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
     """Store the record of a new vector store, and return its namespace. Raises `Forbidden` if the key may not use a
-    namespace of this name, and `Conflict` if the key is limited to it and it is a vector store already."""
+    namespace of this name, and `Conflict` if this vector store exists already and the key may not use a namespace of
+    another name."""
     name = values["name"].strip()
     if not name and grant.namespaces:
         raise Forbidden(f"this key may use only the namespaces {', '.join(grant.namespaces)}; give one of them as name")
@@ -135,8 +135,8 @@ def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
 
 
 def _store_record(service: Service, namespace: str, values: dict[str, Any]) -> None:
-    """Store the record of a vector store that has none. Raises `Conflict` if another client does this at the same
-    time. Entries of the type of a record that are not records stay."""
+    """Store the record (the name and the metadata) of a vector store that has none. Raises `Conflict` if another client
+    does this at the same time. Entries that only have the type of such a record are not changed."""
     scope = Scope(namespace, source_type=RECORD)
     others = [entry.id for entry in all_entries(service.af.backend, scope)]
     if record_of(service, namespace) is not None:

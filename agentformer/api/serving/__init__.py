@@ -12,7 +12,7 @@ from agentformer.builders import open_keys
 from agentformer.registry import lookup
 from agentformer.settings import Settings
 
-FINISH_SECONDS = 20  # for running requests after a signal: less than most supervisors wait before they kill
+FINISH_SECONDS = 20  # seconds for running requests after a signal; less than most supervisors wait before they kill
 _BACKLOG = 512  # connections that wait to be accepted: more than clients open at once while a worker is busy
 
 

@@ -48,11 +48,11 @@ from agentformer.http.problems import Problem, problem_json
 from agentformer.http.server_timeouts import HTTP_API, HeadersTooLong, TimedSocket
 from agentformer.settings import Settings
 
-_CLOSE_SECONDS = 10  # for a worker to close its memory after its last request
+_CLOSE_SECONDS = 10  # seconds for a worker to close its memory after its last request
 _WORKER_TIMEOUT = 300  # seconds without a sign of life; loading a model takes less
-_KEEP_ALIVE_SECONDS = 30  # for an idle connection, which needs no thread
-_IDLE_AT_END_SECONDS = 2.0  # for a connection without a request, while the server ends
-_DRAIN_SECONDS = 0.1  # for the unread rest of a body, so that the connection can be used again
+_KEEP_ALIVE_SECONDS = 30  # seconds for an idle connection, which needs no thread
+_IDLE_AT_END_SECONDS = 2.0  # seconds for a connection without a request, while the server stops
+_DRAIN_SECONDS = 0.1  # seconds to read the rest of a body, so that the connection can be used again
 _SETTLED = 500  # requests after which modules, models and indexes are loaded
 _PIPE_BYTES = 4096  # that a pipe takes in one piece, so that several workers may write at once
 _HTTP_ERRORS = (  # the first class that matches decides
@@ -318,7 +318,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         conn.close()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer a request. The time limit for its body starts now; bytes that arrived with the headers count."""
+        """Answer a request. The time limit for its body starts now. Bytes of the body that arrived with the headers are
+        counted as received."""
         received = conn.parser.unreader.take_buffered()  # the beginning of the body
         conn.parser.unreader.unread(received)
         conn.sock.expect_body(len(received))

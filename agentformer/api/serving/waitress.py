@@ -36,7 +36,7 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
             app,
             sockets=[listener],
             threads=server_threads(settings),
-            max_request_body_size=max_body_bytes(settings) + 1,  # the application refuses bodies itself
+            max_request_body_size=max_body_bytes(settings) + 1,  # the application refuses longer bodies itself
             clear_untrusted_proxy_headers=False,  # the application uses them to detect a proxy, and trusts none
             ident="agentformer",
         )

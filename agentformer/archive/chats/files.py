@@ -44,7 +44,7 @@ class ChatFile(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A JSON value of a file, its number (of the line in JSON Lines), and the position of the end of its bytes."""
+    """A JSON value of a file, its number (in JSON Lines, the number of its line), and the position of its last byte."""
 
     value: Any
     number: int
@@ -89,9 +89,9 @@ def _opened(file: ChatFile) -> Iterator[io.BufferedReader]:
 
 
 def read_items(file: ChatFile) -> Iterator[Item]:
-    """Yield the conversations and messages of a file: the elements of a JSON array, one JSON object, or JSON Lines. A
-    value that cannot be used is an `Unusable`. Raises `InvalidInput` if the file has no known format, cannot be read,
-    or is damaged; what comes before the damage was yielded."""
+    """Yield the conversations and messages of a file: the elements of a JSON array, one JSON object, or JSON Lines. For
+    a value that cannot be used, an `Unusable` is yielded. Raises `InvalidInput` if the file has no known format, cannot
+    be read, or is damaged. The values before the damage are yielded first."""
     try:
         with _opened(file) as opened:
             if opened.peek(3)[:3] == _BOM:
@@ -116,8 +116,8 @@ def _values(opened: io.BufferedReader) -> Iterator[Item]:
 
 
 def _is_lines(opened: io.BufferedReader, file: ChatFile) -> bool:
-    """Return whether a file is JSON Lines: its first line is a whole JSON object. Raises `InvalidInput` for another
-    file that is not JSON."""
+    """Return whether a file is JSON Lines: its first line is a whole JSON object. Raises `InvalidInput` if the file
+    cannot be a chat export."""
     head = opened.peek(_PEEK).lstrip()
     if head.startswith(b"["):
         return False
@@ -165,18 +165,19 @@ class Unusable(str):
 
 
 class TextTooLong(ValueError):
-    """A text in a JSON file has more than `MAX_VALUE` bytes. What follows it was not read."""
+    """A text in a JSON file has more than `MAX_VALUE` bytes. The rest of the file is not read."""
 
 
 class _Bounded:
-    """A file that is read until the parser found nothing in `MAX_VALUE` bytes, so that memory and time are bounded."""
+    """A file for the parser. Reading stops when the parser finds nothing in `MAX_VALUE` bytes, so that memory and time
+    are bounded."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._silent = 0  # bytes without an event
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next part. Raises `TextTooLong`."""
+        """Return at most `size` bytes. Raises `TextTooLong` if the parser found nothing in `MAX_VALUE` bytes."""
         if self._silent > MAX_VALUE:
             raise TextTooLong(f"a text has more than {MAX_VALUE >> 20} MB")
         part = self._file.read(size)
@@ -192,9 +193,9 @@ class _Bounded:
 
 def read_values(file: BinaryIO) -> Iterator[Any]:
     """Yield the elements of a JSON array, or the JSON value itself if it is not an array. For an element that is larger
-    than `MAX_VALUE` or nested deeper than `MAX_DEPTH`, an `Unusable` is yielded. Raises `ValueError` where the file is
-    not JSON, and `TextTooLong` for a text of more than `MAX_VALUE` bytes; the elements before that place were
-    yielded."""
+    than `MAX_VALUE` or nested deeper than `MAX_DEPTH`, an `Unusable` is yielded. Raises `ValueError` if the file is not
+    JSON, and `TextTooLong` for a text of more than `MAX_VALUE` bytes. The elements before the error are yielded
+    first."""
     events = _Bounded(file).events()
     try:
         event, value = next(events)
@@ -224,7 +225,8 @@ class _Builder:
         self._problem = ""
 
     def build(self, event: str, value: Any, events: Iterator[tuple[str, Any]]) -> Any:
-        """Return the value that begins with an event, or an `Unusable`."""
+        """Return the value whose first event is `event`. Return an `Unusable` if the value is too large or nested too
+        deep."""
         if event not in _START:
             return value
         root = _START[event]()

@@ -42,8 +42,8 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation, with its messages in order. `skipped` is the number of messages without text for a reader: of the
-    system, hidden ones, calls and results of tools, and images."""
+    """A conversation, with its messages in order. `skipped` is the number of messages that are left out: messages of
+    the system, hidden messages, calls and results of tools, and messages without text."""
 
     source: str
     id: str
@@ -61,7 +61,7 @@ def is_chat(value: Any) -> bool:
 
 def chat_of(value: Any) -> Chat:
     """Convert a JSON value to a conversation. A single message becomes a conversation with the id of its session.
-    Raises `InvalidInput`, which says what is wrong."""
+    Raises `InvalidInput` if the format is not known or a field is wrong."""
     if not is_chat(value):
         wanted = "`mapping` (ChatGPT), `chat_messages` (Claude), or `role` and `content`"
         raise InvalidInput("conversation", f"must be a JSON object with {wanted}")
@@ -71,7 +71,7 @@ def chat_of(value: Any) -> Chat:
 
 
 def name_of(value: Any, number: int) -> str:
-    """Return how a report names a conversation: by its number in the file, and its title or id."""
+    """Return the name of a conversation in a report: its number in the file, and its title or id."""
     title = ""
     if isinstance(value, dict):
         named = (value.get(key) for key in ("title", "name", "conversation_id", "id", "uuid"))
@@ -132,7 +132,7 @@ def _chatgpt_text(content: Any) -> str:
     if not isinstance(content, dict):
         return content if isinstance(content, str) else ""
     if content.get("content_type") not in (None, "text", "multimodal_text", "code"):
-        return ""  # thoughts, results of tools, instructions of the user to every conversation
+        return ""  # thoughts, results of tools, instructions of the user for every conversation
     return _joined(content.get("parts")) or _text(content, "text")
 
 
@@ -172,7 +172,8 @@ def _plain(value: Mapping[str, Any]) -> Chat:
 
 
 def digest_of(chat_id: str, message: ChatMessage, repeated: int) -> str:
-    """Return an id for a message without one. Equal messages of a session without a time are numbered."""
+    """Return an id for a message that has none. `repeated` is the number of earlier equal messages in the conversation,
+    or 0 if the message has a time."""
     at = message.time.isoformat() if message.time else ""
     values = [chat_id, message.role, message.speaker, message.text, at, repeated]
     return hashlib.sha256(json.dumps(values, ensure_ascii=False).encode()).hexdigest()[:32]
@@ -192,7 +193,8 @@ def _joined(parts: Any) -> str:
 
 
 def _time(value: Any, name: str = "time") -> datetime | None:
-    """Return a time: seconds or milliseconds since 1970, or ISO 8601; without a time zone it is UTC."""
+    """Return the time that a value describes: seconds or milliseconds since 1970, or ISO 8601. A time without a time
+    zone is in UTC. Raises `InvalidInput` for another value."""
     if value is None or value == "":
         return None
     try:
@@ -226,5 +228,5 @@ def _list(value: Mapping[str, Any], name: str) -> list[Any]:
 
 def _required(name: str, value: str) -> str:
     if not value.strip():
-        raise InvalidInput(name, "is missing, so that a repeated import could not recognise the conversation")
+        raise InvalidInput(name, "is missing; without it, a repeated import would not recognise the conversation")
     return value

@@ -1,8 +1,7 @@
 """Stores the conversations of a chat export as sessions, each message once.
 
 A message is recognised by its record: the type (`chatgpt`, `claude` or `chat`) and the ids of conversation and message.
-Messages are stored in batches, each in one transaction, so that an interrupted import is continued by the next one.
-"""
+Messages are stored in batches, each in one transaction, so the next import continues an interrupted one."""
 
 from __future__ import annotations
 
@@ -33,9 +32,10 @@ Progress = Callable[[int, int], None]  # bytes read, and bytes of all files
 
 @dataclass(slots=True)
 class ChatsImported:
-    """The result of an import. `conversations` and `messages` count what was stored, `there_already` the messages that
-    the memory had, and `skipped` those that are no messages of a person or an assistant with text. `failed` contains
-    the first 1,000 conversations and messages that cannot be used, each with the reason; `failures` is their number."""
+    """The result of an import. `conversations` and `messages` are the numbers of stored conversations and messages.
+    `there_already` is the number of messages that the memory had before. `skipped` is the number of messages that have
+    no text, or are not from a person or an assistant. `failures` is the number of conversations and messages that
+    cannot be used, and `failed` contains the first 1,000 of these, each with the reason."""
 
     conversations: int = 0
     messages: int = 0
@@ -62,11 +62,10 @@ def import_chats(
     """Store the conversations of a chat export of ChatGPT or Claude, or of JSON Lines with role, content and time, as
     sessions. A message that was imported before is not stored again; docs/ARCHIVE.md describes the formats.
 
-    `place` is the owner of the messages; its `session_id` is the session of messages that name none (default: the name
-    of their file). `speaker` is the name of the user. `progress` is called with the numbers of read bytes and of all
-    bytes. Conversations that cannot be used are in the result. Raises `InvalidInput` if the file is not a chat
-    export, or for a wrong value.
-    """
+    `place` is the owner of the messages; its `session_id` is the session of messages without a session (default: the
+    name of their file). `speaker` is the name of the user. `progress` is called with the numbers of read bytes and of
+    all bytes. Conversations that cannot be used are in the result. Raises `InvalidInput` if the file is not a chat
+    export, or for a wrong value."""
     if "\0" in str(path):
         raise InvalidInput("path", "is not a path, because it contains a NUL character")
     return _Import(backend, place_from(place), fields.text("speaker", speaker, fields.MAX_NAME)).run(
@@ -75,7 +74,7 @@ def import_chats(
 
 
 class _Import:
-    """An import. `place` is the owner of the messages, with the session of messages that name none."""
+    """An import. `place` is the owner of the messages, and the session of messages without a session."""
 
     def __init__(self, backend: MemoryBackend, place: Mapping[str, Any], speaker: str) -> None:
         self._backend = backend
@@ -83,8 +82,11 @@ class _Import:
         self._speaker = speaker
         self._batch: dict[tuple[str, str], MemoryEntry] = {}  # by the record
         self._characters = 0
-        self._sessions: set[bytes] = set()  # of stored messages
-        self._timeless: tuple[str, dict[str, int]] = ("", {})  # a session, and how often each of its messages came
+        self._sessions: set[bytes] = set()  # hashes of the sessions of stored messages
+        self._timeless: tuple[str, dict[str, int]] = (
+            "",
+            {},
+        )  # a session, and how often each of its messages without a time occurred
         self._done = ChatsImported()
 
     def run(self, path: Path, progress: Progress | None = None) -> ChatsImported:
@@ -200,7 +202,7 @@ class _Import:
         self._batch, self._characters = {}, 0
 
     def _scopes(self, records: Collection[tuple[str, str]]) -> list[Scope]:
-        """Return scopes with the entries of these records that this owner has, also archived ones."""
+        """Return the scopes that select the entries of these records and this owner, including archived entries."""
         owner = (self._place["user_id"], self._place["project"])
         kinds = sorted({kind for kind, _ in records})
         by_kind = {kind: [source for each, source in records if each == kind] for kind in kinds}
@@ -219,7 +221,7 @@ class _Stored(Conflict):
 
 
 def _short(text: str, most: int) -> str:
-    """Return a text of at most `most` characters; a longer one ends with a digest."""
+    """Return the text if it has at most `most` characters. Otherwise return its beginning and a digest of the text."""
     if len(text) <= most:
         return text
     return f"{text[: most - 33]}~{hashlib.sha256(text.encode()).hexdigest()[:32]}"

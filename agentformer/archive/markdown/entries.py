@@ -32,18 +32,19 @@ CheckTier = Callable[[MemoryEntry], MemoryEntry]  # `HierarchicalMemory.check_ti
 
 
 def scope_of(namespace: str, *, archived: bool = False, where: Condition | None = None) -> Scope:
-    """Return the scope that contains the entries of a home, and no messages and documents."""
+    """Return the scope that contains the entries of a home, without messages and documents."""
     return Scope(namespace, except_kinds=tuple(sorted(OTHER_KINDS)), include_archived=archived, where=where)
 
 
 def belongs(entry: MemoryEntry, namespace: str) -> bool:
-    """Return whether a home of the namespace has a file for this entry while the entry is live."""
+    """Return whether a home of the namespace has a file for this entry, provided that the entry is not archived or
+    superseded."""
     kinds = entry.kind not in OTHER_KINDS and entry.tier != "working" and entry.source is None
     return kinds and entry.namespace == namespace
 
 
 def why_not_live(entry: MemoryEntry) -> str:
-    """Return why a search does not find the entry, or "" if it does."""
+    """Return the reason why a search does not find the entry, or "" if a search finds it."""
     if is_live(entry):
         return ""
     if entry.archived_by or entry.superseded_by:
@@ -63,7 +64,7 @@ class Categories:
         self._by_folder.setdefault(category_folder(name), name)
 
     def of_folder(self, folder: str) -> str:
-        """Return the category of a folder. Raises `InvalidInput` for an unknown one."""
+        """Return the category of a folder. Raises `InvalidInput` if no category has this folder."""
         if folder not in self._by_folder:
             known = ", ".join(sorted([*self._by_folder, CORE]))
             raise InvalidInput("folder", f"{folder[:80]!r} is no known category; the folders are {known}")
@@ -83,14 +84,15 @@ class Categories:
         return self._placed(page, folder, given, (base.category,))
 
     def placed(self, page: Page, file: HomeFile) -> Page:
-        """Return the page of an entry to store, with the category of its folder. Raises `InvalidInput`."""
+        """Return the page of an entry to store, with the category of its folder. Raises `InvalidInput` if the front
+        matter says another category or tier."""
         folder, given = file.category_folder, page.values.get("category", "")
         if folder == CORE:
             return Page({**page.values, "tier": CORE, "category": given})
         if page.values.get("tier") == CORE:
             raise InvalidInput("tier", "of a file outside of the folder core cannot be core")
         if page.id and category_folder(given) == folder:
-            return page  # of another memory, which knows this category
+            return page  # a file of another memory, which has this category
         return self._placed(page, folder, given, ("",))
 
     def _placed(self, page: Page, folder: str, given: str, replaced: tuple[str, ...]) -> Page:
@@ -106,8 +108,8 @@ def is_same_folder(one: str, other: str) -> bool:
 
 
 def created(page: Page, file: HomeFile, namespace: str, entry_id: str, check_tier: CheckTier) -> MemoryEntry:
-    """Return the entry of a new file, which has a title and a category. A core block has an id of its own. Raises
-    `InvalidInput`."""
+    """Return the entry for a new file. Without a title in the front matter, its title is the name of the file. Its id
+    is `entry_id`, except for a core block. Raises `InvalidInput` if a value is not valid."""
     values = {name: page.values[name] for name in _NEW if name in page.values}
     category = page.values.get("category", "")
     values["title"] = values.get("title") or PurePosixPath(normalize("NFC", file.name)).stem

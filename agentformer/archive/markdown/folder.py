@@ -6,8 +6,8 @@
     .agentformerignore         `*`, so that a sync of documents leaves the folder out
     CATEGORY/NAME.md           one file for each entry
 
-Symbolic links are never followed below the folder, and no path comes from an id, a category or the record unchecked.
-"""
+Symbolic links are never followed below the folder. Every path that comes from an id, a category or the record is
+checked before it is used."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ _LONGEST_PRIVATE = 1 << 28  # bytes of the marker or the record
 
 @dataclass(slots=True)
 class Record:
-    """The state of one file at the last sync with its entry. `version` is 0 for a new file whose entry is being
-    stored. `stamp` changes when the file changes; "" if that is not sure (see `rag.folder_files.stamp_of`)."""
+    """The state of one file at the last sync with its entry. `version` is 0 for a new file whose entry is being stored.
+    `stamp` is another text after a change of the file, or "" if a change might leave it the same (see
+    `rag.folder_files.stamp_of`)."""
 
     path: str
     version: int
@@ -77,7 +78,9 @@ class HomeFolder:
             raise InvalidInput("folder", f"{self._private} is a link; a memory home needs a folder of its own there")
         marker = _read_json(self._private / MARKER)
         self.namespace = _namespace(marker)
-        self.categories = fields.names("categories", marker.get("categories", ()))  # which a person has added
+        self.categories = fields.names(
+            "categories", marker.get("categories", ())
+        )  # categories that a person has added to the marker
         self.records: dict[str, Record] = {}
         self.failed: list[Problem] = []  # files that cannot be listed
         self.skipped: list[Problem] = []
@@ -180,8 +183,9 @@ class HomeFolder:
         return os.path.lexists(self.root / name)
 
     def write(self, name: str, data: bytes, former: HomeFile | None) -> bool:
-        """Write a file whole, in place of `former`. Return False and write nothing if the file has changed since it was
-        listed; a new file must not exist. Raises `OSError`, and `InvalidInput` if a folder of the path is a link."""
+        """Write the file `name` in one step, in place of the file `former`. Return False and write nothing if `former`
+        has changed since it was listed, or if another file has the new name. Raises `OSError` if the file cannot be
+        written, and `InvalidInput` if a folder of the path is a link."""
         path = self.root / self._checked(name)
         self._make_folders(path.parent)
         temporary = self._private / _TEMPORARY / hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -190,14 +194,15 @@ class HomeFolder:
         if not self._is_same(former) or (self.has(name) and (former is None or former.name != name)):
             return False
         if former is not None and former.name != name:
-            (self.root / former.name).rename(path)  # so that two files never have one id
+            (self.root / former.name).rename(path)  # so that two files never have the same id
             self._written.add((self.root / former.name).parent)
         os.replace(temporary, path)
         self._written.add(path)
         return True
 
     def remove(self, file: HomeFile) -> bool:
-        """Delete a file. Return False if it has changed since it was listed. Raises `OSError`."""
+        """Delete a file. Return False if it has changed since it was listed. Raises `OSError` if it cannot be
+        deleted."""
         if not self._is_same(file):
             return False
         (self.root / file.name).unlink(missing_ok=True)
@@ -209,8 +214,8 @@ class HomeFolder:
         return stamp_of((self.root / name).lstat(), time.time())
 
     def save(self) -> None:
-        """Put the files on the disk, and then the record, so that the record never names a file that a crash undoes.
-        Writes nothing if the record has not changed. Raises `StoreFull`."""
+        """Sync the written files to the disk, and then write the record, so that after a crash the record never names a
+        lost file. If the record has not changed, nothing is written. Raises `StoreFull` if the disk is full."""
         if (text := self._state()) == self._saved:
             return
         try:
@@ -238,8 +243,8 @@ class HomeFolder:
         return f'{{"format": "{FORMAT}", "entries": {{\n{lines}\n}}}}\n'
 
     def _read_records(self) -> dict[str, Record]:
-        """Return the record. A missing or damaged record is empty: the versions in the files then say what was in
-        step."""
+        """Return the record of the last sync. If it is missing or damaged, return an empty record: the sync then uses
+        the versions that the files contain."""
         try:
             values = _read_json(self._private / _STATE)["entries"]
             return {entry_id: _record(each) for entry_id, each in values.items()}
@@ -247,7 +252,8 @@ class HomeFolder:
             return {}
 
     def _checked(self, name: str) -> str:
-        """Return a path in the folder. Raises `InvalidInput` for a path that leads elsewhere, or to a hidden file."""
+        """Return the path `name`. Raises `InvalidInput` if it is not in a folder of a category, or leads to a hidden
+        file."""
         parts = PurePosixPath(name).parts
         if len(parts) < 2 or name.startswith("/") or any(part.startswith(".") or "\0" in part for part in parts):
             raise InvalidInput("file", f"{name[:200]!r} is not a path in the folder of a category")
@@ -275,13 +281,14 @@ class HomeFolder:
 
 
 def check_loss(what: str, lost: Sequence[str], total: int, advice: str) -> None:
-    """Raise `InvalidInput` if more than half of `total` are lost. `what` says what is lost and where."""
+    """Raise `InvalidInput` if several items, and more than half of the `total` items, are lost. `what` describes the
+    lost items in the message, and `advice` says what to do."""
     if len(lost) > 1 and len(lost) * 2 > total:
         raise InvalidInput("folder", f"{len(lost)} of {total} {what}, so nothing was changed; {advice}")
 
 
 def _sync_file(path: Path) -> Path:
-    """Put a written file on the disk, and return its folder. A folder is returned as it is."""
+    """Sync a written file to the disk, and return its folder. If the path is a folder, return it."""
     if path.is_dir():
         return path
     with suppress(FileNotFoundError), path.open("rb") as file:  # a person may have deleted it since
@@ -302,7 +309,7 @@ def _record(values: Any) -> Record:
 
 
 def _read_json(path: Path) -> Any:
-    """Return the content of the marker or the record. Raises `InvalidInput`."""
+    """Return the content of the marker or the record. Raises `InvalidInput` if it cannot be read or is not JSON."""
     try:
         flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # opening a pipe could block forever
         with open(path, "rb", opener=lambda name, given: os.open(name, given | flags)) as file:

@@ -2,8 +2,8 @@
 
 The writer writes one line for each key. A value is a plain text, or JSON, which is valid YAML. The reader accepts any
 YAML mapping, because editors such as Obsidian write lists and mappings in their own form. It only composes nodes, and
-never constructs objects. Anchors, aliases and tags are refused, so that no text can grow, and no class is named.
-"""
+never constructs objects. Anchors, aliases and tags are refused, so that a short text cannot become a large value or
+name a class."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def join(header: str, body: str) -> str:
 
 
 def load(header: str) -> dict[str, Node]:
-    """Return the nodes of the front matter by their keys. Raises `InvalidInput`, which names the line of a syntax
-    error, for text that is not a mapping with unique keys, and for anchors, aliases and tags."""
+    """Return the nodes of the front matter by their keys. Raises `InvalidInput` for text that is not a mapping with
+    unique keys, and for anchors, aliases and tags. The message names the line of a syntax error."""
     if len(header) > MAX_HEADER:
         raise InvalidInput(FIELD, f"has more than {MAX_HEADER:,} characters; move text into the body")
     try:
@@ -103,14 +103,16 @@ def _check(node: Node, depth: int, seen: set[int]) -> None:
 
 
 def as_text(name: str, node: Node) -> str:
-    """Return a scalar as it is written, whatever type YAML gives it. An empty value and `null` are ""."""
+    """Return the text of a scalar as it is written, even if YAML reads it as a number or a date. For an empty value and
+    `null`, return "". Raises `InvalidInput` for a list or a mapping."""
     if not isinstance(node, ScalarNode):
         raise InvalidInput(name, "must be a text; quote it if it contains : or # or begins with a bracket")
     return "" if node.tag == _NULL and not node.style else str(node.value)
 
 
 def as_json(node: Node) -> Any:
-    """Return a node as a JSON value. A plain scalar is a number, a boolean or null if it looks so, or a text."""
+    """Return a node as a JSON value. A scalar without quotes becomes a number, a boolean or null if it has the form of
+    one, and otherwise a text."""
     if isinstance(node, MappingNode):
         return {key.value: as_json(value) for key, value in node.value}
     if isinstance(node, SequenceNode):

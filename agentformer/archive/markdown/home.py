@@ -27,13 +27,14 @@ log = logging.getLogger("agentformer")
 
 Place = str | os.PathLike[str]
 
-_FULL_SECONDS = 300.0  # between two syncs without a sign of a change, for clocks of other machines that are wrong
-_REST = 20  # times the duration of a look or a sync, before the next one
+_FULL_SECONDS = 300.0  # after these seconds, sync without a sign of a change: clocks of other machines may be wrong
+_REST = 20  # a check or a sync is followed by a pause that is this many times as long
 
 
 @dataclass(frozen=True, slots=True)
 class MarkdownHomes:
-    """The memory whose entries are written. `categories` are names that it knows although no entry has them."""
+    """Exports and syncs the memory homes of one memory. `categories` are names of categories that exist although no
+    entry has them."""
 
     memory: MemoryManager
     backend: MemoryBackend
@@ -43,7 +44,8 @@ class MarkdownHomes:
         """Write the decisions, facts, summaries and core blocks of a namespace as Markdown files into a folder, which
         becomes a home; docs/MARKDOWN.md describes the files. In an existing home, only files whose entry has changed
         are written; files that a person has edited are `pending` in the report. Raises `InvalidInput` if the folder is
-        not empty and not a home, or is the home of another namespace, and `StoreFull`."""
+        not empty and not a home, or is the home of another namespace, and `StoreFull` if the folder cannot be
+        written."""
         path, namespace = _path(folder), fields.name("namespace", namespace)
         home = HomeFolder(path) if is_home(path) else HomeFolder.create(path, namespace)
         _check_namespace(home, namespace)
@@ -52,15 +54,14 @@ class MarkdownHomes:
     def sync(
         self, folder: Place, *, namespace: str | None = None, delete: bool = False, adopt: bool = False
     ) -> HomeReport:
-        """Sync a home with the memory: edits become new versions, new files new entries, deleted files archived
-        entries; changes of the memory are written into the files. If a field was changed on both sides, the file
-        decides, the other value stays in the history, and the report names the field. Problems of single files are in
-        the report.
+        """Sync a home with the memory: edited files become new versions of their entries, new files become new entries,
+        and the entries of deleted files are archived. Changes of the memory are written into the files. If a field was
+        changed in the file and in the memory, the value in the file is used, the other value stays in the history, and
+        the report names the field. The report also contains the problems of single files.
 
         With `adopt`, the folder may come from another memory, or have no marker: its files are stored with their ids.
-        Raises `InvalidInput` if the folder is no home, or of another `namespace`, or if more than half of its files or
-        of their entries are gone, unless `delete` is true.
-        """
+        Raises `InvalidInput` if the folder is not a home, or is the home of another namespace than `namespace`, or if
+        more than half of its files or of their entries are gone, unless `delete` is true."""
         path, namespace = _path(folder), fields.optional_name("namespace", namespace)
         if not path.is_dir():
             raise InvalidInput("folder", f"{path} is not a folder; check the path, or whether the disk is mounted")
@@ -84,7 +85,8 @@ class MarkdownHomes:
         return keeper
 
     def state(self, folder: Path, since: datetime) -> HomeState:
-        """Return what shows whether the memory or the folder has changed."""
+        """Return a state of the memory and the folder that differs after a change. `since` is the time of the last
+        sync."""
         home = HomeFolder(folder)
         recent = Condition("gte", "$updated_at", since)
         live, changed = scope_of(home.namespace), scope_of(home.namespace, archived=True, where=recent)

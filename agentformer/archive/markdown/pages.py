@@ -171,12 +171,12 @@ def category_folder(category: str) -> str:
 
 
 def default_kind(category: str, *, core: bool) -> str:
-    """Return the kind of a new file without `kind`."""
+    """Return the kind for the entry of a new file whose front matter has no `kind`."""
     return BLOCK_KIND if core else "decision" if category == "decisions" else "fact"
 
 
 def file_name(entry_id: str) -> str:
-    """Return the name of the file of an entry that has none yet."""
+    """Return the name of the new file for an entry that has no file yet."""
     return f"{safe_file_name(entry_id)}.md"
 
 
@@ -185,7 +185,7 @@ def _is_shown(key: str) -> bool:
 
 
 def _value(name: str, node: Node) -> Any:
-    """Return the JSON value of a key of the front matter. Raises `InvalidInput`."""
+    """Return the JSON value of a key of the front matter. Raises `InvalidInput` if the value has a wrong type."""
     return _READERS[name](name, node) if name in _READERS else as_json(node)
 
 

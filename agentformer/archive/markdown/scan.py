@@ -23,9 +23,10 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Scan:
-    """The files of a home. `entries` are those of entries, by id, in the order of their names. `new` have no id.
-    `unusable` are the ids that files with errors have. `complete` is False if the entry of a file with an error is not
-    known, or a folder could not be listed, so that the file of any entry may still exist."""
+    """The files of a home. `entries` contains the file of each entry by the id of the entry, in the order of the file
+    names. `new` contains the files without an id. `unusable` contains the ids of entries whose files have errors.
+    `complete` is False if the entry of a file with an error is not known, or if a folder could not be listed. Then a
+    file that seems to be gone may still exist."""
 
     entries: dict[str, Found] = field(default_factory=dict)
     new: list[Found] = field(default_factory=list)
@@ -63,7 +64,8 @@ def scan(folder: HomeFolder, versions: Mapping[str, int]) -> Scan:
 
 
 def _look(folder: HomeFolder, file: HomeFile, known: str, versions: Mapping[str, int]) -> tuple[str, Found]:
-    """Return the id of a file, and the file. Raises `InvalidInput` if it cannot be read or parsed."""
+    """Return the id of the entry of a file ("" for a new file), and the file. Raises `InvalidInput` if it cannot be
+    read or parsed."""
     record = folder.records.get(known)
     if record and record.version and record.stamp == file.stamp != "" and versions.get(known) == record.version:
         return known, Found(file, record.sha256, None)
@@ -79,7 +81,8 @@ def _look(folder: HomeFolder, file: HomeFile, known: str, versions: Mapping[str,
 
 
 def _choose(folder: HomeFolder, entry_id: str, founds: list[Found]) -> Found | None:
-    """Return the file of an entry: the only one, or the one at the recorded path. The others are problems."""
+    """Return the file of an entry: the only one, or the one at the recorded path. The other files are reported as
+    problems."""
     record = folder.records.get(entry_id)
     if len(founds) == 1:
         return founds[0]

@@ -1,9 +1,9 @@
 """Syncs a memory home with its memory.
 
-For each file there is a version of its entry from which it was written, the base. A field that differs from the base in
-the file only is stored as a new version of the entry. A field that differs in the memory only is written into the file.
-If a field differs on both sides, the file decides, the version of the memory stays in the history, and the report names
-the field. If one side has removed an entry that the other side has changed, the changed one is kept.
+The base of a file is the version of its entry from which the file was written. A field that differs from the base only
+in the file is stored as a new version of the entry. A field that differs only in the memory is written into the file.
+If a field differs in both, the value in the file is used, the version of the memory stays in the history, and the
+report names the field. If an entry was removed in one place and changed in the other, the changed entry is kept.
 
 Each step is repeatable: after an interruption at any point, the next sync ends in the same state. The id of a new file
 is recorded before its entry is stored, and the entry is stored before the id is written into the file, so that the next
@@ -90,7 +90,7 @@ class HomeSync:
         return self._report
 
     def _gone(self, found: Scan) -> list[str]:
-        """Return the recorded ids that no file has."""
+        """Return the ids of the entries whose files are recorded but gone."""
         records, present = self._folder.records, {*found.entries, *found.unusable}
         ids = (entry_id for entry_id, record in records.items() if record.version and entry_id not in present)
         return [entry_id for entry_id in ids if not self._is_recorded_place(records[entry_id].path)]
@@ -161,12 +161,12 @@ class HomeSync:
         elif self._take:
             self._merge(entry, each, each.page)
         elif record is None and hashlib.sha256(render(entry)).hexdigest() == each.sha256:
-            self._writer.write(entry, each)  # of an export that was interrupted
+            self._writer.write(entry, each)  # the file is of an export that was interrupted
         else:
             self._report.pending.append(Problem(each.file.name, _EXPORTED))
 
     def _merge(self, entry: MemoryEntry, each: Found, page: Page) -> None:
-        """Store what the file changes, and write the result into the file."""
+        """Store the changes of the file as a new version of the entry, and write the result into the file."""
         updates, both = self._updates(entry, each, page)
         if not updates:
             self._writer.write(entry, each)
@@ -294,8 +294,8 @@ def _content(entry: MemoryEntry) -> list[tuple[str, Any]]:
 
 @dataclass(slots=True)
 class NewFiles:
-    """The memory and the folder. `live` contains the versions of the live entries, to which new ones are added.
-    `reporting` turns an error of the file with a name into a problem of the report."""
+    """Stores the entries of new files. `live` contains the version of each live entry, and new entries are added to it.
+    `reporting(name)` returns a context in which an error becomes a problem of the file `name` in the report."""
 
     memory: MemoryManager
     backend: MemoryBackend
@@ -324,7 +324,7 @@ class NewFiles:
                     folder.records[entry_id] = dataclasses.replace(record, version=self.live[entry_id])
 
     def entry(self, page: Page, file: HomeFile, entry_id: str) -> MemoryEntry:
-        """Return the new entry of a file. Raises `InvalidInput`."""
+        """Return the new entry of a file. Raises `InvalidInput` if a value in the file is not valid."""
         placed = self.categories.placed(page, file)
         return created(placed, file, self.writer.folder.namespace, entry_id, self.memory.hierarchical.check_tier)
 

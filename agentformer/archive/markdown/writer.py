@@ -21,12 +21,11 @@ _MEANWHILE = "was changed while it was synced; the next sync takes the change"
 class HomeReport:
     """The result of a sync, or of an export into a memory home. Names are paths in the folder, with `/`.
 
-    The first five fields are changes of the memory: new files, edited files, entries archived because their file was
-    deleted, archived entries whose file came back, and the fields that both sides had changed. `written` and `deleted`
-    are changes of the folder. `pending` are changes of the folder that an export does not take, or a sync holds back,
-    with the reason. `skipped` are files that are no memories, and `failed` those that cannot be used. `unchanged` is a
-    number of files.
-    """
+    Changes of the memory: `added` are new files, `changed` edited files, `archived` deleted files whose entries were
+    archived, and `restored` files that came back and restored their entries. `conflicts` are files whose entries were
+    changed in the memory too. Changes of the folder: `written` and `deleted`. `pending` are changes of the folder that
+    were not stored in the memory, with the reason. `skipped` are files that are not memories, and `failed` files that
+    cannot be used. `unchanged` is the number of files that needed no change."""
 
     folder: str
     namespace: str
@@ -63,7 +62,8 @@ class HomeWriter:
 
     def write(self, entry: MemoryEntry, each: Found | None) -> None:
         """Write an entry into its file, if the file has other bytes, and record that both are equal. `each` is the
-        present file. Raises `InvalidInput` for an entry that is too long for a file, and `OSError`."""
+        present file, if there is one. Raises `InvalidInput` for an entry that is too long for a file, and `OSError` if
+        the file cannot be written."""
         data, record = render(entry), self.folder.records.get(entry.id)
         if len(data) > MAX_BYTES:
             raise InvalidInput("entry", f"{entry.id} needs {len(data):,} bytes in a file; the limit is {MAX_BYTES:,}")
@@ -96,7 +96,8 @@ class HomeWriter:
         return page is None or (page.id == entry.id and page.version == entry.version and not page.edits(entry))
 
     def _path(self, entry: MemoryEntry, each: Found | None) -> str:
-        """Return the path of an entry's file: the present one, in the folder of the entry's category."""
+        """Return the path for the file of an entry: the present path if it is in the folder of the entry's category,
+        otherwise a new path in this folder."""
         folder = folder_of(entry)
         if each is not None and is_same_folder(each.file.category_folder, folder):
             return each.file.name

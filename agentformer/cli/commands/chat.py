@@ -62,7 +62,7 @@ _ENDS = ("/quit", "/exit", "quit", "exit")  # each of these lines ends the conve
     "--allow",
     multiple=True,
     metavar="TOOL",
-    help="Allow this tool to change data also after the model has read stored text. The option can be repeated.",
+    help="Allow this tool to change data even after the model has read stored text. The option can be repeated.",
 )
 @click.option("--verbose", is_flag=True, help="Show the memories that the model gets.")
 @common

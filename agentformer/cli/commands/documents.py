@@ -99,9 +99,9 @@ def ingest(
 
     A document is identified by the absolute path of its file. If the content of a file has changed since it was
     ingested, the new version replaces the former version, whose id is shown. If the content has not changed, nothing is
-    stored. The name of a file in a folder includes its path in this folder, such as 2024/rules.pdf. If files have the
-    same name, the names of their folders are put before it. Unreadable pages are reported and not indexed. The exit
-    code is 1 if a file cannot be read or has no usable text.
+    stored. The name of a file in a folder includes its path in this folder, such as 2024/rules.pdf. If several files
+    have the same name, the names of their folders are added before it. Unreadable pages are reported and not indexed.
+    The exit code is 1 if a file cannot be read or has no usable text.
 
     A document from a URL is identified by the URL. Hosts with private or loopback addresses are refused, also after a
     redirect. If the setting url_hosts is set, only its hosts are allowed.
@@ -159,10 +159,9 @@ def ask(
 ) -> None:
     """Answer a question from the documents and the memories, with citations.
 
-    A citation names the page of a document, or what a memory is: for example a message with its speaker and date. With
+    A citation names the page of a document, or describes a memory, such as a message with its speaker and date. With
     --document, only this document is used. If nothing answers the question, the command says so and lists the nearest
-    passages. The exit code is 1 if the language model did not complete the answer.
-    """
+    passages. The exit code is 1 if the language model did not complete the answer."""
     if context and (stream or top_k is not None):
         raise InvalidInput("--context", "prints no answer; use it without --stream and --top-k")
     place: dict[str, Any] = {"top_k": top_k, "namespace": namespace, **filters_of(options), **_sources_of(options)}
@@ -260,8 +259,8 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
 
 
 def _sources_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options that select memories, and return them as arguments of `rag.query`. Like `recall`, the command
-    reads the memories of all users unless a user is given."""
+    """Remove the options that select the sources of an answer, and return them as arguments of `rag.query`. Like
+    `recall`, the command reads the memories of all users unless a user is given."""
     documents, memories = options.pop("documents"), options.pop("memories")
     if documents and memories:
         raise InvalidInput("--documents", "and --memories exclude each other; without both, both are used")

@@ -109,8 +109,9 @@ def eval_command(path: Path | None, namespace: str, as_json: bool, **options: An
     """Measure how well your documents answer your own questions.
 
     A FILE has questions about the stored documents, one JSON object per line. The object names the document that
-    contains the answer, or also its page, or gives words of the correct passage. If it names only a document, every
-    passage of this document is correct. If the documents have no answer, the object has the field `unanswerable`:
+    contains the answer, with or without the page, or it quotes words of the correct passage. If it names only a
+    document, every passage of this document is correct. If the documents have no answer, the object has the field
+    `unanswerable`:
 
     \b
     {"question": "Who keeps the keys?", "document": "rules.pdf", "page": 2}

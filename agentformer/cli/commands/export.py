@@ -21,7 +21,7 @@ from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.settings import load_settings
 
-_SHOWN = 20  # problems that are named
+_SHOWN = 20  # the most problems that are printed
 
 
 @main.command(
@@ -176,7 +176,9 @@ def import_(folder: Path, speaker: str | None, place: dict[str, Any], as_json: b
     )
 )
 @click.option("--from", "source", metavar="BACKEND:PLACE", required=True, help="The memory to copy.")
-@click.option("--to", "target", metavar="BACKEND:PLACE", required=True, help="The new memory, which nobody uses yet.")
+@click.option(
+    "--to", "target", metavar="BACKEND:PLACE", required=True, help="The new memory, which no process uses yet."
+)
 @click.option("--delete", is_flag=True, help="Remove entries from the target that the source does not have.")
 @without_namespace
 def copy(source: str, target: str, delete: bool, as_json: bool, **options: Any) -> None:
@@ -184,14 +186,13 @@ def copy(source: str, target: str, delete: bool, as_json: bool, **options: Any) 
 
     A place is the index folder of a backend such as `faiss:indexes`, or the address of a PostgreSQL database. Entries
     keep their ids, times, versions, counts, links and former versions. Vectors are copied, so nothing is embedded
-    again. Uploaded files stay where they are, and leases are not copied.
+    again. Uploaded files stay where they are. The claims of running processes (leases) are not copied.
 
-    The command repeats until the target equals the source, and prints a checksum of all entries. If it was interrupted,
-    or if the source was changed after it, run it again: only the differences are copied. To move, run the command, stop
-    all processes that write, run it again with --delete (the source may have removed entries), and change the settings
-    AGENTFORMER_BACKEND and AGENTFORMER_INDEX_DIR or AGENTFORMER_POSTGRES_URL. The exit code is 1 if the target does not
-    equal the source, because the source was changed all the time.
-    """
+    The command repeats until the target equals the source, and prints a checksum of all entries. If the command was
+    interrupted, or if the source has changed since then, run it again: only the differences are copied. To move a
+    memory, run the command, stop all processes that write, run it again with --delete (the source may have removed
+    entries), and change the settings AGENTFORMER_BACKEND and AGENTFORMER_INDEX_DIR or AGENTFORMER_POSTGRES_URL. The
+    exit code is 1 if the target does not equal the source, because the source changed too often."""
     if options.pop("index_dir") is not None:
         raise InvalidInput("--index-dir", "is not used; give the index folders in --from and --to")
     one, other = (load_settings({**options, **address(*given)}) for given in (("--from", source), ("--to", target)))

@@ -126,9 +126,8 @@ def revoke(key_id: str, as_json: bool, **options: Any) -> None:
 def reset(as_json: bool, **options: Any) -> None:
     """Let this machine connect without a key again, after the last key was revoked.
 
-    Running servers follow from the next request on. Requests from other machines are still refused. If a key exists,
-    nothing is changed, and the exit code is 2.
-    """
+    In running servers, this applies from the next request on. Requests from other machines are still refused. If a key
+    exists, nothing is changed, and the exit code is 2."""
     _store(options).reset()
     print_result({"reset": True}, "only this machine can connect, without a key", as_json=as_json)
 

@@ -47,7 +47,6 @@ from agentformer.types import DOCUMENT_KINDS, TIERS, Decay, Hit, Hits, MemoryEnt
 
 _MESSAGE = ("role", "speaker")
 _FACT_ONLY = ("tier", "kind", "title", "category", "salience")
-# Name of a ranked list -> the property by which the list ranks.
 
 
 def _limit(noun: str, default: int, most: int) -> Callable[[Command], Command]:

@@ -1,4 +1,5 @@
-"""The commands of a memory that several machines share: `worker`, a node without API, and `nodes`, which lists them."""
+"""The commands for a memory that several machines share: `worker` runs a node without an API, and `nodes` lists the
+nodes."""
 
 from __future__ import annotations
 
@@ -23,21 +24,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentformer")
 
-_CLEANING_SECONDS = 60.0  # between two cleanings of all sessions, unless the setting cleanup_interval is another
-_POLL_SECONDS = 5.0  # between two looks at the queue, if the server sends no messages
-_SLICE_SECONDS = 0.5  # a signal is seen after this time
+_CLEANING_SECONDS = 60.0  # seconds between two cleanings of all sessions, if the setting cleanup_interval is 0
+_POLL_SECONDS = 5.0  # seconds between two checks of the queue, if the server sends no messages
+_SLICE_SECONDS = 0.5  # at most this many seconds pass until a signal is handled
 _MOST_PAUSE = 60.0  # seconds between two attempts while the embedder or the server is unavailable
 
 
 @main.command(epilog=examples("agentformer worker", "agentformer worker --json"))
 @without_namespace
 def worker(as_json: bool, **options: Any) -> None:
-    """Work for a memory in PostgreSQL until SIGTERM or Ctrl-C: a node without API.
+    """Run a node without an API for a memory in PostgreSQL, until SIGTERM or Ctrl-C.
 
     A worker embeds the entries that wait for vectors, summarizes the older messages of sessions, and continues the
-    upload jobs of servers that died. Any number of workers may run on any number of machines; they divide the work. A
-    worker that is killed loses nothing: after the seconds of `node_lease_seconds`, others take its work.
-    """
+    upload jobs of servers that died. Any number of workers may run on any number of machines; they divide the work. If
+    a worker is killed, nothing is lost: after the time of the setting `node_lease_seconds`, other nodes take over its
+    work."""
     settings = load_settings(options)
     if settings.clean_every and not settings.cleanup_interval:
         settings = dataclasses.replace(settings, cleanup_interval=_CLEANING_SECONDS)
@@ -56,7 +57,7 @@ def worker(as_json: bool, **options: Any) -> None:
 
 
 def _follow_jobs(af: AgentFormer, closing: ExitStack) -> None:
-    """Continue the upload jobs of all servers. They need the packages of the extra `server`."""
+    """Continue the upload jobs of all servers. Without the extra `server`, log a warning instead."""
     try:
         from agentformer.api.uploads import upload_jobs
     except ImportError as error:
@@ -66,7 +67,7 @@ def _follow_jobs(af: AgentFormer, closing: ExitStack) -> None:
 
 
 def _embed(memory: DistributedMemory, listener: Listener, stopped: threading.Event) -> None:
-    """Embed what waits, until the worker is stopped."""
+    """Embed the waiting entries until the worker is stopped."""
     pause = _SLICE_SECONDS
     while not stopped.is_set():
         try:
@@ -83,7 +84,7 @@ def _embed(memory: DistributedMemory, listener: Listener, stopped: threading.Eve
 
 
 def _first_true(look: Callable[[], bool]) -> None:
-    """Call a function until it returns True, but not more often than a look at the queue is due."""
+    """Call `look`, which waits a moment, until it returns True or `_POLL_SECONDS` have passed."""
     for _ in range(round(_POLL_SECONDS / _SLICE_SECONDS)):
         if look():
             return
@@ -94,9 +95,8 @@ def _first_true(look: Callable[[], bool]) -> None:
 def nodes(as_json: bool, **options: Any) -> None:
     """List the nodes of a memory in PostgreSQL, and the state of the embedding queue.
 
-    A node is a server, a worker, or another process while it works. A node without a sign of life for the seconds of
-    `node_lease_seconds` is shown as dead, and others take its work.
-    """
+    A node is a server, a worker, or another process that uses the memory now. A node that gave no sign of life for the
+    time of the setting `node_lease_seconds` is shown as dead, and other nodes take over its work."""
     with open_existing(**options, embed_retry_seconds=0) as af:
         memory = _shared(af)
         found, queue = memory.nodes(), memory.queue()
@@ -123,7 +123,7 @@ def nodes(as_json: bool, **options: Any) -> None:
 
 
 def _shared(af: AgentFormer) -> DistributedMemory:
-    """Return the memory that several nodes share. Raises `InvalidInput` for another backend."""
+    """Return the memory that several nodes share. Raises `InvalidInput` if the backend is not `postgres`."""
     if af.distributed is None:
         raise InvalidInput(
             "backend", f"nodes share a memory of the backend postgres, but the backend is {af.settings.backend}"

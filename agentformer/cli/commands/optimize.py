@@ -156,8 +156,8 @@ def optimize_command(path: Path, namespace: str, as_json: bool, **given: Any) ->
 
     A FILE has questions about the stored documents of a namespace, as for `eval`. The documents are copied into
     temporary memories, and the memory itself is not changed. A hit is correct if it is from the document (and the page)
-    that the question names, and if it contains the answer that the question gives. Instead, a DIR has `corpus.jsonl`
-    and `queries.jsonl`, as for `eval`.
+    that the question names, and if it contains the answer that the question gives. A DIR has `corpus.jsonl` and
+    `queries.jsonl` instead, as for `eval`.
 
     One half of the questions is used to choose the settings. The other half is used to decide whether the chosen
     settings are better. Questions with a common passage or page are in the same half. With the level `quick`, the
@@ -255,8 +255,9 @@ def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Set
 
 
 def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
-    """Return the folder for the measurements of these questions, inside the cache folder. The questions of a file
-    belong to a namespace of a memory. Raises `InvalidInput` if there is no cache folder."""
+    """Return the folder for the measurements of these questions, inside the cache folder. For the questions of a file,
+    the name of the folder also depends on the memory and its namespace. Raises `InvalidInput` if there is no cache
+    folder."""
     if str(settings.cache_dir) == os.devnull:
         raise InvalidInput(
             "--work", "is required, because there is no cache folder; give a folder for the measurements"

@@ -21,7 +21,7 @@ from agentformer.rag.folder_sync import SyncReport
 from agentformer.records import fields
 from agentformer.tools.result_json import sync_json
 
-_SHOWN = 10  # skipped files that are named
+_SHOWN = 10  # the most skipped files that are printed
 _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is synced
 
 
@@ -35,9 +35,11 @@ _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is sync
 )
 @click.argument("folder", metavar="DIR", type=click.Path())
 @click.option(
-    "--delete", is_flag=True, help="Remove documents also if the folder or more than half of its files are gone."
+    "--delete", is_flag=True, help="Remove documents even if the folder or more than half of its files are gone."
 )
-@click.option("--watch", is_flag=True, help="Go on, and sync again whenever a file changes. Ctrl-C ends the command.")
+@click.option(
+    "--watch", is_flag=True, help="Keep running, and sync again whenever a file changes. Ctrl-C ends the command."
+)
 @click.option("--adopt", is_flag=True, help="DIR is a memory home of another memory: store its files in this memory.")
 @click.option("--metadata", metavar="JSON", help="A JSON object that is stored with new and changed documents.")
 @common
@@ -61,8 +63,8 @@ def sync(
 
     If DIR is a memory home that `export --markdown` wrote, edits of its files become new versions of the memories, new
     files become new memories, and the memories of deleted files are archived. Changes of the memories are written into
-    the files (docs/MARKDOWN.md). The exit code is 1 if a memory was changed on both sides, or a file cannot be used.
-    """
+    the files (docs/MARKDOWN.md). The exit code is 1 if a file and its memory were both changed, or if a file cannot be
+    used."""
     if adopt or is_home(checked_folder(folder)):
         if metadata:
             raise InvalidInput("--metadata", "is not used for a memory home; write the metadata into the files")
@@ -124,7 +126,7 @@ def _summary(report: SyncReport) -> str:
 
 def _changes(folder: str, own: Iterable[Path]) -> Iterator[object]:
     """Return an iterator that yields when files of the folder, outside of the folders `own`, have changed since this
-    call. Raises `MissingExtra`, and `InvalidInput` if the path is not UTF-8."""
+    call. Raises `MissingExtra` if the extra `folders` is not installed, and `InvalidInput` if the path is not UTF-8."""
     try:
         from watchfiles import Change, DefaultFilter, watch
     except ImportError as error:
