@@ -148,7 +148,7 @@ class StandardPipes:
 
     async def _next_line(self) -> tuple[str, types.JSONRPCError | None] | None:
         """Return a pair: the next line that is not blank, and the error if this line is not a valid message (otherwise
-        None). At the end of the input and after `stop`, return None and no pair."""
+        None). At the end of the input and after `stop`, return None."""
         line: tuple[str, types.JSONRPCError | None] | None = None
 
         async def read() -> None:

@@ -19,12 +19,12 @@ _OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | geta
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a tool, with rights and limits. The entries that it stores get `user_id`, `agent_id`, `project` and
-    `stored_metadata`. It cannot see entries of another user or project, and reads entries without an owner but cannot
-    change them. Core blocks belong to a namespace, a user and an agent, not to a project; documents belong to a
-    namespace only. `rag_upload` may read files in `folder`, or accepts only contents if `folder` is None. If
-    `extractive` is true, `rag_query` calls no language model, because the caller is one that reads the passages
-    itself."""
+    """The caller of a tool, with rights and limits. The entries that the caller stores get `user_id`, `agent_id`,
+    `project` and `stored_metadata`. The caller cannot see entries of another user or project, and can read, but not
+    change, entries without an owner. Core blocks belong to a namespace, a user and an agent, not to a project;
+    documents belong to a namespace only. `rag_upload` may read files in `folder`, or accepts only contents if `folder`
+    is None. If `extractive` is true, `rag_query` calls no language model, because the caller is a language model, which
+    reads the passages itself."""
 
     grant: Grant = EVERYTHING
     namespace: str | None = None

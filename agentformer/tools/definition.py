@@ -76,8 +76,8 @@ class ToolDefinition:
         return Tool(self.name, self.description, self.parameters)
 
     def run(self, caller: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the arguments, run the tool and return its result. Raises `InvalidInput` with a message that tells a
-        language model how to correct the call."""
+        """Check the arguments, run the tool and return its result. Raises `InvalidInput` with a message from which a
+        language model learns how to correct the call."""
         return self._function(caller, **self._checked(arguments))
 
     def _checked(self, arguments: Any) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class ToolDefinition:
         return f"{self.name} takes: {names or 'no arguments'}{' (* required)' if required else ''}"
 
 
-@functools.cache  # computed once per function, also if many memories are opened
+@functools.cache  # computed once per function, even if many memories are opened
 def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     """Return a pydantic model of the arguments that a language model gives. The model has no fields for `self` and
     `caller`."""

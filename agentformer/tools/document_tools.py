@@ -32,7 +32,7 @@ from agentformer.types import Answer
 
 _PASSAGE = 1_500  # characters of a passage that is returned with an answer; few chunks are longer
 _NAMES_OF_METADATA = AliasChoices("metadata", "filters")  # the second name is the former one
-_MOST_NAMES = 100  # of each list of a report that a language model reads
+_MOST_NAMES = 100  # the most names in each list of a report for a language model
 _NO_QUOTE = "No single sentence answers this; read the passages."
 
 
@@ -158,7 +158,7 @@ def _answer_json(answer: Answer) -> dict[str, Any]:
         "mode": answer.mode,
         "confidence": None if answer.confidence is None else round(answer.confidence, 2),
         "citations": [citation_json(citation) for citation in answer.citations],
-        "passages": [],  # the caller chooses them
+        "passages": [],  # the caller of this function adds them
         "warnings": list(answer.warnings),
     }
 

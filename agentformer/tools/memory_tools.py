@@ -28,8 +28,8 @@ Explain = Annotated[bool, Field(description="Also explain the rank of each resul
 Salience = Annotated[float, Field(ge=0, le=1, description="The importance, 0 to 1.")]
 Metadata = Annotated[dict[str, Any] | None, Field(description="Further facts, as a JSON object.")]
 Block = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The block's name, such as persona.")]
-Since = Annotated[str | None, Field(description="Only of this day or later, such as 2026-11-20 (UTC).")]
-Until = Annotated[str | None, Field(description="Only of this day or earlier.")]
+Since = Annotated[str | None, Field(description="Only entries of this day or later, such as 2026-11-20 (UTC).")]
+Until = Annotated[str | None, Field(description="Only entries of this day or earlier.")]
 Where = Annotated[
     dict[str, Any] | None,
     Field(

@@ -38,7 +38,8 @@ class QuestionLimits:
 
 class ChunkFilters(TypedDict, total=False):
     """Keyword arguments that select the chunks and memories from which a question is answered. The default of
-    `namespace` is "default". Any other key that is not given allows every value, except `user_id`."""
+    `namespace` is "default". A key that is left out allows every value. Only `user_id` does not: without it, memories
+    that belong to a user are left out."""
 
     namespace: str
     metadata: Mapping[str, Any] | None  # the metadata of a document must have these values
@@ -61,7 +62,7 @@ class _Stopwatch:
 
     def __init__(self) -> None:
         self.started = self.searched = time.perf_counter()
-        self.first_token = 0.0  # without a stream
+        self.first_token = 0.0  # 0: the answer is not streamed
 
     def timings(self) -> dict[str, float]:
         """Return the duration of each step until now, in milliseconds."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from agentformer.rag.answer.context import PassageContext
     from agentformer.rag.ingest import IngestPipeline, Progress
 
-_ATTEMPTS = 20  # at an upload; each failed attempt means that another process has changed the same document
+_ATTEMPTS = 20  # attempts at an upload; each failed attempt means that another process has changed the same document
 PENDING = (
     "the embedder was unavailable; searches find the document only by its words until you run `agentformer reindex`"
 )
@@ -55,8 +55,8 @@ class UploadOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UploadSources:
-    """The places that documents may come from: the size limits of files, the folders that a sync may read, and the
-    object that fetches URLs."""
+    """What a sync and an upload may read: the size limits of files, the folders that a sync may read, and the object
+    that fetches URLs."""
 
     limits: SizeLimits
     folders: Folders
@@ -195,7 +195,7 @@ class RAGTool(StoredDocuments):
         A document is identified by the absolute path of its file, or by its `name` if it has no path. Bytes have no
         path. An open file has a path only if no `name` is given. `origin` can give a path for bytes and open files, and
         the folder that the file belongs to. `name` (default: the name of the file) may begin with folders. If another
-        document has this name, folders of the path are put before it.
+        document has this name, folders of the path are added before the name.
 
         If the stored document has the same bytes, it is returned with `unchanged` set to True, and a missing original
         file is stored again. If `metadata` is given and differs, a new version with this metadata replaces the
@@ -230,10 +230,10 @@ class RAGTool(StoredDocuments):
         """Ingest the document at a URL (http or https). Its `origin` is the URL, which identifies the document, so a
         second call stores a new version. `options` are those of `upload`.
 
-        Without the setting `url_hosts`, every host with a public address is allowed; if `listed` is true, which servers
-        use, none is. If `allow_private` is true, the host may have a private address. Raises `InvalidInput` for an
-        invalid URL, `FetchRefused` for a host or an address that is not allowed, and `FetchFailed` if the document
-        cannot be loaded."""
+        Without the setting `url_hosts`, every host with a public address is allowed, or no host if `listed` is true.
+        Servers set `listed` to true. If `allow_private` is true, the host may have a private address. Raises
+        `InvalidInput` for an invalid URL, `FetchRefused` for a host or an address that is not allowed, and
+        `FetchFailed` if the document cannot be loaded."""
         download = self._sources.fetcher.get(url, allow_private=allow_private, listed=listed)
         return self.upload(download.data, name=name or download.name, origin=Origin(download.url), **options)
 
@@ -250,10 +250,10 @@ class RAGTool(StoredDocuments):
         """Make the documents of a folder equal to its files, and return what was done.
 
         New and changed files are stored, a file that was moved in the folder keeps its chunks and vectors, and the
-        documents of files that are gone are removed. A file with the size, time and number of the last sync is not
-        read. `docs/FOLDERS.md` says which files are left out. `metadata` is stored with new and changed documents.
-        `progress` receives the number of handled files and of all files. After `seconds`, the sync ends with the
-        current file; `left` of the result is the number of remaining files, with which the next sync goes on.
+        documents of files that are gone are removed. A file whose size, time and number (inode) are the same as at the
+        last sync is not read. `docs/FOLDERS.md` says which files are left out. `metadata` is stored with new and
+        changed documents. `progress` receives the number of handled files and of all files. After `seconds`, the sync
+        ends with the current file; `left` of the result is the number of remaining files, which the next sync handles.
 
         A file that cannot be read is in `failed` of the result, and the other files are stored. Raises `InvalidInput`
         if the folder is missing, is a memory home, or if more than half of its files are gone, unless `delete` is

@@ -1,10 +1,9 @@
 """Removals of documents that can be undone for some seconds.
 
-The document is archived, so that no list contains it, and the time of its removal is stored in its metadata. Neither
-the removal nor the undo depends on the process or the browser that asked for it. Until that time, the endpoints of HTTP
-also leave the passages of the document out of answers and searches. Then a server deletes the document; a server that
-was stopped in between deletes it after its next start.
-"""
+The document is archived, so that no list contains it, and the time of its removal is stored in its metadata. So the
+removal takes place even if the process or the browser that requested it ends, and any process can undo it. Until that
+time, the endpoints of HTTP also leave the passages of the document out of answers and searches. Then a server deletes
+the document. If no server runs at that time, a server deletes it after its next start."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ log = logging.getLogger("agentformer")
 
 REMOVE_AT = "remove_at"  # key of the metadata of a document: a time in ISO 8601
 MOST_SECONDS = 3_600
-_FRESH_SECONDS = 5.0  # after which the removals of other processes are read again
-_LOOK_SECONDS = 60.0  # between two searches for removals that other processes have left
+_FRESH_SECONDS = 5.0  # seconds after which the removals of other processes are read again
+_LOOK_SECONDS = 60.0  # seconds between two searches for removals that other processes have left
 _ARCHIVED = Condition("exists", "$archived_at", True)
 
 
@@ -65,8 +64,8 @@ class Removals:
 
     def add(self, document_id: str, seconds: float) -> Removal:
         """Hide the document, and store that it is going to be deleted in `seconds`. A document that is going to be
-        deleted already gets the new time. Raises `NotFound`, and `Conflict` if the document changes at the same
-        time."""
+        deleted already gets the new time. Raises `NotFound` if there is no such document, and `Conflict` if the
+        document changes at the same time."""
         document = self._document(document_id)
         now = datetime.now(UTC)
         at = now + timedelta(seconds=seconds)
@@ -74,8 +73,8 @@ class Removals:
         return Removal(document.id, document.content, document.namespace, at, document.version + 1)
 
     def undo(self, document_id: str) -> None:
-        """Keep a document that was going to be deleted. Raises `NotFound` if it is deleted, or was never going to be.
-        Raises `Conflict` if another document with its name was uploaded in the meantime."""
+        """Keep a document that was going to be deleted. Raises `NotFound` if the document is deleted already, or has no
+        removal to undo. Raises `Conflict` if another document with its name was uploaded in the meantime."""
         document = self._document(document_id)
         if REMOVE_AT not in document.metadata:
             raise NotFound(f"the document {document_id[:80]} is not going to be deleted; there is nothing to undo")
@@ -87,7 +86,7 @@ class Removals:
 
     def pending(self, namespace: str) -> tuple[Removal, ...]:
         """Return the documents of a namespace that are going to be deleted, the oldest upload first. A removal by
-        another process is seen after at most two seconds."""
+        another process is seen after at most five seconds."""
         with self._lock:
             read_at, known = self._known.get(namespace, (0.0, ()))
             if not read_at or time.monotonic() - read_at > _FRESH_SECONDS:
@@ -103,7 +102,8 @@ class Removals:
         return both(where, both(Condition("nin", "$document_id", ids), Condition("nin", "$id", ids)))
 
     def delete_due(self) -> float:
-        """Delete each document whose time has come. Return the seconds until the next one, or until the next look."""
+        """Delete each document whose time has come. Return the number of seconds until the next document is due, at
+        most `_LOOK_SECONDS`."""
         now, wait = datetime.now(UTC), _LOOK_SECONDS
         for namespace in self._backend.namespaces():
             for removal in self._stored(namespace):

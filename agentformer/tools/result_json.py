@@ -93,15 +93,15 @@ def memory_hit_json(hit: Hit) -> dict[str, Any]:
 
 
 def originals_json(hit: Hit) -> list[dict[str, Any]]:
-    """Return the originals of a summary that answer the query best, with their places."""
+    """Return the originals of a summary that answer the query best, each with its session, speaker and time."""
     return [
         {**each._asdict(), "at": each.at.isoformat(timespec="seconds") if each.at else None} for each in hit.originals
     ]
 
 
 def sync_json(report: SyncReport, most: int | None = None) -> dict[str, Any]:
-    """Return the report of a sync as JSON. Each problem is an object with a name and a reason. A list has at most
-    `most` names; `counts` has the numbers of all."""
+    """Return the report of a sync as JSON. Each problem is an object with a name and a reason. Each list is cut to
+    `most` items; `counts` has the complete length of each list."""
     lists: dict[str, list[Any]] = {name: list(getattr(report, name)) for name in ("added", "changed", "removed")}
     lists["renamed"] = [list(pair) for pair in report.renamed]
     lists |= {name: [each._asdict() for each in getattr(report, name)] for name in ("skipped", "failed")}
@@ -190,7 +190,7 @@ def passage_json(hit: Hit, most: int) -> dict[str, Any]:
 
 
 def _origin(entry: MemoryEntry) -> dict[str, Any]:
-    """Return what a memory is: its kind, speaker and time."""
+    """Return the kind, the speaker and the time of a memory."""
     moment = entry.occurred_at or entry.created_at
     at = moment.isoformat(timespec="seconds") if moment else None
     values = {"kind": entry.kind, "speaker": entry.speaker or entry.role, "at": at}
