@@ -353,7 +353,7 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
         settings = dataclasses.replace(settings, backend="faiss")
     with tempfile.TemporaryDirectory(prefix="agentformer-eval-") as temporary, ExitStack() as closing:
         index_dir = folder or Path(temporary) / "index"
-        schema = f"trial_{new_id().replace('-', '')}"  # of a memory on a server
+        schema = f"trial_{new_id().replace('-', '')}"  # schema of a memory on a server
         settings = dataclasses.replace(
             settings, index_dir=index_dir, clean_every=0, cleanup_interval=0.0, postgres_schema=schema
         )

@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 from agentformer.errors import InvalidInput
 
-Ranks = Sequence[int | None]  # of each relevant passage
+Ranks = Sequence[int | None]  # the rank of each relevant passage
 
 CUTS = (1, 3, 5, 10)
-DEPTH = 10  # of MRR and nDCG
+DEPTH = 10  # number of results that count for MRR and nDCG
 
 
 MEASURES: Mapping[str, Callable[[Ranks, int], float]] = MappingProxyType(
@@ -99,7 +99,8 @@ def intervals(columns: Sequence[Sequence[float]], *, seed: int = 0, resamples: i
     step = max(1, _AT_ONCE // count)
     for start in range(0, resamples, step):
         some = min(step, resamples - start)
-        times = random.multinomial(count, np.full(count, 1 / count), size=some)  # of each question in a draw
+        # How often each draw contains each question: (draws, questions).
+        times = random.multinomial(count, np.full(count, 1 / count), size=some)
         drawn[start : start + some] = times @ values / count
     low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
     means = values.mean(axis=0)

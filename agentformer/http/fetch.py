@@ -27,9 +27,9 @@ from agentformer.http.retry_policy import CONNECT_SECONDS, OverLimit, ResponseLi
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PIECE = 1 << 16
-_HEADER_BYTES = 1 << 20  # of all headers and redirects, in addition to the document
+_HEADER_BYTES = 1 << 20  # bytes of all headers and redirects, in addition to the document
 _SILENCE = 20.0  # seconds without a byte
-_REST_SECONDS = 0.3  # for bytes after the announced length, if the server keeps the connection open
+_REST_SECONDS = 0.3  # wait for bytes after the announced length, if the server keeps the connection open
 _ENCODINGS = {"identity": 0, "gzip": 31, "x-gzip": 31, "deflate": 15}  # with the window bits of zlib; 0: none
 _NAMED = re.compile(r"\.\w{1,8}$")
 _SUFFIXES = {"text/csv": ".csv", "text/markdown": ".md", "text/tab-separated-values": ".tsv"}

@@ -132,7 +132,7 @@ class FetchRules:
 
     hosts: tuple[HostPattern, ...] | None = None
     private_hosts: tuple[HostPattern, ...] = ()
-    seconds: float = 60.0  # of the whole fetch, with its redirects
+    seconds: float = 60.0  # time limit for the whole fetch, with its redirects
     max_bytes: int = 256 << 20
     redirects: int = 5
 

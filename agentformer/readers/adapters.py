@@ -75,7 +75,7 @@ class ReadOptions:
     engines: tuple[str, ...] = ("pdfium", "pypdf")  # a second attempt does not use the parser that crashed
     folder: str = ""  # the folder in which the reader may write and run tesseract; "" for none
     page: int = 0  # the page to show as an image (the first page is 1); 0: the text is read
-    quote: str = ""  # to highlight on this page
+    quote: str = ""  # the quotation to highlight on this page
     position: int = 0  # number of letters and digits on the page before the quotation
 
 

@@ -25,7 +25,7 @@ _N = "{http://www.daisy.org/z3986/2005/ncx/}"
 _X = "{http://www.w3.org/1999/xhtml}"
 _TITLE = ".//{http://purl.org/dc/elements/1.1/}title"
 _METHOD = "{http://www.w3.org/2001/04/xmlenc#}EncryptionMethod"
-_OF_FONTS = frozenset({"http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC"})  # of fonts only
+_OF_FONTS = frozenset({"http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC"})  # encrypt only fonts
 _NCX, _CHAPTERS = "application/x-dtbncx+xml", frozenset({"application/xhtml+xml", "text/html"})
 
 

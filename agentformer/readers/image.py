@@ -15,7 +15,7 @@ from agentformer.text.normalize import normalize_pages
 from agentformer.text.quality import assess
 from agentformer.types import DocumentText, Page
 
-MAX_IMAGE_PIXELS = 120_000_000  # of an image in the file; each takes up to 4 bytes of memory
+MAX_IMAGE_PIXELS = 120_000_000  # pixels of an image in the file; each takes up to 4 bytes of memory
 DRAFT_SECONDS = 20.0
 MIN_LETTERS = 3
 _FORMATS = ("PNG", "JPEG", "TIFF", "WEBP")

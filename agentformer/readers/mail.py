@@ -22,9 +22,9 @@ from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Page
 
-MAX_ATTACHMENTS = 200  # of a file
-MAX_DEPTH = 3  # of messages in messages
-MAX_PARTS = 1_000  # of a message
+MAX_ATTACHMENTS = 200  # attachments of a file
+MAX_DEPTH = 3  # depth of messages that are attached to messages
+MAX_PARTS = 1_000  # parts of a message
 _SHOWN = ("From", "To", "Cc", "Date", "Subject")
 _LONGEST_HEADER = 2_000  # code points that are shown
 _LONGEST_NOTE = 900  # code points of the reason, which names the attachments that were not read

@@ -24,7 +24,7 @@ MARKDOWN = "text/markdown"
 NOTEBOOK = "application/x-ipynb+json"
 CSV, TSV = "text/csv", "text/tab-separated-values"
 PLAIN = "text/plain"
-OLE = "application/x-ole-storage"  # of old Office files, and of encrypted ones
+OLE = "application/x-ole-storage"  # the container of old and of encrypted Office files
 BINARY = "application/octet-stream"
 
 _PDF_HEADER_WITHIN = 1024  # PDF readers accept other bytes before "%PDF-"
@@ -59,7 +59,7 @@ _MAIL_HEADERS = 1 << 16  # bytes
 _MAIL_NAMES = frozenset(
     {b"from", b"to", b"date", b"subject", b"message-id", b"mime-version", b"received", b"return-path", b"content-type"}
 )
-_MAIL_LEAST = 3  # of these headers in a message, unless its name ends with .eml or .mbox
+_MAIL_LEAST = 3  # least number of these headers in a message, unless its name ends with .eml or .mbox
 _MAIL_HINTS = frozenset({".eml", ".mbox"})
 _HEADER = re.compile(rb"([!-9;-~]{1,80}):")
 _MBOX_LINE = re.compile(rb"From [^\n]{1,300}\d\d:\d\d[^\n]{0,60}\n")
@@ -101,7 +101,7 @@ def sniff(data: bytes, name: str = "") -> str:
 
 def _mail_type(data: bytes, suffix: str) -> str:
     """Return the media type of a message or a mailbox, or "". A message begins with header lines, and at least three of
-    them are usual mail headers. If `suffix` is one of mail, a single one is enough, because drafts, for example, have
+    them are usual mail headers. If `suffix` is .eml or .mbox, a single one is enough, because drafts, for example, have
     no sender."""
     mailbox = _MBOX_LINE.match(data)
     if mailbox and suffix == ".mbox":

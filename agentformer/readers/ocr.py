@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from typing import Any
 
 MAX_PIXELS = 40_000_000  # an A3 page at 300 dpi has 17 million
-OCR_SECONDS = 60  # of a page
+OCR_SECONDS = 60  # time limit for one page
 # Mean confidence per letter: clean scans reach 90 and more, poor ones 60 to 80, upside-down text 30 to 50.
-SURE = 75.0  # below it, the page may be rotated
-LEAST = 55.0  # below it, the text is not indexed
+SURE = 75.0  # with a lower confidence, the page may be rotated
+LEAST = 55.0  # with a lower confidence, the text is not indexed
 LANGUAGES = ("eng", "fin", "swe", "nor", "dan", "deu", "fra", "spa", "est")
 OCR_ADVICE = "install tesseract and agentformer[ocr] to read scanned pages"
 

@@ -114,7 +114,7 @@ def _titles(
     connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived]
 ) -> tuple[dict[int, str], dict[int, str | None]]:
     """Return the title of each entry, or its first line if the entry has no title. Entries with neither are left out;
-    the others keep the order of `nums`. Also return the document of each entry, or None."""
+    the other entries keep the order of `nums`. Also return the document of each entry, or None."""
     titles: dict[int, str] = {}
     documents: dict[int, str | None] = {}
     others = []

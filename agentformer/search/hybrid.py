@@ -1,7 +1,7 @@
 """Hybrid search: a search by words and a search by vectors, whose results are combined and boosted.
 
 The records decide which entries are in the scope of a search. The word index and the vector index both receive a mask
-of these entries. Therefore entries outside the scope never take a place in a limited result list.
+of these entries. Therefore entries outside the scope cannot displace entries of the scope from a limited result list.
 """
 
 from __future__ import annotations

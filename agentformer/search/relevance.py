@@ -32,7 +32,7 @@ _LONG = 10  # number of query terms that count; a short memory cannot contain mo
 _MOST_OF_QUERY = 0.6  # minimum share if a hit contains only one term
 _RARE = 6.0  # or minimum BM25 score, which means that few entries of a large store contain the term
 _RARE_OF_BEST = 0.6
-_CONFIRMING_COSINE = 0.35  # or minimum cosine
+_CONFIRMING_COSINE = 0.35  # or minimum cosine that confirms a single term
 _NEAR = 0.5  # cosine that is enough without words; for SBERT models, unrelated sentences stay below .4
 _NEAR_OF_BEST = 0.75
 _SHORT_QUERY = 2  # in a query with at most so many terms, one term is enough if no other hit contains it
@@ -152,7 +152,7 @@ def _read(hit: Hit, query: _LanguageQuery, most: int) -> _Match:
         analyzed = QueryTerms.of(name.replace("_", " "))
         names.append((frozenset(_content_terms(analyzed, language)), analyzed.as_text(language).words))
     joined = "".join(" " + stem.rpartition("~")[2] for stem in dict.fromkeys(terms.stems))
-    ideographs = frozenset(part for part in terms.parts if len(part) == 1)  # a query may be a single one
+    ideographs = frozenset(part for part in terms.parts if len(part) == 1)  # a query may be a single ideograph
     return _Match(hit, query, ideographs.union(terms.stems), joined, frozenset(terms.words), names)
 
 

@@ -30,7 +30,7 @@ Row = TypeVar("Row")
 Load = Callable[[Sequence[int]], Mapping[int, Row]]
 
 _DERIVED = 16_384  # rows in memory, of about 600 bytes each
-_SAMPLES = 8_192  # of some 700 bytes each
+_SAMPLES = 8_192  # rows in memory, of some 700 bytes each
 _SPANS = 8_192
 _VECTOR_BYTES = 12_000_000  # 7,800 vectors of 384 dimensions
 _SAMPLE_LENGTH = 600  # code points of the beginning of an entry
@@ -61,7 +61,7 @@ class KeptVectors:
 
     def __init__(self) -> None:
         self._matrix: Matrix = np.zeros((0, 0), np.float32)
-        self._numbers: list[int] = []  # of each row of the matrix
+        self._numbers: list[int] = []  # the number of the vector in each row of the matrix
         self._places: dict[int, int] = {}
         self._next = 0  # the row that is replaced next
 

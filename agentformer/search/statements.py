@@ -47,13 +47,13 @@ from agentformer.types import Hit, MemoryEntry, Original
 
 NAME = "statements"  # name of the ranked list
 _HEAD = 50  # number of hits that are read
-_QUESTION_LOSS = 0.15  # of the score of a question
-_SHORT_LOSS = 0.45  # of the score of a message that states nothing
+_QUESTION_LOSS = 0.15  # share of its score that a question loses
+_SHORT_LOSS = 0.45  # share of its score that a message loses if it states nothing
 _SHORT_COST = 0.1  # is subtracted from the score of a message that states nothing
-_ANSWER_GAIN = 0.4  # of the score of the question before the message
-_REACTION_GAIN = 0.12  # of the score of the message after the message
+_ANSWER_GAIN = 0.4  # share of the score of the question before it that a message gains
+_REACTION_GAIN = 0.12  # share of the score of the message after it that a message gains
 _SPEAKER_COST = 0.1  # is subtracted from the score if the query names another speaker
-_SESSION_LOSS = 0.15  # of the score, for each better message of the session, if the query asks for several things
+_SESSION_LOSS = 0.15  # share lost for each better message of the session, if the query asks for several things
 _SESSION_BETTER = 2  # number of better messages that count
 _LEAST = 0.1  # share of its score that a message always keeps
 _DATED_HEAD = 20  # number of messages that are searched for time expressions

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-CODE_LANGUAGE = "en"  # of identifiers and comments: nearly all programming languages and libraries use English words
+CODE_LANGUAGE = "en"  # identifiers and comments: nearly all programming languages and libraries use English words
 
 _SAMPLE = 4000  # code points read
 _MARKS = re.compile(r"[(){}\[\]=;_<>]")

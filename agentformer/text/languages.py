@@ -43,7 +43,7 @@ _CACHED_WORDS = 16_384
 _CACHED_LENGTH = 40  # letters; a text without spaces is one word of thousands of letters
 _CACHED_TEXTS = 4_096  # a search asks for the language of its query several times
 _CACHED_TEXT = 400  # code points; the language of a longer text is not cached
-_LETTER_VOTE = 0.6  # for a word with a letter that few languages use
+_LETTER_VOTE = 0.6  # votes for a word with a letter that few languages use
 
 # Scripts in the order of testing. A script of one language decides at once; other scripts need votes.
 _SCRIPTS: tuple[tuple[str, str, str], ...] = (

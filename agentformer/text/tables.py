@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-MAX_WORDS = 20_000  # of a page; a page with more has no tables
+MAX_WORDS = 20_000  # words of a page; in a page with more words, no tables are searched for
 _MIN_ROWS = 3  # rows with numbers; fewer are prose with numbers
 _MAX_COLUMNS = 24
-_HEADER_LINES = 8  # above the first row with numbers
+_HEADER_LINES = 8  # lines above the first row with numbers that may be headers
 _SCALE_LINES = 8
 _BETWEEN = 3  # lines without numbers between two rows: labels of groups, and labels of several lines
 _SAME_LINE = 0.45  # times the height: the largest vertical distance of two words in one line
 _CELL_GAP = 0.75  # times the height: the least space between two cells
 _LINE_GAP = 3.2  # times the height: the largest distance of two lines of a table
 _MAX_HEADER = 60  # code points
-_MAX_HEADER_WORDS = 200  # of a line; a longer line is not a header
+_MAX_HEADER_WORDS = 200  # words of a line; a longer line is not a header
 
 _NUMBER = re.compile(r"[-−–+]?[($€£¥]*[-−–+]?[$€£¥]?\d[\d.,'’\u00a0]*\)?%?\)?\*?|[—–-]%?")
 _BEFORE = frozenset({"$", "€", "£", "¥", "(", "($"})  # belong to the number after them
@@ -163,7 +163,8 @@ def _values(words: Sequence[Word]) -> list[_Cell]:
 
 
 def _blocks(rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last row with numbers of each table. Other rows are between them, but only few."""
+    """Yield the indices of the first and the last row with numbers of each table. At most `_BETWEEN` rows without
+    numbers are between two rows with numbers."""
     start = last = -1
     count = 0
     for n, row in enumerate(rows):

@@ -40,7 +40,7 @@ class Symbol:
     to `end` consists of whole lines, with the comments and decorators of the symbol. Of two symbols, one contains the
     other, or they do not overlap."""
 
-    name: str  # with the names of the symbols around it: "QuerySet.filter"
+    name: str  # includes the names of the symbols around it: "QuerySet.filter"
     start: int  # offset in the page's text
     end: int
     about: str = ""  # the signature, and the beginning of the documentation

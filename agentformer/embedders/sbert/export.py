@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 T = TypeVar("T")
-_FORMAT = "2"  # of the format of exports; a new number makes all exports invalid
+_FORMAT = "2"  # version of the format of exports; a new number makes all exports invalid
 _SIZES = "whole.json"
 _SOURCE = "of.json"
 _UNUSED_SECONDS = 7 * 24 * 3600.0
@@ -142,7 +142,7 @@ def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], 
         if refusal.get("versions") == _versions():
             reason = refusal.get("reason")
             raise NotExportable(f"{reason}; the next attempt is made when the version of a package has changed")
-        _delete_parts(export)  # of a killed process
+        _delete_parts(export)  # the parts that a killed process left behind
         try:
             _make(export, source, make)
         except NotExportable as error:

@@ -37,7 +37,7 @@ _SAME_INT8 = 0.99
 # Lengths are rounded up, because OpenVINO compiles a kernel for each new length (5 ms for fp32, 25 ms for int8).
 _LENGTH_STEP = 8
 _REQUESTS = 2  # one request is filled or read while the other is computed; a third would only wait
-_COMPILED = "compiled/*.blob"  # twice as large as the model; OpenVINO names a file by path, time and processor
+_COMPILED = "compiled/*.blob"  # a file is twice as large as the model; its name depends on path, time and processor
 _import_lock = threading.Lock()
 
 

@@ -232,8 +232,8 @@ def why_unavailable(name: str) -> str:
 
 def _why_not_downloaded(name: str) -> str:
     """Return the reason why a model that is not cached cannot be downloaded now: the model hub does not answer. Return
-    "" if the hub answers, because only the hub knows its models. Also return "" if `HF_HUB_OFFLINE` or a proxy is set,
-    because the hub's client may then work in another way."""
+    "" if the hub answers, because only the hub knows whether it has the model. Also return "" if `HF_HUB_OFFLINE` or a
+    proxy is set, because the hub's client may then work in another way."""
     import urllib.request  # imports TLS
 
     from huggingface_hub import hf_hub_url

@@ -238,7 +238,7 @@ def _stored_questions(path: Path, about: Mapping[str, Any]) -> Built | None:
         return None
 
 
-_NAME = re.compile(r"[0-9a-f]{16}")  # of a store; nothing else is deleted
+_NAME = re.compile(r"[0-9a-f]{16}")  # folder name of a store; nothing else is deleted
 _KEPT = 3  # stores on disk in addition to the store of the current settings
 
 

@@ -161,9 +161,9 @@ class Optimizer:
         self._progress = progress
         self._current = present(stores.corpus.settings)
         self._planned: Sequence[Configuration] = ()
-        self._used: dict[tuple[str, Half], Measured] = {}  # in their order
-        self._made: set[tuple[str, Half]] = set()  # by this run
-        self._warnings = dict.fromkeys(notes)  # in their order
+        self._used: dict[tuple[str, Half], Measured] = {}  # in the order of first use
+        self._made: set[tuple[str, Half]] = set()  # measurements that this run made
+        self._warnings = dict.fromkeys(notes)  # without repetition, in their order
         self._stopped = False  # True if the embedder stopped because the time budget would end
         self._unranked = False  # True if the last measurement was made without the reranker
 

@@ -34,7 +34,11 @@ Value = int | float | str
 Configuration = Mapping[str, Value]  # name -> value for every setting that may be searched
 
 BALANCE = ("fusion", "dense_weight")  # the weights of lexical and dense search
-OVERLAP_SHARES = (0.0, 0.1, 0.2)  # of a chunk; with more than a fifth, neighbouring chunks have mostly the same text
+OVERLAP_SHARES = (
+    0.0,
+    0.1,
+    0.2,
+)  # shares of a chunk; with a larger share, neighbouring chunks have mostly the same text
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from agentformer.readers.code.languages import DATA, GRAMMARS, Grammar
 
-_MAX_DEPTH = 200  # of the nodes that are visited; code that people write has less than 60
+_MAX_DEPTH = 200  # largest depth of visited nodes; code that people write has less than 60
 _MAX_NODES = 400_000
 MAX_SYMBOLS = 20_000
 MAX_ABOUT = 300  # code points
@@ -126,13 +126,13 @@ class _Walk:
         if node.type in _VALUES:
             value = node.child_by_field_name("value") or node.child_by_field_name("right")
             return value is not None and value.type in _FUNCTION_VALUES
-        if node.type.endswith("_specifier"):  # of C: without a body, the use of a type
+        if node.type.endswith("_specifier"):  # in C, a specifier without a body only uses a type
             return node.child_by_field_name("body") is not None
         return True
 
     def _name(self, node: Any) -> str:
         named = next((found for field in self._grammar.names if (found := node.child_by_field_name(field))), None)
-        for _ in range(8):  # of C: the name is inside pointers, arrays and parameters
+        for _ in range(8):  # in C, the name is inside pointers, arrays and parameters
             inner = named.child_by_field_name("declarator") if named is not None else None
             if inner is None:
                 break
@@ -142,7 +142,7 @@ class _Walk:
         if named is None:
             return ""
         name = " ".join(self._read(named).split()).strip("\"'`")
-        if receiver := node.child_by_field_name("receiver"):  # of Go
+        if receiver := node.child_by_field_name("receiver"):  # the type of a method in Go
             owner = self._read(receiver).strip("()").split()
             name = f"{owner[-1].strip('*').split('[')[0]}.{name}" if owner else name
         return name[:_MAX_NAME]

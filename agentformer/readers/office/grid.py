@@ -16,10 +16,10 @@ from agentformer.readers.sections import page_of, tables_of
 from agentformer.text.normalize import clean
 from agentformer.types import Heading, Page
 
-PAGE_CHARS = 20_000  # of a page of rows
-MAX_COLUMNS = 1_000  # of a table; data of more columns are not text
+PAGE_CHARS = 20_000  # characters of a page of rows
+MAX_COLUMNS = 1_000  # columns of a table; a table with more columns is data, not text
 Row = Sequence[str] | Mapping[int, str]
-_MAX_CELLS = 30_000_000  # of a table, with the blank ones
+_MAX_CELLS = 30_000_000  # cells of a table, blank cells included
 _MAX_CELL = 32_767  # code points of a cell; the limit of spreadsheet programs
 _MAX_HEADERS = 2_000  # code points of a line of headers that is repeated on each page
 _BAR = "\u00a6"  # instead of "|" in a cell

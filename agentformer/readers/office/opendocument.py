@@ -119,7 +119,8 @@ def _paragraphs(parent: etree._Element) -> str:
 
 
 def _is_skipped(element: etree._Element, below: etree._Element) -> bool:
-    """Return whether an element is a part of a comment, or of a paragraph whose text contains it already."""
+    """Return whether an element is left out: it is inside a comment, or inside a paragraph whose text already contains
+    it."""
     for above in element.iterancestors():
         if above is below:
             return False
@@ -148,7 +149,7 @@ def _collect(element: etree._Element, pieces: list[str], depth: int) -> None:
             pieces.append("\t" if tag == f"{_TEXT}tab" else "\n")
         elif tag == f"{_TEXT}note":
             pieces.append(f" [{_paragraphs(child)}]")
-        elif tag == f"{_TEXT}p":  # of a text box in the paragraph
+        elif tag == f"{_TEXT}p":  # a text box in the paragraph
             pieces.append("\n")
             _collect(child, pieces, depth + 1)
         elif isinstance(tag, str) and tag not in _SKIPPED:

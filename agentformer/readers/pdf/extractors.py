@@ -40,7 +40,7 @@ MAX_OUTLINE = 20_000
 SHORT = 400  # characters; shorter pages are checked for visible text
 SAMPLE = 100  # characters of a page whose Unicode mapping is checked
 STRAY = 60  # letters outside the visible page that are not text: printers' marks, names of layers
-PAGE_SECONDS = 8.0  # of pypdf; ordinary pages take 0.03 s, and a drawing of 40,000 paths takes 4 s
+PAGE_SECONDS = 8.0  # time limit of pypdf for a page; usual pages take 0.03 s, and a drawing of 40,000 paths 4 s
 # Errors of a Python parser on hostile input, in addition to pypdf's own. Only the page is lost.
 _PAGE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError,
                 NotImplementedError, OSError, AssertionError, ImportError, TimeoutError)  # fmt: skip

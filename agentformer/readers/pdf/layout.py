@@ -13,8 +13,8 @@ from typing import NamedTuple
 from agentformer.text.normalize import clean
 from agentformer.types import Heading, Page, Span
 
-GAP = 1.35  # times the usual line distance; paragraph spacing is 1.5 and more
-_INDENT = (0.7, 5.0)  # times the letter height: less is noise, more is another column
+GAP = 1.35  # a larger distance, in usual line distances, separates paragraphs; their spacing is 1.5 or more
+_INDENT = (0.7, 5.0)  # indent of a paragraph in letter heights: less is noise, more is another column
 _SENTENCE_ENDS = frozenset('.!?:;…"”’»)。！？')
 
 
@@ -26,8 +26,8 @@ class Line(NamedTuple):
     x: float = 0.0
     y: float = 0.0
     height: float = 0.0
-    right: float = 0.0  # where its last character ends
-    last_y: float = 0.0  # of its last row, if a hyphen joined two rows
+    right: float = 0.0  # the x position at which its last character ends
+    last_y: float = 0.0  # the y position of its last row, if a hyphen joined two rows
     bold: bool = False  # its first and its last letter
     italic: bool = False
 

@@ -29,8 +29,8 @@ from agentformer.text.normalize import bare_letters
 
 SCALE = 2.0  # pixels per point: an A4 page has 1,190 x 1,684
 LONGEST_SIDE = 2_200  # pixels
-MAX_IMAGE_PIXELS = 120_000_000  # of one image on the page, which PDFium unpacks into memory
-MAX_CHARACTERS = 60_000  # of a page whose characters are compared; ordinary pages have 3,000
+MAX_IMAGE_PIXELS = 120_000_000  # pixels of one image on the page, which PDFium unpacks into memory
+MAX_CHARACTERS = 60_000  # characters of a page that are compared with a quotation; ordinary pages have 3,000
 MAX_ALIGNED = 4_000  # letters of a quotation that is compared letter by letter if the whole is not found
 SHORTEST_PART = 8  # letters of the parts of a quotation that show where it may be
 ENOUGH = 0.9  # share of the letters of a quotation that must be found
@@ -89,10 +89,10 @@ def png(pixels: Any) -> bytes:
 
 
 def find(text: str, quote: str, position: int) -> list[tuple[int, int]]:
-    """Return the ranges of a quotation in a text. Of several equal ones, the nearest to `position` is returned. If the
-    whole quotation is not in the text, return the ranges in a part of the text that has nearly all letters of the
-    quotation in the same order. If there is no such part, the result is empty, because single words would mark another
-    sentence."""
+    """Return the ranges of a quotation in a text. If the quotation occurs several times, the range nearest to
+    `position` is returned. If the whole quotation is not in the text, return the ranges in a part of the text that has
+    nearly all letters of the quotation in the same order. If there is no such part, the result is empty, because single
+    words would mark another sentence."""
     if not quote:
         return []
     if starts := [*_occurrences(text, quote)]:

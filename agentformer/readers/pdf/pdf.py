@@ -32,7 +32,7 @@ MIN_HIDDEN_LETTERS = 60  # shorter text that only pypdf finds is the name of a l
 MIN_OCR_LETTERS = 3
 DRAFT_SECONDS = 20.0
 DPI = 300  # the resolution of tesseract's training data
-MAX_IMAGE_PIXELS = 200_000_000  # of an image inside the page, which rendering unpacks whole
+MAX_IMAGE_PIXELS = 200_000_000  # pixels of an image inside the page, which rendering unpacks completely
 _USABLE = ("good", "doubtful")
 _NOTHING = Quality(0.0, 0, "empty")
 

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from agentformer.readers.pdf.layout import MAX_LEVEL, Line, OutlineEntry
 
-MAX_TITLES = 20  # of a page; a page with more is a list or a table in bold type
+MAX_TITLES = 20  # titles of a page; a page with more is a list or a table in bold type
 _MAX_TITLE = 150  # code points; a longer bold text is a sentence
-_SAME = 0.05  # of the height: the largest difference of two lines in one style
-_LARGER = 1.15  # times the height of the usual text of the page
+_SAME = 0.05  # share of the height: the largest difference of two lines in one style
+_LARGER = 1.15  # a line is larger if its height is so many times the usual height of the page
 _MARGIN = 4.0  # times the height of the line: the largest distance of a title from the left margin
 _CENTER = 0.02  # times the width of the page: the largest distance of a centered title from the center of the page
 _MOSTLY = 0.5  # share of bold letters on a page, above which bold type is the usual type of the page
-_FULL = 0.75  # of the width of the text: a longer line may continue in the next line
+_FULL = 0.75  # share of the width of the text: a longer line may continue in the next line
 _WRAP = 1.6  # times the height of the line: the largest distance of the next line of the same title
 _SUM = re.compile(r"\d[.,]\d|[$€£¥%]|\d\)|\d\s+\d|\d{4}\D+\d{4}")  # or two years, the heads of columns
 _DATE = re.compile(r"(?:\w+\.? )?\d{1,2}[,.]? (?:\w+ )?\d{4}\b|(?:\w+\.? )?\d{1,2},$")
@@ -43,12 +43,12 @@ class _Style(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """The usual type and the borders of a page."""
+    """The usual style of the letters on a page, and the borders of its text."""
 
-    width: float  # of the sheet, in points
+    width: float  # width of the sheet, in points
     left: float  # border of the text
     right: float
-    height: float  # of most letters
+    height: float  # height of most letters
     bold: bool  # most letters are bold
     rows: Counter[int]  # number of lines at each height above the bottom of the page, in points
 

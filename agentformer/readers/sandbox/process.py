@@ -24,8 +24,8 @@ from agentformer.readers.sandbox import protocol
 from agentformer.types import DocumentText
 
 _PIECE = 1 << 16
-_POLL_SECONDS = 0.25  # between checks whether the child has ended
-_LAST_SECONDS = 2.0  # to end after closing its output; an interpreter takes 0.05
+_POLL_SECONDS = 0.25  # seconds between checks whether the child has ended
+_LAST_SECONDS = 2.0  # seconds in which a child must end after it has closed its output; usually it takes 0.05
 
 
 def exchange(

@@ -27,8 +27,8 @@ READY, DONE = _FRAME.pack(_READY, 0), _FRAME.pack(_DONE, 0)
 _LINE_BYTES = 4 << 20  # brackets alone unpack to 90 MB; a page with 10,000 headings has 1 MB
 _LONGEST_NAME = 2_000  # code points of a title, label or heading
 _LONGEST_REASON = 1_000
-_MOST_BOXES = 2_000  # of a quotation on a page
-_MOST_PIXELS = 10_000  # of a side of an image
+_MOST_BOXES = 2_000  # boxes of a quotation on a page
+_MOST_PIXELS = 10_000  # width or height of an image
 _PNG = b"\x89PNG\r\n\x1a\n"
 # Control and direction characters, and surrogates, which must not reach a terminal or the store.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

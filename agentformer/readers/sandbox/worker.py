@@ -168,7 +168,7 @@ if sys.platform == "linux":
 
     from agentformer.readers.sandbox.linux import confine_files, refuse_calls
 
-_OWN_SHARE = 0.9  # of the wall time, so that the worker stops before it is killed
+_OWN_SHARE = 0.9  # share of the wall time, so that the worker stops before it is killed
 _PR_SET_PDEATHSIG = 1
 _UNNEEDED = ("pandas",)  # pytesseract imports it if installed, for functions that are not used
 
@@ -254,7 +254,7 @@ def _limit_resources(options: ReadOptions) -> None:
     ):
         # The soft limit of CPU time sends a signal that gives the reason, before the hard limit ends the process.
         soft = seconds if kind == resource.RLIMIT_CPU else most
-        with suppress(ValueError, OSError):  # macOS refuses some of them
+        with suppress(ValueError, OSError):  # macOS refuses some of these limits
             _, hard = resource.getrlimit(kind)
             bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(kind, (min(soft, bound), bound))

@@ -60,7 +60,7 @@ PRONOUNS = frozenset(
     {"he", "she", "it", "they", "this", "that", "who", "hän", "se", "ne", "joka", "han", "hon", "hun", "ho", "det"}
     | {"den", "de", "dette", "som", "er", "sie", "es", "dies", "das", "der", "die"}
 )
-_PREPOSITIONS = frozenset({"in", "at", "i"})  # between a copula and a place
+_PREPOSITIONS = frozenset({"in", "at", "i"})  # words between a copula and a location
 _CAPITAL_NOUNS = frozenset({"de"})  # languages that capitalize nouns
 # Labels before a colon that have one value at a time.
 _LABELS = frozenset().union(
