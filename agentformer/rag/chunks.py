@@ -1,9 +1,10 @@
 """Chunks of a document. Each chunk has its exact position in its page, and a context line with the words of the file
-name, the title and the headings. Those of source code have its path, its symbols and their signatures.
+name, the title and the headings. The context line of source code has its path, its symbols and their signatures.
 
-In source code, a function is one chunk if it has at most the allowed number of tokens. Small neighbours of one class or
-file share a chunk. A class is one chunk if it is small; otherwise, its head and its methods are chunks. Longer parts
-are split at blank lines and between inner functions. Every character that is not white space is in exactly one chunk.
+In source code, a function is one chunk if it has at most the allowed number of tokens. Small neighbouring functions of
+one class or file share a chunk. A class is one chunk if it is small; otherwise, its head and its methods are chunks.
+Longer parts are split at blank lines and between inner functions. Every character that is not white space is in exactly
+one chunk.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from agentformer.types import DocumentText, Heading, Page, Span, Symbol
 
 CountTokens = Callable[[str], list[Span]]
 
-CARRIED = " … "  # before the beginning of a sentence that starts on the page before
+CARRIED = " … "  # stands before the beginning of a sentence that starts on the previous page
 _MAX_TITLE = 100  # code points of a first line that may be a title
 _MAX_HEADERS = 160  # code points of the headers of a table that a chunk continues
-_MAX_CARRIED = 200  # code points of a sentence on the page before, added to the context of the next chunk
+_MAX_CARRIED = 200  # code points of an unfinished sentence, which the context of the chunk on the next page repeats
 _ENDS = frozenset('.!?…:;。！？"”»)]')
 _MAX_NAME = 80  # code points of the words of a file name
 # "_", "+" and "." are spaces in a name. A hyphen is a space too, but not between two digits: "2023-08-30".
 _NAME_SEPARATOR = re.compile(r"[\s_+.]+|(?<!\d)-+|-+(?!\d)")
-_NAME_WORDS = re.compile(r"[^\W\d_]{3}|[^\W\d_\x00-\x7f]")  # fewer letters are a number, such as "p1" or "10K"
+_NAME_WORDS = re.compile(r"[^\W\d_]{3}|[^\W\d_\x00-\x7f]")  # with fewer letters, it is a number, such as "p1" or "10K"
 _NAME_CODE = re.compile(  # a UUID, a digest, or the part of a digest that an upload adds to a name
     r"(?<![0-9a-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{8})(?![0-9a-z])",
     re.IGNORECASE,
 )
-_WHOLE = 150  # tokens of a class whose methods are not chunks of their own
-_SHARED = 90  # tokens of neighbours that share a chunk; more tokens say too different things for one vector
-_SHARED_DATA = 200  # of keys and sections of a configuration
+_WHOLE = 150  # a class with at most so many tokens is one chunk
+_SHARED = 90  # maximum tokens of neighbours in one chunk; more would be too mixed for one vector
+_SHARED_DATA = 200  # the same for keys and sections of a configuration file
 _DATA = frozenset({"css", "ini", "json", "toml", "yaml"})
-_MOST_NAMES = 6  # of the symbols of one chunk, in its context line
+_MOST_NAMES = 6  # maximum number of symbol names in the context line of a chunk
 
 
 class PageChunk(NamedTuple):
@@ -66,7 +67,7 @@ class PageChunk(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The place of the chunk in its document, as citations show it."""
+        """The position of the chunk in its document, as citations show it."""
         lines = self.lines if self.page.code else None
         return lines_label(*lines, self.page.label) if lines else self.page.label
 
@@ -110,7 +111,8 @@ def words_of_name(name: str) -> str:
 
 
 def _cut_headers(page: Page, span: Span) -> list[str]:
-    """Return the headers and the scale of the table in which the span begins, as a list of one line or none."""
+    """Return the headers and the scale of the table that began before the span and continues in it: a list of one line,
+    or an empty list if there is no such table."""
     table = next((table for table in page.tables if table.start < span.start < table.end), None)
     if table is None:
         return []
@@ -135,8 +137,8 @@ def _spans(page: Page, count: CountTokens, limit: int, overlap: int) -> list[Spa
 
 
 def _row_starts(page: Page) -> Iterator[int]:
-    """Yield the offsets of the rows of cells on a page, so that a chunk ends between two rows. The lines of the tables
-    of a PDF are no rows of cells: a row may have several lines."""
+    """Yield the offsets of the rows of cells on a page, so that a chunk ends between two rows. The lines of a table
+    without "|", as in a PDF, are not returned, because a row may have several lines."""
     for table in page.tables:
         start = table.start
         for line in page.text[table.start : table.end].split("\n"):
@@ -175,8 +177,8 @@ def _body(page: Page) -> tuple[Span, str]:
 
 
 class CodePart(NamedTuple):
-    """A part of a page of source code. `symbols` are the symbols that begin in the part, or the one that contains it.
-    `outer` is the symbol around these, or None."""
+    """A part of a page of source code. `symbols` are the symbols that begin in the part. If none begins there, it is
+    the symbol that contains the part. `outer` is the symbol that contains `symbols`, or None."""
 
     span: Span
     symbols: tuple[Symbol, ...]
@@ -189,7 +191,7 @@ class CodePart(NamedTuple):
 
     def context(self, path: str) -> str:
         """Return the context line: the path of the file, the names, and the signature and the documentation of the
-        symbol. For several symbols, there are only names."""
+        symbol. If the part has several symbols, the line has only the path and the names."""
         about = [symbol.about for symbol in self.symbols if symbol.about] if len(self.symbols) == 1 else []
         return SEPARATOR.join(part for part in (path, self.names, *about) if part)
 
@@ -218,7 +220,7 @@ class _Cutter:
         self._position = {(symbol.start, symbol.end): n for n, symbol in enumerate(page.symbols)}
 
     def children(self, symbol: Symbol | None) -> list[Symbol]:
-        """Return the symbols that are directly inside a symbol, or inside no symbol."""
+        """Return the symbols that are directly inside `symbol`. If `symbol` is None, return the outermost symbols."""
         return self._children.get(self._position[symbol.start, symbol.end] if symbol else -1, [])
 
     def parts(self, start: int, end: int, inner: Sequence[Symbol], outer: Symbol | None) -> Iterator[CodePart]:
@@ -238,8 +240,8 @@ class _Cutter:
         yield from self._gap(start, end, outer)
 
     def shared(self, parts: Iterator[CodePart]) -> Iterator[CodePart]:
-        """Join neighbouring parts of the same outer symbol that are small together. The head of a class, whose symbol
-        is the class, may be joined with its first methods."""
+        """Join neighbouring parts of the same outer symbol that are small in total. The head of a class (the part
+        before its methods) may be joined with the first methods."""
         held: CodePart | None = None
         for part in parts:
             if held and self._may_share(held, part):
@@ -293,5 +295,5 @@ class _Cutter:
 
 
 def _is_outer(symbol: Symbol, below: Sequence[Symbol]) -> bool:
-    """Return whether the inner symbols are most of a symbol, as the methods of a class are."""
+    """Return whether a symbol consists mostly of inner symbols, like a class of methods."""
     return sum(inner.end - inner.start for inner in below) * 2 > symbol.end - symbol.start

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from agentformer.types import DocumentStatus, MemoryEntry, Page
 
 FORMER_KEPT = " (the former version of the document is kept)"  # added to the reason of an unusable new version
-METADATA_REPLACED = "the metadata were replaced"  # the reason if an upload has new metadata for stored bytes
+METADATA_REPLACED = "the metadata were replaced"  # the reason if the bytes were stored already, but with other metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Document:
     media_type: str = ""
     sha256: str = ""
     bytes: int = 0
-    unchanged: bool = False  # this document was stored already with the same bytes
+    unchanged: bool = False  # true if the document was already stored with the same bytes
     replaced: str = ""  # the id of the former version that this upload has replaced
     metadata: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""  # the absolute path of the file, or its URL; "" for an upload without a path
-    root: str = ""  # the absolute path of the folder that was given; "" if a single file was given
+    root: str = ""  # the absolute path of the uploaded folder; "" if a single file was uploaded
     stamp: str = ""  # changes when the file changes; "" if the document was not stored by a sync
 
 

@@ -1,8 +1,8 @@
-"""The files of a folder that a sync considers, and the reasons why it leaves out others.
+"""The files of a folder that a sync reads, and the reasons why it leaves out others.
 
-Ignored are hidden files, what `.gitignore` and `.agentformerignore` name (in every folder, the deeper file decides),
-folders of installed packages and of build results, binary files, minified and generated text, and long texts. Symbolic
-links are never followed, so that there is no loop, and nothing outside of the folder is read.
+A sync ignores hidden files, files that `.gitignore` or `.agentformerignore` names (an ignore file in a deeper folder
+takes precedence), folders of installed packages and build results, binary files, minified and generated text, and long
+texts. It never follows symbolic links, so it cannot loop and reads nothing outside of the folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gitignore_parser import rule_from_pattern
 from agentformer.errors import Forbidden, InvalidInput
 from agentformer.records.files import open_regular_file
 
-IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include again what the first excludes
+IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include files that the first excludes
 _PACKAGES = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages"})
 _BUILT = frozenset({"build", "dist", "target", "out"})  # beside a file of `_PROJECT`
 _VENDORED = frozenset({"vendor", "vendored", "_vendor", "third_party"})  # anywhere below such a file
@@ -30,7 +30,7 @@ _PROJECT = frozenset(
     | {"composer.json", "Gemfile"}
 )
 _ENVIRONMENT = "pyvenv.cfg"  # a folder with this file is a virtual environment
-_DOCUMENTS = frozenset(  # read although they are binary; images are not, because most of them are no text
+_DOCUMENTS = frozenset(  # binary files that are read; images are not, because most of them contain no text
     {".pdf", ".docx", ".docm", ".pptx", ".pptm", ".xlsx", ".xlsm", ".odt", ".ods", ".odp", ".epub"}
 )
 _BINARY = re.compile(
@@ -46,10 +46,10 @@ _GENERATED_NAMES = frozenset(
 _GENERATED = re.compile(rb"^\W{0,6}(?:@generated\b|Code generated .{0,200}DO NOT EDIT)", re.MULTILINE)
 _HEAD = 16_384  # bytes that are read to recognise binary files and minified text
 _MINIFIED = frozenset({".js", ".css", ".mjs", ".map", ".json"})
-_NOTICE = 2_048  # bytes at the beginning in which generated files say so
-_LINE = 2_000  # mean bytes of a line of minified text
+_NOTICE = 2_048  # a generated file says so within these first bytes
+_LINE = 2_000  # a text with more bytes per line (mean) is minified
 _MAX_PATTERNS = 1_000_000  # bytes of an ignore file
-_RACY = 2.0  # seconds: a file changed since then may change again without a new time stamp
+_RACY = 2.0  # seconds; a file that was changed this recently may change again with the same time stamp
 FORMAT = "agentformer-markdown-1"
 PRIVATE = ".agentformer"  # the folder of the private files
 MARKER = "home.json"
@@ -57,7 +57,7 @@ MARKER = "home.json"
 
 class FolderFile(NamedTuple):
     """A file of the folder `root`. `name` is the path in the folder, with `/`. `stamp` changes when the file changes;
-    "" if the file is so new that this is not sure."""
+    it is "" if the file was changed so recently that the time cannot distinguish two changes."""
 
     root: str
     name: str
@@ -83,8 +83,8 @@ def encodable(path: str | os.PathLike[str]) -> str:
 
 
 def checked_folder(folder: Any) -> Path:
-    """Return the path of a folder that a caller gave. Raises `InvalidInput` if it is empty, because the path of an
-    empty text is the current folder, or if it is no path."""
+    """Return the path of a folder that a caller gave. Raises `InvalidInput` if it is not a path, or if it is empty,
+    because an empty path would mean the current folder."""
     if not isinstance(folder, (str, os.PathLike)) or not isinstance(os.fspath(folder), str):
         raise InvalidInput("folder", f"must be a path, got {type(folder).__name__}")
     if not os.fspath(folder):
@@ -95,8 +95,8 @@ def checked_folder(folder: Any) -> Path:
 
 
 class OwnFolders:
-    """The folders of the memory itself, which are no documents: `folders`, and the private folder of a memory home.
-    They are recognised also under another path."""
+    """The folders of the memory itself, whose files are not documents: `folders`, and the private folder of a memory
+    home. They are recognised under any path that leads to them."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._numbers = {number for folder in folders if (number := _number_of(folder))}
@@ -122,7 +122,8 @@ class _Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules of one ignore file. `base` is its folder: a path in the root that ends with `/`; "": the root."""
+    """The rules of one ignore file. `base` is the folder of this file: a path relative to the root that ends with `/`,
+    or "" for the root."""
 
     base: str
     rules: tuple[_Rule, ...]
@@ -138,10 +139,10 @@ class _Rules:
 
 
 class FolderFiles:
-    """Lists the files of the folder `root`, which is an absolute path. Files of more than `max_bytes` bytes are left
-    out, and so are the folders `own`. After `files` has ended, `skipped` contains the files that were left out for a
-    reason that a user should know, `failed` the files and folders that could not be read, and `complete` tells whether
-    all folders were listed."""
+    """Lists the files of the folder `root`, which is an absolute path. Files of more than `max_bytes` bytes and the
+    folders `own` are left out. After `files` has ended, `skipped` contains the files that were left out for a reason
+    that a user should know, `failed` the files and folders that could not be read, and `complete` tells whether all
+    folders were listed."""
 
     def __init__(self, root: Path, max_bytes: int, own: Iterable[Path] = ()) -> None:
         self._root = root
@@ -227,15 +228,15 @@ class FolderFiles:
 
 
 def stamp_of(state: os.stat_result, now: float) -> str:
-    """Return the size, the time of the last change and the number of a file as a text, or "" if the file was changed
-    less than two seconds before `now`: file systems do not distinguish the times of two such changes."""
+    """Return the size, the time of the last change and the inode number of a file as a text, or "" if the file was
+    changed less than two seconds before `now`: file systems do not distinguish the times of two such changes."""
     racy = state.st_mtime > now - _RACY
     return "" if racy else f"{state.st_size}:{state.st_mtime_ns}:{state.st_ino}"
 
 
 class Folders(NamedTuple):
-    """`allowed` are the folders that callers over HTTP and language models may sync, and `own` those of the memory
-    itself, which no sync reads."""
+    """Folders for syncs. `allowed` are the folders that callers over HTTP and language models may sync. `own` are the
+    folders of the memory itself, which no sync reads."""
 
     allowed: Sequence[Path] = ()
     own: Sequence[Path] = ()
@@ -254,8 +255,8 @@ class Unread(Exception):
 
 
 def _refuse_unread(head: bytes, file: FolderFile, size: int, most: int, is_text: Callable[[bytes], bool]) -> None:
-    """Raise `Unread` if the file is left out. `head` is the beginning of the file: binary files have no text, and
-    minified and generated text has no reader. `most` is the number of bytes that a text may have."""
+    """Raise `Unread` if the file is left out. `head` is the beginning of the file, from which binary, minified and
+    generated files are recognised. `most` is the maximum number of bytes of a text."""
     path = Path(file.name)
     suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:
@@ -300,8 +301,8 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def _refuse_outside(descriptor: int, root: str) -> None:
-    """Raise `InvalidInput` if an open file is not in the folder `root`: a folder may have become a link since it was
-    listed. Systems without `/proc` are not checked."""
+    """Raise `InvalidInput` if an open file is outside of the folder `root`. This happens if a folder has become a link
+    since it was listed. Systems without `/proc` do not check this."""
     try:
         real = Path(f"/proc/self/fd/{descriptor}").readlink()
     except OSError:
@@ -313,7 +314,7 @@ def _refuse_outside(descriptor: int, root: str) -> None:
 def folder_in_roots(folder: str, roots: Sequence[Path]) -> Path:
     """Return the real path of a folder that the setting `sync_roots` allows: one of the roots, or a folder below one.
     Raises `Forbidden` for another folder, also if only links lead to it, and `InvalidInput` for a hidden folder. The
-    messages do not tell whether another folder exists."""
+    messages do not reveal whether another folder exists."""
     if not roots:
         raise Forbidden(
             "no folder may be synced here; the setting sync_roots (AGENTFORMER_SYNC_ROOTS) names the allowed ones"
@@ -348,7 +349,8 @@ def _is_ignored(rules: Sequence[_Rules], name: str, *, is_folder: bool) -> bool:
 
 
 def _is_foreign(folder: os.DirEntry[str], beside: set[str], *, in_project: bool) -> bool:
-    """Return whether a folder contains installed packages, copies of other projects, or build results."""
+    """Return whether a folder contains installed packages, copies of other projects, or build results. `beside` are the
+    names of the files next to the folder."""
     if folder.name in _PACKAGES or (in_project and folder.name in _VENDORED):
         return True
     if folder.name in _BUILT and not _PROJECT.isdisjoint(beside):

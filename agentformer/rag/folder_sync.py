@@ -1,8 +1,8 @@
 """Keeps the documents of a folder equal to its files.
 
-A document belongs to a folder if it was stored with this folder as its root. Each document has the stamp of its file
-(size, time of the last change, number of the file), so that a file whose stamp is equal is not read again. Each file is
-stored in one transaction, so a sync that was interrupted is continued by the next one.
+A document belongs to a folder if it was stored with this folder as its root. Each document stores a stamp of its file
+(size, time of the last change, inode number). A file with an equal stamp is not read again. Each file is stored in a
+transaction of its own, so the next sync continues an interrupted one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class DocumentChanges(NamedTuple):
 class SyncReport:
     """The result of a sync. The names are paths in the folder, with `/`. `renamed` contains pairs of the former and the
     new name. `skipped` are files that were left out and `failed` those that could not be read or have no usable text,
-    each with the reason. `unchanged` is a number of files. `left` is the number of files that the time did not suffice
-    for; the next sync goes on with them, and removes the documents of files that are gone."""
+    each with the reason. `unchanged` is a number of files. `left` is the number of files that were not handled in time;
+    the next sync handles them, and removes the documents of missing files."""
 
     folder: str
     added: tuple[str, ...] = ()
@@ -58,17 +58,18 @@ class SyncReport:
 
 
 class _Known(NamedTuple):
-    """A stored document, in the few bytes that a folder with a million files allows."""
+    """A stored document. It has only a few values, so that the documents of a folder with a million files fit in
+    memory."""
 
     id: str
     stamp: str
     digest: bytes
     size: int
-    problem: str  # the reason if it has no usable text
+    problem: str  # the reason why the document has no usable text, or ""
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Known:
-        """Return the known state of the file of a document."""
+        """Return the values of a document's entry."""
         values = entry.metadata
         problem = values["reason"] or values["status"] if values["status"] in _UNUSABLE else ""
         return cls(entry.id, values.get("stamp", ""), bytes.fromhex(values["sha256"]), values["bytes"], problem)
@@ -76,7 +77,7 @@ class _Known(NamedTuple):
 
 class FolderSync:
     """One sync of the folder `root` with the documents of a namespace. `metadata` is stored with new and changed
-    documents; None keeps that of changed documents. The folders `own` are left out."""
+    documents; if it is None, changed documents keep their metadata. The folders `own` are not read."""
 
     def __init__(
         self,
@@ -111,8 +112,8 @@ class FolderSync:
         seconds: float = math.inf,
     ) -> SyncReport:
         """Store new and changed files, rename moved ones, and remove the documents of files that are gone. `documents`
-        are the stored ones of `scope`. After `seconds`, no further file is handled. Raises `InvalidInput` if the folder
-        is missing, or if more than half of its files are gone, unless `delete` is true."""
+        are all stored documents of `scope`. After `seconds`, no further file is handled. Raises `InvalidInput` if the
+        folder is missing, or if more than half of its files are gone, unless `delete` is true."""
         started = time.monotonic()
         gone = {entry.metadata["origin"]: _Known.of(entry) for entry in documents}
         number_stored = len(gone)
@@ -150,8 +151,8 @@ class FolderSync:
         )
 
     def _work(self, stored: dict[str, _Known], *, delete: bool) -> list[tuple[FolderFile, _Known | None]]:
-        """Return the new and the changed files, each with its document, and remove the documents of all files that
-        exist from `stored`."""
+        """Return the new and the changed files, each with its stored document (None for a new file). Delete from
+        `stored` the documents of all files that exist."""
         work: list[tuple[FolderFile, _Known | None]] = []
         if delete and not self._root.exists():
             return work
@@ -192,7 +193,7 @@ class FolderSync:
     def _handle(
         self, file: FolderFile, known: _Known | None, moved: dict[tuple[bytes, str], list[tuple[str, _Known]]]
     ) -> str:
-        """Store one file. Return the former path of the file, if it was moved, else ""."""
+        """Store one file. If the file was moved, return its former path, else ""."""
         try:
             data, stamp = read_file(file, self._limits, self._changes.is_text)
             document = self._document(file, data, stamp)
@@ -251,7 +252,7 @@ def _origin_of(file: FolderFile) -> str:
 
 
 def _document_name(name: str) -> str:
-    """Return the name of the document of a file. A name that is not UTF-8 is cleaned as that of an upload."""
+    """Return the name of the document of a file. A name that is not UTF-8 is cleaned like the name of an upload."""
     name = normalize("NFC", name)
     return name if encodable(name) == name else safe_name(name)
 
@@ -261,7 +262,8 @@ def _shown(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def _by_content(stored: Mapping[str, _Known]) -> dict[tuple[bytes, str], list[tuple[str, _Known]]]:
-    """Return the paths of usable documents by the hash of their bytes and the extension of their files."""
+    """Return a dictionary: (SHA-256 of the bytes, extension of the file) -> the paths of the usable documents with
+    these, each with its document."""
     found: dict[tuple[bytes, str], list[tuple[str, _Known]]] = {}
     for origin, known in stored.items():
         if not known.problem:

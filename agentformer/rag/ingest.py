@@ -35,14 +35,14 @@ Progress = Callable[[int, int], None]  # number of embedded windows, number of a
 
 @runtime_checkable
 class TextProgress(Protocol):
-    """A progress that also receives the size of the text after the file was read."""
+    """A progress callback that also receives the size of the text after the file was read."""
 
     def __call__(self, done: int, windows: int, /) -> None: ...
 
     def read(self, pages: int, chunks: int) -> None: ...
 
 
-_MAX_TITLE = 300  # code points; the title is repeated with every chunk
+_MAX_TITLE = 300  # code points; the title is stored with every chunk
 _LANGUAGE_SAMPLE = 20_000  # code points of a document from which its language is detected
 
 
@@ -104,8 +104,8 @@ class IngestPipeline:
 
     def store_metadata(self, data: bytes, placement: Placement, parts: Iterable[MemoryEntry]) -> Document:
         """Store a new version of the document `placement.same` in one transaction, and return the new version. The new
-        version has the metadata of the upload, and copies of `parts`, the stored pages and chunks. So nothing is read
-        or embedded again. Raises `Conflict` and `StoreError` like `store`."""
+        version has the metadata of the upload, and copies of `parts`, the stored pages and chunks. Nothing is read or
+        embedded again. Raises `Conflict` and `StoreError` like `store`."""
         assert placement.same is not None
         entries = _copies(placement.same, parts, placement.document)
         with self.originals.storing(entries[:1], [data]):
@@ -116,8 +116,8 @@ class IngestPipeline:
 
     def store_renamed(self, data: bytes, placement: Placement, parts: Iterable[MemoryEntry]) -> Document:
         """Store a new version of the document `placement.same` in one transaction, and return the new version. It has
-        the name and the origin of `placement.document`, and copies of `parts`, the stored pages and chunks, with their
-        context lines, so that nothing is read or embedded again. Raises `Conflict` and `StoreError` like `store`."""
+        the name and the origin of `placement.document`, and copies of `parts`, the stored pages and chunks, with
+        unchanged context lines. Nothing is read or embedded again. Raises `Conflict` and `StoreError` like `store`."""
         assert placement.same is not None
         copies = _copies(placement.same, parts, placement.document)
         entries = [_renamed(entry, placement.document) for entry in copies]
@@ -127,7 +127,7 @@ class IngestPipeline:
 
     def _store_unusable(self, data: bytes, text: DocumentText, placement: Placement) -> Document:
         """Store an entry for a file without usable text, and return the document. If a former version is usable,
-        nothing is stored. The file itself is stored only if the former version is a file that was not read."""
+        nothing is stored. The file itself is stored only if a former version has the status `stored`."""
         document = placement.document
         if any(entry.metadata["status"] == "ready" for entry in placement.former):
             return dataclasses.replace(document, status=text.status, reason=text.reason + FORMER_KEPT)
@@ -204,7 +204,7 @@ def _copies(same: MemoryEntry, parts: Iterable[MemoryEntry], upload: Document) -
     root = dataclasses.replace(same, id=new_id(), metadata=metadata, updated_at=None, version=1)
     copies = [root]
     for part in parts:
-        assert part.source is not None  # it is a part of a document
+        assert part.source is not None  # every part of a document has a source
         copy = dataclasses.replace(
             part,
             id=new_id(),

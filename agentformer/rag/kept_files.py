@@ -1,4 +1,4 @@
-"""Files that are stored and not read: files that are not yet, or no longer, among the searched documents."""
+"""Files that are stored and not read, because they do not yet, or no longer, belong to the searched documents."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from agentformer.rag.uploads import Placement, place, unchanged
 from agentformer.types import DocumentStatus, DocumentText, MemoryBackend, MemoryEntry, Scope
 
 STORED: DocumentStatus = "stored"  # the status of a document whose file is stored and not read
-_REASON = "the file is stored and not read; upload it, or add it to a vector store, so that searches find its text"
+_REASON = "the file is stored and not read; upload it, or add it to a vector store, so that a search can find its text"
 _PAGE = 100  # documents read at a time
 _ATTEMPTS = 20  # each failed attempt means that another process has changed the same document
 
 
 class KeptFiles:
-    """Stores files as documents of the status `stored`, which have no text, so that no search finds them. An upload of
-    the same file to the same namespace reads it. Thread-safe if the backend is thread-safe."""
+    """Stores files as documents with the status `stored`. They have no text, so no search finds them. If the same file
+    is uploaded to the same namespace, it is read. Thread-safe if the backend is thread-safe."""
 
     def __init__(self, backend: MemoryBackend, originals: Originals) -> None:
         self._backend = backend
         self._originals = originals
 
     def keep(self, data: bytes, document: Document) -> Document:
-        """Store a file, and return its document. If a document of the same name has the same bytes, this document is
-        returned. If it has other bytes, the file gets a name with a number. Raises `StoreError` if the file cannot be
-        stored."""
+        """Store a file, and return its document. If a document with the same name has the same bytes, return this
+        document. If it has other bytes, add a number to the name of the file. Raises `StoreError` if the file cannot be
+        stored, and `Conflict` if other uploads change the documents of this name again and again."""
         for _ in range(_ATTEMPTS):
             placement = place(self._backend, document, "keep-both")
             former = [entry for entry in placement.former if entry.metadata["status"] == STORED]

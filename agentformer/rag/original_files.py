@@ -1,6 +1,7 @@
-"""The places of original files: a folder, and the database that several nodes share. `s3_files.py` has a third one.
+"""The places where original files are stored: a folder, and the database that several nodes share. `s3_files.py` has a
+third place, a bucket.
 
-The name of each file is the SHA-256 of its bytes, so the caller who uploads has no influence on names.
+The name of each file is the SHA-256 of its bytes, so a caller cannot choose the name.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from agentformer.records.files import open_regular_file, read_file, sync_folder,
 from agentformer.types import HeldLock, SharedFiles, SharedLocks, new_id
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
-_FILE = re.compile(r"\.?([0-9a-f]{64})\.bin(\.[0-9]+\.[0-9]+)?")  # an original file, or a temporary file of one
+_FILE = re.compile(r"\.?([0-9a-f]{64})\.bin(\.[0-9]+\.[0-9]+)?")  # an original file, or a temporary file for it
 _ORIGINAL, _UPLOAD, _GUARD = "original/", "upload/", "originals"
 
 
 class OriginalFiles(Protocol):
-    """A place that stores original files. `place` names it in messages. A digest is the SHA-256 of a file's bytes as 64
-    hexadecimal digits. Methods raise `StoreError` if the place cannot be read or written, and its subclass `StoreBusy`
-    if the caller can try again later."""
+    """A place that stores original files. `place` is its name in messages. A digest is the SHA-256 of a file's bytes as
+    64 hexadecimal digits. Methods raise `StoreError` if the place cannot be read or written, and its subclass
+    `StoreBusy` if the caller can try again later."""
 
     place: str
 
@@ -39,10 +40,10 @@ class OriginalFiles(Protocol):
         """Open a file for reading. Raises `NotFound` if the file is missing."""
 
     def delete(self, digests: Collection[str]) -> None:
-        """Delete files and what interrupted writes left of them. Missing files are ignored."""
+        """Delete files, and the temporary files that interrupted writes left for them. Missing files are ignored."""
 
     def names(self) -> dict[str, str]:
-        """Return the digest of each stored file by the file's name, and "" for a file that is not an original file."""
+        """Return a dictionary: name of each stored file -> its digest, or "" if it is not an original file."""
 
     def size(self, name: str) -> int | None:
         """Return the size of the file `name` in bytes, or None if this file does not exist."""
@@ -60,7 +61,8 @@ class LocalFiles:
         return self._folder / file_name(digest)
 
     def put(self, digest: str, data: bytes) -> None:
-        """Store a file under its SHA-256, unless an undamaged file is there. Raises `StoreError`."""
+        """Store a file under its SHA-256, unless an undamaged file is there. Raises `StoreError` if the folder cannot
+        be written."""
         path = self.path(digest)
         if self.holds(digest, data):
             return
@@ -89,7 +91,7 @@ class LocalFiles:
             raise StoreError(f"cannot read the original file {digest[:12]} in {self.place}: {reason}") from None
 
     def delete(self, digests: Collection[str]) -> None:
-        """Delete files and what interrupted writes left of them. Missing files are ignored."""
+        """Delete files, and the temporary files that interrupted writes left for them. Missing files are ignored."""
         paths = [self.path(digest) for digest in digests]
         for path in paths:
             for file in (path, *path.parent.glob(f".{path.name}.*")):
@@ -98,7 +100,8 @@ class LocalFiles:
             sync_folder(folder)
 
     def names(self) -> dict[str, str]:
-        """Return all files of the folder, except the locks of this folder and the files of background uploads."""
+        """Return all files of the folder, as `OriginalFiles.names` does. The locks of this folder and the files of
+        background uploads are left out."""
         files = (path.relative_to(self._folder) for path in sorted(self._folder.rglob("*")) if not path.is_dir())
         return {str(file): digest_in(file.as_posix()) for file in files if not file.parts[0].startswith(".")}
 
@@ -111,7 +114,8 @@ class LocalFiles:
 
 
 def file_name(digest: str) -> str:
-    """Return the name of an original file. Folders named by two characters keep directories small."""
+    """Return the name of an original file. The file is in a subfolder with a name of two characters, so that no folder
+    has too many files."""
     return f"{digest[:2]}/{digest}.bin"
 
 
@@ -136,7 +140,7 @@ def unwritable(folder: Path, error: OSError) -> StoreFull:
 
 
 class DatabaseOriginals:
-    """Original files in the database; see `OriginalFiles`."""
+    """Original files in the database. The methods are described in `OriginalFiles`."""
 
     def __init__(self, files: SharedFiles) -> None:
         self.place = files.place
@@ -164,7 +168,7 @@ class DatabaseOriginals:
             self._files.delete(*(_ORIGINAL + digest for digest in digests))
 
     def names(self) -> dict[str, str]:
-        """Return the digest of each stored file by the file's name."""
+        """Return a dictionary: name of each stored file -> its digest."""
         digests = (name.removeprefix(_ORIGINAL) for name in self._files.sizes(_ORIGINAL))
         return {file_name(digest): digest for digest in digests}
 
@@ -175,17 +179,18 @@ class DatabaseOriginals:
 
 
 class SharedUploads:
-    """The running uploads of all nodes. If the node of an upload dies, its lock ends after the time of a lease."""
+    """The running uploads of all nodes. If the node of an upload dies, the lock of the upload ends when its lease
+    expires."""
 
     def __init__(self, locks: SharedLocks) -> None:
         self._locks = locks
 
     def new(self) -> SharedUpload:
-        """Return a new upload, whose lock is not held yet."""
+        """Return a new upload. Its lock is not held yet."""
         return SharedUpload(self._locks, _UPLOAD + new_id())
 
     def exist(self) -> bool:
-        """Return whether there may be uploads."""
+        """Return True if uploads may be running."""
         return True
 
     def names(self) -> set[str]:
@@ -214,11 +219,11 @@ class SharedUpload:
         self._held: HeldLock | None = None
 
     def acquire(self) -> None:
-        """Hold the lock of the upload, which has a new name."""
+        """Take the lock of the upload. No other caller can hold it, because its name is new."""
         self._held = self._locks.take(self.name)
 
     def release(self) -> None:
-        """End the lock."""
+        """Release the lock."""
         held, self._held = self._held, None
         if held is not None:
             held.release()

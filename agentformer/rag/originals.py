@@ -1,4 +1,4 @@
-"""The original files of documents: which are stored, and which are superfluous and deleted."""
+"""The original files of documents. Files that no document needs any more are deleted."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentformer")
 
-_UPLOAD = ".upload-"  # the beginning of the names of uploads, which are file names of locks
-_LOCK_SECONDS = 60.0  # the lock of the folder is held only for short steps
+_UPLOAD = ".upload-"  # the name of an upload begins with this; it is also the name of its lock file
+_LOCK_SECONDS = 60.0  # maximum wait for the lock of the folder, which is held only for short steps
 _POLL_SECONDS = 0.005
 
 
@@ -35,7 +35,7 @@ DATABASE = "database"  # the setting for files in the database of the memory
 
 
 class SharedPlace(Protocol):
-    """The files and locks that all nodes of a memory share."""
+    """The files and the locks that all nodes of a memory share, in its database."""
 
     @property
     def files(self) -> SharedFiles: ...
@@ -55,7 +55,7 @@ class Upload(Protocol):
 
 
 class Uploads(Protocol):
-    """The running uploads; see `_Uploads` for those of one machine, and `SharedUploads` for those of all nodes."""
+    """The lock of one upload, which shows other processes that the upload is running."""
 
     def new(self) -> Upload: ...
 
@@ -71,10 +71,10 @@ class Uploads(Protocol):
 
 
 class Originals:
-    """The original files of the documents that `backend` stores, in the place `files`. The backend records the
-    documents whose original files may exist although they are not stored: announced documents, and removed ones.
-    `sweep` deletes only their files. A running upload holds a lock. If the lock is free, its process was killed, and
-    the original files of the upload are deleted."""
+    """The original files of the documents of `backend`, stored in `files`. The backend also lists absent documents:
+    announced ones that are not stored yet, and removed ones. `sweep` deletes only files of absent documents. A running
+    upload holds a lock. If the lock is free, its process was killed, and the original files of the upload are
+    deleted."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Originals:
         files: OriginalFiles | None = None,
         uploads: Uploads | None = None,
     ) -> None:
-        """`folder` has the locks, unless `uploads` has them, and, without `files`, the original files."""
+        """`folder` contains the locks (unless `uploads` has them) and the original files (unless `files` has them)."""
         self.files = files or LocalFiles(folder)
         self._backend = backend
         self._uploads = uploads or _Uploads(folder)
@@ -91,7 +91,8 @@ class Originals:
     @classmethod
     def at(cls, address: str, folder: Path, backend: MemoryBackend, shared: SharedPlace | None = None) -> Originals:
         """Return the original files at `address`: `s3://BUCKET/PREFIX`, `database`, or "" for the folder `folder`.
-        `shared` is what several nodes share, or None. Raises `InvalidInput` for a database that cannot have files."""
+        `shared` has the files and locks that several nodes share, or is None if the backend has none. Raises
+        `InvalidInput` for `database` if `shared` is None."""
         if address == DATABASE and shared is None:
             raise InvalidInput("originals", f"{DATABASE} needs the backend postgres")
         uploads = SharedUploads(shared.locks) if shared is not None and address else None
@@ -157,7 +158,7 @@ class Originals:
         absent = self._backend.absent_documents()  # read after the locks: an upload that ends now is not in the list
         needed = {document.sha256 for document in absent if document.upload in running}
         done = [document for document in absent if document.sha256 not in needed]
-        # If its lock is missing, the end of an upload is not known, such as in a restored older database.
+        # Without its lock, it is unknown whether an upload has ended, as in a restored older database.
         superfluous = {document.sha256 for document in done if document.upload in ("", *uploads)}
         self.files.delete([each for each in superfluous if SHA256.fullmatch(each) and not self._in_use(each)])
         if done:
@@ -182,7 +183,7 @@ class _Uploads:
         return _Upload(self._folder, f"{_UPLOAD}{new_id()}")
 
     def exist(self) -> bool:
-        """Return whether there was ever an upload in this folder."""
+        """Return True if uploads may be running: a file of an upload is or was in this folder."""
         return self._folder.is_dir()
 
     def names(self) -> set[str]:

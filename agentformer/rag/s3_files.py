@@ -21,7 +21,7 @@ SCHEME = "s3://"
 _TRY_LATER = {"500", "502", "503", "504", "InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout"}
 _ABSENT = {"404", "NoSuchKey", "NotFound"}
 _TIMEOUTS = {"connect_timeout": 5, "read_timeout": 60}  # seconds
-_ATTEMPTS = 3  # of one request, with growing pauses
+_ATTEMPTS = 3  # attempts of one request, with growing pauses
 _DELETED_AT_ONCE = 1000  # the limit of one request
 
 
@@ -29,7 +29,7 @@ class S3Files:
     """Original files under a prefix of a bucket. Thread-safe; the connection is made at the first use.
 
     `url` is `s3://BUCKET/PREFIX`. Address, region and credentials come from the environment or from the files of the
-    AWS command line: `AWS_ENDPOINT_URL_S3`, `AWS_ACCESS_KEY_ID` and so on. A file appears as a whole or not at all.
+    AWS command line: `AWS_ENDPOINT_URL_S3`, `AWS_ACCESS_KEY_ID` and so on. A file is stored completely or not at all.
     Raises `MissingExtra` at the first use if boto3 is not installed.
     """
 
@@ -40,7 +40,8 @@ class S3Files:
         self._lock = threading.Lock()
 
     def put(self, digest: str, data: bytes) -> None:
-        """Store a file under its SHA-256, unless an undamaged file is there. Raises `StoreError`."""
+        """Store a file under its SHA-256, unless an undamaged file is there. Raises `StoreError` if the bucket cannot
+        be read or written."""
         if self.holds(digest, data):
             return
         with self._errors("written"):
@@ -64,7 +65,7 @@ class S3Files:
             return file.read() == data
 
     def open(self, digest: str) -> BinaryIO:
-        """Return the content of a file. Raises `NotFound` if the file is missing."""
+        """Return the file, opened for reading. Raises `NotFound` if the file is missing."""
         with self._errors("read"):
             try:
                 return BytesIO(self._client.get_object(**self._at(digest))["Body"].read())
@@ -85,7 +86,7 @@ class S3Files:
                     raise StoreError(f"{len(refused)} original files in {self.place} cannot be deleted ({code})")
 
     def names(self) -> dict[str, str]:
-        """Return the digest of each stored file by the file's name, and "" for a file that is not an original file."""
+        """Return a dictionary: name of each stored file -> its digest, or "" if it is not an original file."""
         with self._errors("read"):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
             keys = [item["Key"].removeprefix(self._prefix) for page in pages for item in page.get("Contents", [])]
@@ -121,7 +122,8 @@ class S3Files:
 
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
-        """Convert the errors of boto3. Messages contain no credentials and no address of the store."""
+        """Convert the errors of boto3 to `StoreError`. `done` is the failed action as a participle, such as "deleted".
+        Messages contain no credentials and no address of the store."""
         try:
             from botocore import exceptions
         except ImportError as error:
@@ -139,7 +141,8 @@ class S3Files:
             raise StoreBusy(f"{self.place} cannot be reached ({type(error).__name__}); {advice}") from None
 
     def _refused(self, done: str, code: str) -> StoreError:
-        """Return the error for a request that the store refuses. `code` is the code of its answer."""
+        """Return the error for a request that the store refused. `done` is this request as a participle, and `code` is
+        the error code of the store."""
         if code == "NoSuchBucket":
             return StoreError(f"the bucket of {self.place} does not exist; create it, or correct `originals`")
         what = f"an original file in {self.place} cannot be {done}"

@@ -1,4 +1,4 @@
-"""Uploads of documents: reading the file, and deciding which stored document it replaces and how it is named."""
+"""Uploads of documents: reads the file, and decides which stored document it replaces and which name it gets."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Placement:
     """The decision about an upload. `document` has the name and the origin under which the new document is stored.
     `former` contains the stored documents that the new document replaces: normally one or none. If `same` is not None,
     the document `same` is stored with the same bytes already, and the file is not read again. If `new_metadata` is also
-    True, the metadata of the upload replace the metadata of `same`. `check`, for `MemoryBackend.store`, raises
-    `Conflict` if another caller has changed the documents that the decision depends on."""
+    True, the metadata of the upload replace the metadata of `same`. `check` is passed to `MemoryBackend.store`; it
+    raises `Conflict` if another caller has changed the documents on which the decision depends."""
 
     document: Document
     former: tuple[MemoryEntry, ...]
@@ -64,7 +64,8 @@ class Placement:
 
 
 def identity(document: Document) -> tuple[str, str, str]:
-    """Return what identifies a document: its namespace, and the path of its origin or, without a path, its name."""
+    """Return the values that identify a document: its namespace, and the path of its origin or, without a path, its
+    name."""
     return document.namespace, document.origin, "" if document.origin else document.name
 
 
@@ -84,9 +85,9 @@ def place(
     backend: MemoryBackend, document: Document, on_conflict: OnConflict, *, given_metadata: bool = False
 ) -> Placement:
     """Decide which stored document an upload replaces, and under which name the new document is stored. A document is
-    identified by its origin, or by its name among the documents without an origin. `given_metadata` says that the
-    caller has given the metadata of `document`. Raises `Conflict` if `on_conflict` is `fail` and the stored document
-    has other bytes or other metadata than the given ones."""
+    identified by its origin, or by its name among the documents without an origin. `given_metadata` is True if the
+    metadata of `document` come from the caller. Raises `Conflict` if `on_conflict` is `fail` and the stored document
+    has other bytes, or if the caller gave other metadata."""
     stored = _Stored(backend, document)
     own = stored.of_origin() if document.origin else stored.of_name(document.name)
     same = stored.with_same_bytes(own)
@@ -120,8 +121,8 @@ def place(
 
 
 def place_renamed(backend: MemoryBackend, former: MemoryEntry, document: Document) -> Placement:
-    """Return the placement of `document`, the new name and origin of the stored document `former`, whose bytes are the
-    same. Raises `Conflict` if a document with the new origin is stored."""
+    """Return the placement that renames the stored document `former`. `document` has the new name and origin, and the
+    same bytes. Raises `Conflict` if a document with the new origin is stored."""
     stored = _Stored(backend, document)
     if stored.of_origin():
         raise Conflict(f"the document {document.name[:200]!r} is stored already; sync again")
@@ -132,9 +133,9 @@ def place_renamed(backend: MemoryBackend, former: MemoryEntry, document: Documen
 
 
 def with_origin(backend: MemoryBackend, same: MemoryEntry, document: Document) -> MemoryEntry:
-    """Add to the stored document `same` what the upload knows about its file: the origin, if an older version of
-    agentformer stored the document, and the folder and the stamp of a sync. Return the stored document. Raises
-    `Conflict` if another caller has changed the stored document."""
+    """Add values of the upload to the stored document `same`: the folder and the stamp of a sync, and the origin if an
+    older version of agentformer stored the document without it. Return the stored document. Raises `Conflict` if
+    another caller has changed the stored document."""
     known = {"origin": document.origin, "root": document.root} if "origin" not in same.metadata else {}
     if document.stamp:
         known |= {"root": document.root, "stamp": document.stamp}
@@ -194,7 +195,7 @@ class _Stored:
         raise AssertionError("there is a name for each number")
 
     def _select(self, **metadata: str) -> list[MemoryEntry]:
-        """Return the documents with these metadata."""
+        """Return the documents of the namespace with these metadata values."""
         scope = Scope(self._document.namespace, kinds=("document",), metadata=metadata)
         entries: list[MemoryEntry] = []
         while page := self._backend.list(scope, after=entries[-1].id if entries else "", limit=_PAGE):
@@ -223,8 +224,8 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def _with_folders(document: Document) -> Iterator[str]:
-    """Yield the name of the document, then the name with more and more folders of the origin before it, and then the
-    name with numbers."""
+    """Yield the name of the document, then the name after one, two and more folders of the origin, and then the name
+    with numbers."""
     path = PurePosixPath(document.origin)
     outer = document.origin.removesuffix(f"/{document.name}")
     folders = path.parent.parts if outer == document.origin else PurePosixPath(outer).parts
@@ -318,10 +319,10 @@ def _read_path(path: Path, limit: int) -> bytes:
 
 
 def safe_name(name: Any) -> str:
-    """Return the name of a document whose upload has the given name. It is never used as a path. The result has at most
-    255 characters, all printable, without parts such as `..`, empty parts, backslashes, or spaces at the ends of parts.
-    If the given name had to be changed, ` ~` and 8 digits of its hash are put before the suffix, so that different
-    names remain different. Raises `InvalidInput` if no name is left."""
+    """Return the name of a document whose upload has the given name. The name is never used as a path. The result has
+    at most 255 characters, all printable, without parts such as `..`, empty parts, backslashes, or spaces at the ends
+    of parts. If the given name had to be changed, ` ~` and 8 digits of its hash are put before the suffix, so that
+    different names remain different. Raises `InvalidInput` if no name is left."""
     if not isinstance(name, str):
         raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
     printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable())

@@ -28,7 +28,7 @@ from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot,
 
 _PAGE = 500  # entries listed at a time
 _BUSY_SECONDS = 60
-_PARTS = {"page": "pages", "chunk": "chunks"}  # kinds, and the document's key of their number
+_PARTS = {"page": "pages", "chunk": "chunks"}  # kind of a part -> metadata key of the document with their number
 _INGEST_AGAIN = (
     "`agentformer doctor --repair` ingests the document again from its original file; if the original file is "
     "missing, ingest the document yourself"
@@ -51,7 +51,7 @@ class _Listing(Protocol):
 
 class _Survey:
     def __init__(self, backend: MemoryBackend, *, sound: bool) -> None:
-        """Read and check all documents of the backend. `sound` is True if the checks of the backend itself found no
+        """Read and check all documents of the backend. `sound` is True if the other checks of the backend found no
         damage."""
         what = "each document has all its pages and chunks, with their text unchanged"
         self.documents = Findings("documents", what, _INGEST_AGAIN)
@@ -126,8 +126,8 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
 
 
 def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
-    """Yield a message for each problem of a document: a wrong number of pages or chunks, or a chunk whose text differs
-    from the text of its page."""
+    """Yield a message for each problem of a document: a wrong number of pages or chunks, or a chunk with another text
+    than that part of its page."""
     name = _name(document)
     scope = Scope(document.namespace, parent_id=document.id)
     pages: dict[int | None, str] = {}
@@ -218,7 +218,7 @@ def _absent_digests(backend: MemoryBackend) -> set[str]:
 
 def _verify_uploads(store: StoreParts, files: Mapping[str, str], absent: set[str], survey: _Survey) -> Findings:
     """Report the files in the upload folder that belong to no document and to no upload. These files are kept, because
-    a lost document can be ingested again from its file, and because another memory may use the same folder."""
+    the file may be the only copy of a lost document, and because another memory may use the same folder."""
     findings = Findings("uploads", "each file in the upload folder belongs to a document", "", len(files))
     if survey.documents.incomplete:
         findings.note("uploaded files were not checked, because some documents cannot be read")

@@ -2,8 +2,8 @@
 
 An index reads the feed to find out which entries it must update. Each change has a number `seq`, which is greater than
 the `seq` of all earlier changes. The words of a message often do not name its subject: "Yes, last May" answers the
-message before it. For this reason, an index reads a message together with its neighbors, and a change of a message also
-counts as a change of its neighbors.
+previous message. For this reason, an index also reads the neighbors of a message, and a change of a message also counts
+as a change of its neighbors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentformer.records.codec import happened_at, to_micros
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.types import MemoryEntry
 
-REACH = 2  # neighbors on each side of a message; chosen on a development half, see docs/BENCHMARKS.md
+REACH = 2  # number of neighbors before and after a message; chosen on development questions, see docs/BENCHMARKS.md
 
 # Only messages of the same user, agent and project are neighbors. IS is used because most of these columns are NULL.
 _SAME_SESSION = (
@@ -24,7 +24,7 @@ _SAME_SESSION = (
     "AND agent_id IS :agent_id AND project IS :project AND superseded_by IS NULL"
 )
 _AT = "coalesce(occurred_at, created_at)"
-# The comparison of the time follows from the comparison of the pair. SQLite needs it to use the index.
+# The comparison of the time is redundant, because the pair contains the time, but SQLite needs it to use the index.
 _NEIGHBORS = (
     "SELECT {columns} FROM entries WHERE "
     + _SAME_SESSION
@@ -98,9 +98,9 @@ def since(
 
 
 def step(connection: sqlite3.Connection, seq: int, size: int) -> int:
-    """Return the number of a change after `seq` up to which an index can be updated in one step: the last change of a
-    write, with about `size` changes or fewer, unless a single write has more. Return the newest change if there are no
-    more changes than that."""
+    """Return the number of the last change that an index should read in one step, beginning after `seq`. A step ends at
+    the end of a write and has at most `size` changes; only a single larger write makes a longer step. Return `seq` if
+    there are no later changes."""
     query = "SELECT max(seq) FROM points WHERE seq > ? AND seq <= ?"
     found = connection.execute(query, [seq, seq + size]).fetchone()[0]
     if found is None:
@@ -125,7 +125,7 @@ def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEnt
 
 
 def adjacent(connection: sqlite3.Connection, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the pairs of messages between which their session has no other message. A pair contains the row numbers of
+    """Return the pairs of messages that directly follow each other in their session. A pair contains the row numbers of
     an earlier and a later message of one session."""
     return [(one, other) for one, other in connection.execute(_ADJACENT, [json.dumps(pairs)])]
 

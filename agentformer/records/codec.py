@@ -33,7 +33,7 @@ _PLAIN = tuple(
     f.name for f in dataclasses.fields(MemoryEntry) if f.name not in {*TIMES, "metadata", "source", "derived_from"}
 )
 COLUMNS = (*_PLAIN, *TIMES, "metadata", "derived_from", *_SOURCE_COLUMNS, "checksum")
-# Columns that SQL statements change in place. The checksum of an entry covers all others.
+# Columns that SQL statements change in place. The checksum of an entry covers all columns except these.
 COUNTED = (*COUNTS, "last_accessed", "archived_at", "archived_by")
 # The order in which a checksum is computed. New columns are appended and may be NULL: old checksums stay valid.
 CHECKED = (
@@ -47,7 +47,7 @@ _NUMBERS = _INTEGERS | {"salience"}  # the other columns are TEXT
 _MAX_INTEGER = 2**63 - 1  # the largest integer of SQLite
 _Getter = Callable[[sqlite3.Row], tuple[Any, ...]]
 _UNDECODABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
-# `json.dumps` with these options would make an encoder for each call
+# `json.dumps` with these options would create a new encoder at each call
 _encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, allow_nan=False).encode
 _encode_list = json.JSONEncoder(ensure_ascii=False).encode
 _checked_values: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*CHECKED)
@@ -110,9 +110,9 @@ def check_texts(entries: Iterable[MemoryEntry]) -> None:
 
 
 def _column_value(column: str, value: Any) -> Any:
-    """Return the value in the form in which SQLite returns it from this column. A checksum of the written value is then
-    equal to a checksum of the value that is read."""
-    kind = value.__class__  # the usual types first: a check by an abstract class takes longer than all the rest
+    """Return the value as SQLite will return it after it was stored in this column. The checksum of the value before it
+    is written is then equal to the checksum of the value that is read."""
+    kind = value.__class__  # the usual types come first, because a check against an abstract class is slow
     if kind is str and column not in _NUMBERS and value.isascii():
         return value
     if kind is int and column in _INTEGERS and -_MAX_INTEGER <= value <= _MAX_INTEGER:

@@ -18,7 +18,7 @@ from agentformer.records import entries as records
 from agentformer.records.codec import to_micros
 from agentformer.types import MemoryEntry
 
-# Summaries that repeat the content of given entries: live ones, and restored ones that once archived them.
+# The summaries that were made from given entries: current ones, and archived ones whose originals were restored.
 _SUMMARIES = """
     WITH original (num, id, archived_by) AS (
         SELECT num, id, archived_by FROM entries WHERE num IN (SELECT value FROM json_each(?))
@@ -79,7 +79,7 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
 
 
 def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
-    """Return the row numbers of three groups of entries: these entries, the summaries that repeat their content, and
+    """Return the row numbers of three groups of entries: these entries, the summaries that contain their content, and
     the parts of these summaries."""
     result = set(nums)
     while summaries := {row[0] for row in connection.execute(_SUMMARIES, [json.dumps(sorted(result))])} - result:
@@ -88,9 +88,10 @@ def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[i
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete entries and the summaries that repeat the content of these entries. If a deleted summary has other
-    originals, these originals are no longer archived. If a deleted entry superseded another entry, that other entry is
-    current again. A deleted document is recorded as absent. Return the number of deleted entries."""
+    """Delete entries and the summaries that contain their content. If a deleted summary has other originals, these
+    originals are no longer archived. If a deleted entry superseded another entry, that other entry is current again. A
+    deleted document is recorded as absent, so that its original file is deleted later. Return the number of deleted
+    entries."""
     to_delete = with_summaries(connection, nums)
     entries = records.by_num(connection, sorted(to_delete)).values()
     meta.add_absent(connection, entries)
@@ -114,8 +115,8 @@ def check_free(connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapp
 
 
 def parting_field(entry: MemoryEntry, changes: Mapping[str, Any]) -> str | None:
-    """Return the field in `changes` that would part a summary from its originals, or None if there is no such field.
-    A summary and its originals have the same namespace, and either the summary or the originals are archived."""
+    """Return the first field in `changes` that would separate a summary from its originals, or None if there is none. A
+    summary and its originals must have the same namespace, and either the summary or the originals must be archived."""
     if "archived_at" in changes:
         return "archived_at"
     return "namespace" if changes.get("namespace", entry.namespace) != entry.namespace else None

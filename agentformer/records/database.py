@@ -39,13 +39,13 @@ from agentformer.types import EntryVector, MemoryEntry, Scope, StoredVector
 BUSY_SECONDS = 60.0  # time that a writer waits for another writer; no writer calls a model inside a transaction
 LOG_BYTES = 32 * 1024 * 1024  # above this length of the write-ahead log, a writer tries to empty the log
 # Seconds to wait for readers when the log is emptied. There are several short attempts: SQLite waits for every reader
-# slot that was in use when an attempt began, even if the present reader of the slot does not need the log.
+# slot that was in use at the start of an attempt, even if a new reader in this slot does not need the log.
 _WAL_WAITS = (0.05, 0.1, 0.2, 0.4)
 _WAL_PAUSE = 5.0  # seconds until the next attempt while a long reader, such as a backup, needs the log
-_MAX_IDLE = 8  # idle connections that stay open; the server has no more threads by default
+_MAX_IDLE = 8  # idle connections that stay open; the server has at most as many threads by default
 _IN_USE = "is used by another thread of this process; try again when that thread has finished"
 _REPAIRING = "is being repaired; try again when the repair has finished"
-_GROUP = 1_000  # vectors of a snapshot read at a time
+_GROUP = 1_000  # vectors of a snapshot that are read at a time
 _USED_VECTORS = (
     "SELECT id, hash, data, checksum FROM vectors WHERE space = ?1 AND EXISTS (SELECT 1 FROM windows JOIN entries "
     "ON entries.num = windows.entry WHERE windows.vector = vectors.id "
@@ -58,7 +58,7 @@ _FIRST_WINDOWS = (
     "(SELECT min(id) FROM windows AS own WHERE own.entry = entries.num AND own.space = ?2) ORDER BY entries.id"
 )
 _OPENING = threading.Lock()
-# needed because file locks do not show other uses in the same process
+# needed because a file lock does not show that the same process uses the file
 _INSTANCES: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
@@ -80,7 +80,7 @@ class RecordsSnapshot:
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
         """Yield the vectors of the active embedding space that the entries of these namespaces use. The order is the
-        order of the hashes of the embedded texts. Raises `StoreDamaged`."""
+        order of the hashes of the embedded texts. Raises `StoreDamaged` if a vector is damaged."""
         active = active_space(self._connection)
         if active is None or not namespaces:
             return
@@ -93,8 +93,8 @@ class RecordsSnapshot:
             yield from (StoredVector(space, key, row) for key, row in zip(hashes, rows, strict=True))
 
     def entry_vectors(self, namespace: str, *, every: int = 1) -> Iterator[EntryVector]:
-        """Yield the live entries of a namespace with the vector of their first window; see `MemorySnapshot`. Raises
-        `StoreDamaged`."""
+        """Yield the entries of a namespace that are neither archived nor superseded, each with the vector of its first
+        window. If `every` is n, yield only about every n-th entry. Raises `StoreDamaged` if a vector is damaged."""
         active = active_space(self._connection)
         if active is None:
             return
@@ -110,7 +110,8 @@ class RecordsSnapshot:
 class Database:
     """An open SQLite file of a store, which several threads and processes may use at the same time. The file has a
     write-ahead log with `synchronous=FULL`, so changes are on disk when the context `writing` ends without an error.
-    Methods raise `StoreError`, `StoreFull` or `StoreDamaged`."""
+    Methods raise `StoreFull` if the disk cannot be written, `StoreDamaged` for a damaged file, and `StoreError` for
+    other problems of the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.realpath(path))  # absolute, because the process may change its folder
@@ -190,7 +191,8 @@ class Database:
     def write_copy(self, path: Path) -> None:
         """Write a copy of the store, as of this moment, to the new file `path`, and sync the copy. Writers do not wait,
         because `VACUUM INTO` reads in one transaction. The copy has no write-ahead log and contains no deleted content.
-        Raises `StoreFull`, and `StoreDamaged` if the store cannot be read. After an error, `path` does not exist."""
+        Raises `StoreFull` if the copy cannot be written, and `StoreDamaged` if the store cannot be read. After an
+        error, `path` does not exist."""
         try:
             with self._translate_errors(), self._borrow() as connection:
                 connection.check_file()

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
 from agentformer.types import MemoryEntry
 
-# Entries of these kinds, and all episodic entries, are stored again when their content is repeated. Documents and their
-# parts are compared by the bytes of their file.
+# Entries of these kinds, and all episodic entries, are stored again if their content is repeated. For documents and
+# their parts, the bytes of the file are compared instead.
 REPEATABLE_KINDS = frozenset({"chunk", "document", "message", "page"})
 
 _PLACE_FIELDS = (
@@ -23,39 +23,41 @@ _NORMALIZED = 1_000  # code points; for a run of combining marks, the time of no
 
 
 def comparable(content: str) -> str:
-    """Return the content in the Unicode form NFC, in which two spellings of the same text are equal. A longer text than
-    `_NORMALIZED` is returned unchanged."""
+    """Return the content in the Unicode form NFC, in which all spellings of a text are equal. A text of more than
+    `_NORMALIZED` code points is returned unchanged."""
     return normalized("NFC", content)
 
 
 def normalized(form: Literal["NFC", "NFD"], content: str) -> str:
-    """Return the content in a Unicode form, in which all spellings of a text are equal. A longer text than
-    `_NORMALIZED` is returned unchanged."""
+    """Return the content in a Unicode form, in which all spellings of a text are equal. A text of more than
+    `_NORMALIZED` code points is returned unchanged."""
     return content if len(content) > _NORMALIZED or content.isascii() else unicodedata.normalize(form, content)
 
 
 def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
     """Return whether `new` has the same content, the same owner fields (such as namespace, session and user), and the
     same details (such as title and metadata) as the entry `stored`. Details that are empty in `new` are not compared.
-    Entries of a key without the right to read equal only entries of the same key, so that such a key cannot decide
-    what another caller's store returns. The result is False for messages and for parts of documents, and also if
-    `stored` is archived or superseded."""
+    An entry that was stored with a key without the right to read is a duplicate only of entries of the same key, so
+    that such a key cannot influence what `store` returns to other callers. The result is False for messages and for
+    parts of documents, and also if `stored` is archived or superseded."""
     known = KnownEntries()
     known.add(stored)
     return known.find(new) is not None
 
 
 class KnownEntries:
-    """Stored entries, among which `find` searches for the entry that a new entry duplicates; see `is_duplicate`. The
-    time for one entry does not grow with the number of entries of the same text: there is an index for each set of
-    details that the new entries have."""
+    """Stored entries, among which `find` searches for the entry that a new entry duplicates; see `is_duplicate`. A
+    search takes the same time if many stored entries have the same text, because there is an index for each set of
+    details of the new entries."""
 
     def __init__(self) -> None:
         self._details: defaultdict[_Place, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
-        # By the place and the names of the compared details: the values of these details, and the lowest id.
+        # Key: the result of `_place`, and the names of the compared details. Value: the values of these details -> the
+        # lowest id.
         self._ids: dict[tuple[_Place, tuple[str, ...]], dict[tuple[Any, ...], str]] = {}
         self._names: defaultdict[_Place, list[tuple[str, ...]]] = defaultdict(list)
-        self._last: tuple[MemoryEntry, _Place, dict[str, Any]] | None = None  # an entry is searched and then added
+        # The last searched entry, because it is often added next.
+        self._last: tuple[MemoryEntry, _Place, dict[str, Any]] | None = None
 
     def add(self, entry: MemoryEntry) -> None:
         """Add a stored entry. An archived or superseded entry is not added, because no new entry duplicates it."""
@@ -67,8 +69,8 @@ class KnownEntries:
             _add_id(self._ids[place, names], names, entry.id, details)
 
     def find(self, entry: MemoryEntry) -> str | None:
-        """Return the id of the entry that the new entry duplicates, or None. Of several entries, the lowest id is
-        returned."""
+        """Return the id of the entry that the new entry duplicates, or None. If there are several, return the lowest
+        id."""
         if is_repeatable(entry):
             return None
         place, details = self._compared(entry)
@@ -102,8 +104,8 @@ def _add_id(ids: dict[tuple[Any, ...], str], names: Sequence[str], entry_id: str
 
 
 def _place(entry: MemoryEntry) -> _Place:
-    """Return the values that are equal for an entry and its duplicate: the content, the owner, and the key without the
-    right to read that stored the entry."""
+    """Return the values that must be equal for an entry and its duplicate: the content, the owner, and, if the entry
+    was stored with a key without the right to read, this key."""
     owner = (getattr(entry, name) for name in _PLACE_FIELDS)
     return (comparable(entry.content), entry.metadata.get(STORED_BY_KEY), *owner)
 

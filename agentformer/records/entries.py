@@ -34,7 +34,7 @@ _INSERT_ONE = f"{_INSERT} RETURNING num"
 _EXISTS = "entry {} already exists; update it, or store the new entry with another id"
 _INSERT_NUMBERED = f"INSERT INTO entries (num, {','.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})"
 _in_order: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*COLUMNS)
-_MANY = 8  # texts from which on one statement for all of them is faster
+_MANY = 8  # from this number of texts on, one statement for all of them is faster
 _OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
 _SAME_START = (
@@ -42,7 +42,7 @@ _SAME_START = (
     f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
     "AND archived_at IS NULL AND superseded_by IS NULL"
 )
-# The same for many texts, which are a JSON list.
+# The same query for many texts, which are given as a JSON list.
 _SAME_STARTS = (
     "SELECT e.* FROM json_each(?) AS t CROSS JOIN entries AS e ON e.namespace = ? "
     "AND substr(e.content, 1, 100) = substr(t.value, 1, 100) AND e.content IS t.value "
@@ -58,7 +58,7 @@ _PARTS = """
             AND +e.namespace = w.namespace AND +e.user_id IS w.user_id AND +e.project IS w.project
     ) SELECT num FROM whole
 """
-# Goes from one kind to the next in the index. A GROUP BY would sort all entries of a large store first.
+# The query jumps from one kind to the next in the index. GROUP BY would first sort all entries of a large store.
 _COUNT_BY_KIND = """
 WITH RECURSIVE kinds(name) AS (
     SELECT min(kind) FROM entries WHERE namespace = :namespace
@@ -79,7 +79,8 @@ def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> li
 
 
 def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
-    """Insert entries with few statements, because each of them may be a round trip to a server."""
+    """Insert entries with few statements, because each statement may need a round trip to a server. Return their row
+    numbers in the same order."""
     if len(entries) == 1:
         return [_insert_one(connection, entries[0])]
     if _is_sqlite(connection):
@@ -96,13 +97,13 @@ def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) 
 
 
 def _is_sqlite(connection: object) -> bool:
-    """Return whether the connection is one of SQLite, and not one of another database with the same methods."""
+    """Return whether the connection is a connection to SQLite, and not to another database with the same methods."""
     return isinstance(connection, sqlite3.Connection)
 
 
 def _insert_numbered(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
-    """Insert entries into a database of SQLite with the next row numbers. The caller holds the lock of the writers, so
-    no other process takes these numbers."""
+    """Insert entries into an SQLite database with the next row numbers, and return these numbers. The caller holds the
+    write lock, so no other process uses the same numbers."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entries'").fetchone()
     first = int(row[0]) + 1 if row else 1
     nums = [*range(first, first + len(entries))]
@@ -187,7 +188,7 @@ def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[
     """Yield the stored entries of a namespace with one of these texts as their content."""
     if len(texts) < _MANY or not _is_sqlite(connection):
         plain, many = texts, list[str]()
-    else:  # a function for JSON ends a text at its first NUL
+    else:  # SQLite's JSON functions end a text at its first NUL
         plain, many = [text for text in texts if "\0" in text], [text for text in texts if "\0" not in text]
     for text in plain:
         yield from connection.execute(_SAME_START, [namespace, text, text])
@@ -202,8 +203,7 @@ def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]
 
 
 def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, MemoryEntry]:
-    """Return a dict with the entries that have these row numbers, by row number. The dict has no item for a missing
-    entry."""
+    """Return a dictionary: row number -> entry. It has no item for a missing entry."""
     return {row["num"]: from_row(row) for row in _rows_by(connection, "num", nums)}
 
 
@@ -216,8 +216,8 @@ class Sample(NamedTuple):
 
 
 def samples(connection: sqlite3.Connection, nums: Sequence[int], *, length: int) -> dict[int, Sample]:
-    """Return the kind, the length and the first `length` code points of the content of each entry, by its row number.
-    The dict has no item for a missing entry."""
+    """Return a dictionary: row number -> the `Sample` of the entry with at most `length` code points of its content. It
+    has no item for a missing entry."""
     marks = ",".join("?" * len(nums))
     query = f"SELECT num, kind, length(content), substr(content, 1, ?) FROM entries WHERE num IN ({marks})"
     return {row[0]: Sample(row[1], row[2], row[3]) for row in connection.execute(query, [length, *nums])}
@@ -291,7 +291,7 @@ def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -
     """Return at most `limit` entries of the scope with an id that is greater than `after`, in order of id. Raises
     `StoreDamaged` if a row or an index is damaged."""
     condition, values = where(scope)
-    by = "+id" if is_selective(scope) else "id"  # SQLite sorts a few entries faster than it walks the index of all
+    by = "+id" if is_selective(scope) else "id"  # SQLite sorts a few entries faster than it reads the whole index
     query = f"SELECT * FROM entries WHERE {condition} AND {by} > ? ORDER BY {by} LIMIT ?"
     entries = [from_row(row) for row in connection.execute(query, [*values, after, limit])]
     ids = [after, *(entry.id for entry in entries)]

@@ -15,20 +15,20 @@ from agentformer.types import RESERVED_KINDS, TIERS, Tier
 MAX_CONTENT = 1_000_000  # code points of one entry; upload a longer text as a document
 MAX_LIMIT = 10_000  # hits of one search
 _MAX_DEPTH = 100
-_MAX_KEYS = 100  # keys of metadata; each key of a filter is one condition
+_MAX_KEYS = 100  # maximum number of metadata keys; in a filter, each key is one condition
 MAX_SOURCE_ID = 1_000  # code points of the id of a record of the host application, such as a URL
 MAX_NAME = 200  # code points of a namespace, kind or session id
 
-# Metadata keys that only this program sets, because it decides by their values whose words a text is.
-AFTER_RETRIEVED_TEXT = "after_retrieved_text"  # an agent stored the entry after it had read documents
-RECALLED = "recalled"  # the ids of the entries that a message repeated
+# Metadata keys that only this program sets, because it decides by their values who wrote a text.
+AFTER_RETRIEVED_TEXT = "after_retrieved_text"  # the agent had read documents before it stored this entry
+RECALLED = "recalled"  # the ids of the entries that a message repeats
 RETRIEVED = "retrieved"  # whether the model had read stored text before it gave this answer
 STORED_BY_KEY = "stored_by_key"  # the id of the key without the right to read that stored the entry
 WORDS_CHANGED = "words_changed"  # the text or the speaker of the message was changed later
 RESERVED_METADATA = frozenset({AFTER_RETRIEVED_TEXT, RECALLED, RETRIEVED, STORED_BY_KEY, WORDS_CHANGED})
 
-# Types of records that only this program stores, because it reads their metadata.
-VECTOR_STORE = "openai_vector_store"  # of the entry with the name and the metadata of a vector store
+# Values of `source_type` that only this program stores, because it relies on the metadata of these entries.
+VECTOR_STORE = "openai_vector_store"  # the type of an entry that has the name and the metadata of a vector store
 RESERVED_SOURCE_TYPES = frozenset({VECTOR_STORE})
 
 
@@ -162,7 +162,7 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
     try:
         text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False)
         text.encode("utf-8")
-        # JSON allows numbers beyond a double and any nesting, but SQLite cannot store or compare them.
+        # JSON allows any nesting and numbers that a double cannot hold, but SQLite cannot store or compare these.
         _check_bounds(value, _MAX_DEPTH)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidInput(field, f"must contain only JSON values: {str(error)[:120]}") from None
@@ -170,7 +170,7 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
 
 
 def json_object(field: str, text: str) -> dict[str, Any]:
-    """Return the JSON object that `text` contains. Raises `InvalidInput`."""
+    """Return the JSON object that `text` contains. Raises `InvalidInput` if it contains anything else."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -190,14 +190,15 @@ def stored_metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
 
 
 def program_metadata(value: Any, added: Mapping[str, Any]) -> ProgramMetadata:
-    """Check the metadata of a caller, and return them together with `added`, the metadata of the program. Raises
-    `InvalidInput`."""
+    """Check the metadata of a caller as `stored_metadata` does, and return them together with `added`, the metadata of
+    the program."""
     return ProgramMetadata({**stored_metadata(value), **added})
 
 
 def changed_metadata(former: Mapping[str, Any], value: Any) -> dict[str, Any]:
     """Check metadata that replace `former`, and return them together with the reserved keys of `former`. A caller may
-    repeat these keys with their values. Raises `InvalidInput` for another value."""
+    repeat a reserved key with its former value. Raises `InvalidInput` for another value, and for metadata that cannot
+    be stored."""
     own = {key: former[key] for key in RESERVED_METADATA & former.keys()}
     if isinstance(value, Mapping):
         same = {key for key in own if json.dumps(value.get(key), default=str) == json.dumps(own[key])}
@@ -215,7 +216,7 @@ def _check_bounds(value: Any, depth: int) -> None:
 
 
 def moment(field: str, value: Any) -> datetime | None:
-    """Return a time, converted to UTC. The value is a `datetime` or an ISO 8601 text; None is returned as None. Raises
+    """Return a time in UTC. The value is a `datetime` or an ISO 8601 text; None is returned as None. Raises
     `InvalidInput` if the value is something else, or if the time has no time zone."""
     local = moment_in_zone(field, value)
     return local and local.astimezone(UTC)
@@ -243,14 +244,15 @@ def moment_in_zone(field: str, value: Any) -> datetime | None:
 
 def period(since: Any, until: Any, prefix: str = "") -> tuple[datetime | None, datetime | None]:
     """Return the bounds of a period in UTC: the first bound is inclusive, the second is exclusive. A value is a `date`,
-    a `datetime`, an ISO 8601 text, or None. A value without a time of day is a whole day in UTC: the period begins with
-    the day `since` and ends with the day `until`. Raises `InvalidInput` for another value. `prefix` is put before the
-    name of the field in the error, such as "--" for an option."""
+    a `datetime`, an ISO 8601 text, or None. A value without a time of day means a whole day in UTC, and the days
+    `since` and `until` are both in the period. Raises `InvalidInput` for another value. `prefix` is put before the name
+    of the field in the error, such as "--" for an option."""
     return _bound(f"{prefix}since", since, timedelta()), _bound(f"{prefix}until", until, timedelta(days=1))
 
 
 def _bound(field: str, value: Any, whole_day: timedelta) -> datetime | None:
-    """Return a bound of a period in UTC. If the value has no time of day, add `whole_day`."""
+    """Return a bound of a period in UTC, or None. If the value has no time of day, add `whole_day`: zero for the first
+    bound, one day for the second."""
     day = value if isinstance(value, date) and not isinstance(value, datetime) else None
     if isinstance(value, str):
         with suppress(ValueError):

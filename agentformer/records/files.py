@@ -32,14 +32,14 @@ def open_regular_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file. Raises `OSError`."""
+    """Return the content of a regular file. Raises `OSError` if the file cannot be read."""
     with open_regular_file(path) as file:
         return file.read()
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace the content of the file `path`, and sync the file to the disk. `mode` is the file's permission bits,
-    which the umask reduces. Raises `OSError`."""
+    """Replace the content of the file `path`, and sync the file to the disk. `mode` contains the permission bits of the
+    file, from which the umask is removed. Raises `OSError` if the file cannot be written."""
     with atomic_writer(path, mode=mode) as file:
         file.write(data)
 
@@ -47,7 +47,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 @contextlib.contextmanager
 def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a temporary file for the new content of `path`. If the context ends without an error, the temporary file is
-    synced and renamed to `path`. Raises `OSError`."""
+    synced and renamed to `path`. Raises `OSError` if the file cannot be written."""
     remove_stale_temporaries(path)
     temporary = temporary_path(path)
     try:
@@ -69,7 +69,8 @@ def temporary_path(path: Path) -> Path:
 
 
 def delete(path: Path) -> None:
-    """Delete a file, or a folder with its content. A missing path is not an error. Raises `OSError`."""
+    """Delete a file, or a folder with its content. A missing path is not an error. Raises `OSError` if it cannot be
+    deleted."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -78,7 +79,7 @@ def delete(path: Path) -> None:
 
 def remove_stale_temporaries(path: Path) -> None:
     """Delete the temporary files and folders for `path` that were created by processes that no longer run. Raises
-    `OSError`."""
+    `OSError` if one cannot be deleted."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.([0-9]+)\.[0-9]+")
     for temporary in path.parent.iterdir() if path.parent.is_dir() else ():
         if (match := pattern.fullmatch(temporary.name)) and not process_exists(int(match[1])):
@@ -109,7 +110,7 @@ def sync_folder(folder: Path) -> None:
 
 # no capitals, because some file systems ignore case
 _PLAIN_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
-_LONGEST_NAME = 120  # characters of an encoded name; file systems allow 255 for the complete file name
+_LONGEST_NAME = 120  # maximum characters of an encoded name; file systems allow 255 for the complete file name
 
 
 def safe_file_name(text: str) -> str:
@@ -175,7 +176,8 @@ class HashedFile:
 
 @contextlib.contextmanager
 def hashed_file(path: Path) -> Iterator[HashedFile]:
-    """Yield a new file for writing. When the context ends without an error, the file is on disk. Raises `OSError`."""
+    """Yield a new file for writing. When the context ends without an error, the file is on disk. Raises `OSError` if
+    the file exists or cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
         yield HashedFile(file)

@@ -16,8 +16,9 @@ Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of 
 
 
 def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None, *, unique: bool) -> Histories:
-    """Check the former versions that will be stored with `entries`, and return them without empty histories. If
-    `unique` is true, a duplicate entry is not stored, so former versions are refused. Raises `InvalidInput`."""
+    """Check the former versions that will be stored with `entries`, and return them without empty histories. Raises
+    `InvalidInput` if the versions cannot belong to these entries, or if `unique` is true, because a duplicate entry is
+    not stored and has no history."""
     checked = {entry_id: versions for entry_id, versions in (histories or {}).items() if versions}
     if checked and unique:
         raise InvalidInput(
@@ -66,7 +67,7 @@ def insert_version(connection: sqlite3.Connection, num: int, version: MemoryEntr
 
 
 def versions_of(connection: sqlite3.Connection, entry_id: str) -> list[MemoryEntry]:
-    """Return the former versions of an entry, oldest first. Raises `StoreDamaged`."""
+    """Return the former versions of an entry, oldest first. Raises `StoreDamaged` if one of them is damaged."""
     rows = connection.execute(
         "SELECT history.* FROM history JOIN entries ON entries.num = history.entry WHERE entries.id = ? "
         "ORDER BY history.version",

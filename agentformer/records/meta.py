@@ -1,5 +1,5 @@
-"""Key-value pairs that describe the store, leases, and documents that are not stored. Each key-value pair has a
-checksum.
+"""Three small tables: key-value pairs that describe the store, leases, and absent documents (not stored, but their
+original files may exist). Each key-value pair has a checksum.
 
 A lease gives one process an exclusive right until an end time. All processes that have the store open respect the
 lease.
@@ -49,8 +49,8 @@ def secure_delete_request(connection: sqlite3.Connection) -> str:
 
 
 def finish_secure_delete(connection: sqlite3.Connection, token: str) -> None:
-    """Close the request with this token. It is a request to erase deleted text. A later request has another token and
-    stays open."""
+    """Close the request with this token, a request to erase deleted text from the index files. A later request has
+    another token and stays open."""
     connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (_SECURE_DELETE, token))
 
 
@@ -59,7 +59,7 @@ def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: 
     Return False if another holder has the lease."""
     moment = to_micros(now()) or 0
     row = connection.execute("SELECT * FROM leases WHERE name = ?", [name]).fetchone()
-    # a lease that has more time left than it was given is not valid, because the clock was set back
+    # if a lease has more time left than it was taken for, the clock was set back, and the lease is not valid
     if row and row["holder"] != holder and 0 < row["ends_at"] - moment <= row["micros"]:
         return False
     micros = int(seconds * 1_000_000)
@@ -84,12 +84,13 @@ def absent_documents(connection: sqlite3.Connection) -> list[AbsentDocument]:
 
 
 def add_absent(connection: sqlite3.Connection, entries: Iterable[MemoryEntry], upload: str = "") -> None:
-    """Record that the documents among `entries` are announced for the upload `upload`, or removed."""
+    """Record that the documents among `entries` are absent: announced for the upload `upload`, or, if `upload` is "",
+    removed."""
     connection.executemany("INSERT OR REPLACE INTO absent_documents VALUES (?, ?, ?)", absent(entries, upload))
 
 
 def end_absence(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> None:
-    """Record that the documents among `entries` are stored."""
+    """Record that the documents among `entries` are stored, and therefore no longer absent."""
     ids = ((entry.id,) for entry in entries if entry.kind == "document")
     connection.executemany("DELETE FROM absent_documents WHERE id = ?", ids)
 

@@ -133,7 +133,8 @@ MIGRATIONS: tuple[str, ...] = (
         WHERE json_extract(metadata, '$.name') IS NOT NULL;
     CREATE INDEX pending_by_refusal ON pending (refused);
     """,
-    # 5: indexes that return a page of a scope, and its newest entries, without sorting; `scopes.where` relies on them.
+    # 5: indexes that return a page of a scope, or the newest entries of a scope, without sorting; `scopes.where` relies
+    # on them.
     """
     DROP INDEX entries_by_scope;
     DROP INDEX entries_by_session;
@@ -174,7 +175,8 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE absent_documents (id TEXT PRIMARY KEY, sha256 TEXT NOT NULL, upload TEXT NOT NULL) WITHOUT ROWID;
     """,
-    # 10: what searches need of an entry beside its fields, see `index.derived`; a thread fills it for old entries.
+    # 10: values that searches need in addition to the fields of an entry, see `index.derived`; a thread computes them
+    # for old entries.
     """
     CREATE TABLE derived (
         entry INTEGER PRIMARY KEY REFERENCES entries (num) ON DELETE CASCADE,
@@ -239,7 +241,7 @@ def _migrate_step(connection: sqlite3.Connection, version: int) -> None:
             connection.execute(f"PRAGMA user_version = {version + 1}")
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # a commit on a full disk has ended it already
+        if connection.in_transaction:  # on a full disk, the commit has already ended the transaction
             connection.execute("ROLLBACK")
         raise
 

@@ -27,7 +27,7 @@ _EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document
 _MAX_VARIABLES = 500  # values per statement; every SQLite build allows more bound variables
 _DAY = 86_400_000_000  # microseconds
 
-INDEXED = ("sha256", "name", "origin")  # metadata keys that have an index for text values; see `records.schema`
+INDEXED = ("sha256", "name", "origin")  # metadata keys with an index for text values; see `records.schema`
 OWNERS = ("user_id", "project")  # the fields that `Scope.or_nobody` applies to
 SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KINDS))})"  # has vectors
 
@@ -43,8 +43,9 @@ def is_selective(scope: Scope) -> bool:
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
     """Return an SQL condition on the table `entries`, and the list of its parameters. SQLite assumes that a comparison
-    with any column selects few rows. For columns of which this is wrong, such as the kind, a plus sign before the name
-    prevents the use of an index: the entries of a session are found by the session and not by their kind."""
+    with any column selects few rows. For a column such as the kind, this is wrong. A plus sign before the name of such
+    a column prevents the use of its index, so that the entries of a session are found by the session and not by the
+    kind."""
     selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and not scope.or_nobody
     many = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}
@@ -78,8 +79,8 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
 
 
 def in_groups(values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield the values in groups that are small enough for one SQL statement. Each item is a pair: a text of question
-    marks, such as `?,?`, and the values for these question marks."""
+    """Yield the values in groups that are small enough for one SQL statement. Each item is a pair: the placeholders,
+    such as `?,?`, and their values."""
     for start in range(0, len(values), _MAX_VARIABLES):
         group = values[start : start + _MAX_VARIABLES]
         yield ",".join("?" * len(group)), group
@@ -140,7 +141,7 @@ def searchable_numbers(
     if among is not None:  # CROSS JOIN makes SQLite look up each number in this order
         table = "(SELECT value AS wanted FROM json_each(?)) AS w CROSS JOIN entries ON entries.num = wanted"
         values = [json.dumps([*among]), *values]
-    # The numbers are read as one text, since a Python row for each of a million entries would take a second.
+    # The numbers are read as one text, because a million Python rows would take a second.
     query = f"SELECT group_concat(num) FROM {table} WHERE {condition} AND {SEARCHED}"
     text = connection.execute(query, values).fetchone()[0]
     nums = np.fromstring(text or "", dtype=np.int64, sep=",")
@@ -154,7 +155,7 @@ def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
         comparison, compared = json_equals(value)
         condition, values = f"EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND {comparison})", [key]
         values += compared
-        # this condition is redundant, but SQLite can use the index for it
+        # this first condition is redundant, but SQLite can use an index for it
         if key in INDEXED and isinstance(value, str):
             condition, values = f"json_extract(metadata, '$.{key}') = ? AND {condition}", [value, *values]
         conditions.append((condition, values))
@@ -162,6 +163,6 @@ def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
 
 
 def metadata_equals(metadata: str, key: str, value: str) -> bool:
-    """Return whether the metadata, a JSON object, has this value under this key. The value is JSON. SQL statements can
-    call this function."""
+    """Return whether the metadata, a JSON object, has this value under this key. `value` is JSON. SQL statements can
+    call this function under the name `metadata_equals`."""
     return json_equal(json.loads(metadata).get(key), json.loads(value))

@@ -107,8 +107,8 @@ def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
 
 
 def add_to_move(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """Record that new or changed entries have no current vectors in the building space, to which the store is moving.
-    Do nothing if there is no move."""
+    """List new or changed entries in the table `moving`, because they have no current vectors in the building space, to
+    which the store is moving. Do nothing if there is no move."""
     if building_space(connection):
         connection.executemany("INSERT OR REPLACE INTO moving VALUES (?, 0, '')", ((num,) for num in nums))
 
@@ -164,10 +164,10 @@ def switch(connection: sqlite3.Connection, number: int) -> bool:
     connection.execute("UPDATE spaces SET active = 1, building = 0 WHERE id = ?", [number])
     connection.execute("DELETE FROM pending")
     connection.execute("INSERT INTO pending SELECT entry, attempts, last_error, 1 FROM moving")
-    # windows of a former text, from an earlier move to this space
+    # these windows belong to a former text: they are from an earlier move to this space
     connection.execute("DELETE FROM windows WHERE space = ? AND entry IN (SELECT entry FROM moving)", [number])
     connection.execute("DELETE FROM moving")
-    # a safeguard: an entry without vectors is queued, since a search by vectors could never find it
+    # as a safeguard, queue each entry without vectors, because a vector search could never find it
     connection.execute(
         "INSERT OR IGNORE INTO pending SELECT num, 0, 'the entry has no vectors of this embedder', 0 FROM entries "
         f"WHERE {SEARCHED} AND trim(content) != '' "
@@ -219,7 +219,7 @@ def prune_batch(connection: sqlite3.Connection) -> tuple[int, bool]:
 
 def decode_space(row: sqlite3.Row) -> EmbeddingSpace:
     """Return the embedding space that a row describes. The row must have the columns id, description and checksum.
-    Raises `StoreDamaged`."""
+    Raises `StoreDamaged` if the description is damaged."""
     return _decode_space(row["id"], row["description"], row["checksum"])
 
 
@@ -253,7 +253,7 @@ def _select(connection: sqlite3.Connection, condition: str) -> tuple[int, Embedd
 
 def _insert(connection: sqlite3.Connection, space: EmbeddingSpace, state: Literal["active", "building"]) -> int:
     description = json.dumps(dataclasses.asdict(space))
-    # a number that no space ever had: index snapshots refer to a space by its number, even after it was pruned
+    # a new number that no space ever had, because an index snapshot may still contain the number of a pruned space
     highest = connection.execute("SELECT coalesce(max(id), 0) FROM spaces").fetchone()[0]
     number = max(int(meta.get_value(connection, _LAST_SPACE) or 0), int(highest)) + 1
     meta.set_value(connection, _LAST_SPACE, str(number))

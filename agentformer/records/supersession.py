@@ -2,8 +2,8 @@
 is hidden, so its successor must exist, and a chain of successors must end at an entry that is neither superseded nor
 archived alone. An entry is archived alone if it is archived, but not replaced by a summary.
 
-`check`, `is_lost` and `releases` are for every backend. The other functions change the database. The caller of these
-functions opens and commits the write transaction.
+Every backend uses `check`, `is_lost` and `releases`. The other functions use the database; the caller opens and commits
+the write transaction.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from agentformer.types import MemoryEntry
 
 FindEntry = Callable[[str], MemoryEntry | None]
 OWNER = ("namespace", "user_id")  # an entry and its successor have the same values in these fields
-# An index contains the entries with a successor, so this query does not read all entries.
+# This query uses the index of the entries with a successor, so it does not read all entries.
 PREDECESSORS = "SELECT num FROM entries WHERE superseded_by IN (SELECT value FROM json_each(?)) ORDER BY num"
 
 
 def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> None:
     """Raise an error if `changes` contain a successor that cannot supersede the entry: `NotFound` if it does not exist,
-    `InvalidInput` if it is the entry itself or has another owner, and `Conflict` if it is archived or one of both is
-    already superseded. `find` returns the entry with an id, or None. The successor is never superseded when it gets its
-    first predecessor, so no sequence of changes can make a cycle."""
+    `InvalidInput` if it is the entry itself or has another owner, and `Conflict` if it is archived, or if the entry or
+    the successor is already superseded. `find` returns the entry with an id, or None. No sequence of changes can make a
+    cycle, because a superseded entry cannot become a successor."""
     if (successor_id := changes.get("superseded_by")) is None:
         return
     successor = find(successor_id)
@@ -79,13 +79,13 @@ def is_moved(former: MemoryEntry, changed: MemoryEntry) -> bool:
 
 
 def releases(changed: MemoryEntry) -> bool:
-    """Return whether an entry hides the entries that it superseded, although nobody finds the entry itself: it is
-    archived alone, and no other entry superseded it. Such entries must be made current."""
+    """Return whether the entries that `changed` superseded must become current again. This is the case if `changed` is
+    archived alone and not superseded itself: a search would find neither it nor the entries that it hides."""
     return changed.superseded_by is None and _is_archived_alone(changed)
 
 
 def current(entry: MemoryEntry) -> MemoryEntry:
-    """Return the next version of a superseded entry, in which it is no longer superseded."""
+    """Return the next version of a superseded entry, without its successor."""
     return dataclasses.replace(entry, superseded_by=None, version=entry.version + 1, updated_at=now())
 
 
@@ -119,10 +119,10 @@ def make_current(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
 
 def keep_valid(connection: sqlite3.Connection, stored: Sequence[MemoryEntry]) -> list[MemoryEntry]:
     """Remove the successor of each new entry whose successor is not valid, and return the entries as they are stored
-    then. A new entry has no former version yet, so this is no change of it."""
+    then. The version numbers stay the same, because the entries are new."""
     find, ending = finder(connection), set[str]()
     result, lost = list(stored), True
-    while lost:  # an entry of a cycle can be archived alone, so that its predecessors are lost when it is made current
+    while lost:  # repeated: an entry of a cycle may be archived alone; its predecessors are then lost again
         lost = False
         for number, entry in enumerate(result):
             if is_lost(entry, find, ending):

@@ -1,8 +1,8 @@
 """Windows, vectors, and the embedding queue, which lists the entries that have no vectors yet. A window is a passage of
 an entry that is short enough for the embedding model.
 
-In each embedding space, one vector is stored for each different text, under the SHA-256 of the embedded text. A vector
-consists of little-endian float32 numbers, is finite and has unit length. Other vectors are refused.
+In each embedding space, one vector is stored for each different text, under the SHA-256 of the embedded text. Vectors
+are stored as little-endian float32 numbers. A vector that is not finite or not of unit length is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agentformer.types import Matrix, Scope, Span, Waiting
 
 HASH_BYTES = 32
 _FLOAT_BYTES = 4
-_SHORT_QUEUE = 1_000  # up to this queue length, queued entries are looked up one by one instead of reading the scope
+_SHORT_QUEUE = 1_000  # in a shorter queue, each entry is looked up on its own; for a longer one, the scope is read
 
 
 class Window(NamedTuple):
@@ -55,8 +55,8 @@ def text_hash(text: str) -> bytes:
 
 
 def vector_ids(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
-    """Return the ids of the stored vectors of an embedding space, by the hash of the text. The result has no item for a
-    text without a vector."""
+    """Return a dictionary: hash of a text -> id of its stored vector in the embedding space. It has no item for a text
+    without a vector."""
     ids: dict[bytes, int] = {}
     for marks, group in in_groups(list(hashes)):
         query = f"SELECT hash, id FROM vectors WHERE space = ? AND hash IN ({marks})"
@@ -142,8 +142,8 @@ def put_windows(
 
 
 def window_spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
-    """Return the span of characters that each window (embedded passage) covers in the content of its entry, by window
-    id. The result has no item for a missing window. Raises `StoreDamaged`."""
+    """Return a dictionary: window id -> the span of characters that this window (embedded passage) covers in the
+    content of its entry. It has no item for a missing window. Raises `StoreDamaged` if a window is damaged."""
     spans = {}
     for marks, group in in_groups(windows):
         for row in connection.execute(f"SELECT * FROM windows WHERE id IN ({marks})", group):
@@ -206,15 +206,15 @@ def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, r
 
 
 def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: int) -> list[Waiting]:
-    """Return at most `limit` entries of the embedding queue, in order of id. The entries match the scope, or have one
-    of the given ids."""
+    """Return at most `limit` entries of the embedding queue, in order of id. If `what` is a scope, the entries match
+    it; otherwise, `what` contains their ids."""
     if isinstance(what, Scope):
         condition, values = where(what)
     else:
         condition, values = "id IN (SELECT value FROM json_each(?))", [json.dumps(list(what))]
     rows = connection.execute(
         "SELECT id, attempts, last_error FROM pending JOIN entries ON entries.num = pending.entry "
-        # +id: SQLite sorts the few queued entries and does not read the whole index
+        # because of the plus sign, SQLite sorts the few queued entries and does not read the whole index
         f"WHERE {condition} ORDER BY +id LIMIT ?",
         [*values, limit],
     )
@@ -232,7 +232,7 @@ def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *,
     queued = connection.execute("SELECT count(*) FROM (SELECT 1 FROM pending LIMIT ?)", [_SHORT_QUEUE]).fetchone()[0]
     if not queued:
         return 0
-    # A scope may have a million entries and none of them queued. CROSS makes SQLite start at the queue.
+    # A scope may have a million entries that are not queued. CROSS makes SQLite read the queue first.
     join = "CROSS JOIN entries" if queued < _SHORT_QUEUE else "JOIN entries"
     query = f"SELECT count(*) FROM pending {join} ON entries.num = pending.entry WHERE {condition}"
     return int(connection.execute(query, values).fetchone()[0])

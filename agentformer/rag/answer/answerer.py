@@ -43,11 +43,12 @@ from agentformer.types import (
 )
 
 _MAX_QUOTES = 3
-# A model is not asked if no hit shares a term with the question and no sentence has this cosine. `abstain` does not
-# apply to the answer of a model, because a model translates, answers "what is this about?", and says what it cannot
-# answer. Of German questions over English passages, quotation declines a third, and a model answers all.
+# The model is not asked if no hit shares a term with the question and no sentence reaches this cosine. `abstain` does
+# not apply to the answer of a model, because a model translates, answers "what is this about?", and says what it cannot
+# answer. For German questions over English passages, extractive answers decline one in three questions; a model answers
+# all.
 _FAR = 0.25
-_WITHOUT_MEANING = "hashing"  # the embedder that compares words and their letters
+_WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meaning
 _NO_CITATIONS = "the model cited no passage; compare the answer with the hits"
 _PLACED = "the model cited no passage, so the citations were placed where the words of the passages agree"
 _DECLINED = "the model wrote NO_ANSWER, but this text also occurs in a passage, so the answer quotes the best sentences"
@@ -104,7 +105,7 @@ class _Request:
 
     @cached_property
     def grounds(self) -> QuoteFeatures | None:
-        """The values from which the confidence is computed, or None if there are no hits."""
+        """The values from which the confidence is computed. None if there are no hits."""
         if not self.hits:
             return None
         hits = confidence_features(self.terms, self.passages, baseline=self.baseline).confidence
@@ -125,7 +126,7 @@ class _Request:
 
     @property
     def confidence(self) -> float | None:
-        """The probability (0..1) that the first quote answers the question, or None if there are no hits."""
+        """The probability (0..1) that the first quote answers the question. None if there are no hits."""
         return self.grounds.confidence if self.grounds else None
 
     def given_texts(self, count: int) -> list[str]:
@@ -218,7 +219,8 @@ class Answerer:
         self, request: _Request, count: int, prompt: Sequence[ChatMessage], answer: Answer, limit: int
     ) -> Answer:
         """Ask the model once more if its answer states what the passages do not contain. Return the second answer if it
-        states less of this. Otherwise, and if the model then declines to answer, return the first answer."""
+        makes fewer such statements. Return the first answer if it does not, or if the model fails or declines to
+        answer."""
         if not answer.unsupported or self.check != "retry" or self.model is None:
             return answer
         prompt = [*prompt, ChatMessage("user", support.finding(answer.unsupported))]
@@ -282,8 +284,9 @@ class Answerer:
         return self.model
 
     def _is_hopeless(self, request: _Request) -> bool:
-        """Return True if the hits have nothing in common with the question: no common term, and no sentence with a
-        similar meaning. Return False if there is no embedder, because then the meaning cannot be compared."""
+        """Return True if the hits have nothing in common with the question: no term of the question occurs in a hit,
+        and no sentence has a similar meaning. Return False if there is no embedder, because then the meaning cannot be
+        compared."""
         if request.shares_terms():  # fast, and true for most questions
             return False
         cosines = [sentence.cosine for sentence in request.ranked if sentence.cosine is not None]
@@ -324,8 +327,8 @@ class Answerer:
         *,
         complete: bool,
     ) -> Answer:
-        """Return the answer with the checked text. Cite the passages if the model cited none, and compare the text with
-        them."""
+        """Return the answer with the checked text. If the model cited no passage, add the citations. Then compare the
+        text with the passages."""
         if not cited.citations:
             placed = citations.cite(support.with_citations(cited.text, passages), passages)
             warnings.append(_PLACED if placed.citations else _NO_CITATIONS)

@@ -1,5 +1,5 @@
 """Find out whether a sentence contains something of the type that a question asks for: a number, a date, a name, a
-place or a reason. What the question itself contains does not count."""
+place or a reason. Words and numbers that the question itself contains do not count."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def other_period(question: Question, text: str, language: str) -> bool:
 
 
 def _has_measure(question: Question, text: str, language: str) -> bool:
-    """Return whether a sentence contains a unit of what the question measures. Return True if this is unknown."""
+    """Return whether a sentence contains a unit of the quantity that the question asks for, such as "km" for "How far".
+    Return True if the question or the language gives no units."""
     if other_period(question, text, language):
         return False
     units = pattern_of(question.measure, language) if question.measure else None
@@ -93,8 +94,8 @@ def _without_dates(text: str) -> str:
 
 
 def _time(text: str, language: str, known: Collection[str]) -> float:
-    """Return 1 for a date or a year, 0.7 for a century, a decade or a time of the day, and 0.6 if it is only in
-    brackets, where the dates of a life stand."""
+    """Return 1 for a date or a year, 0.7 for a century, a decade or a time of the day, and at most 0.6 if the time is
+    in brackets, as the dates of birth and death of a person are."""
     outside = _time_in(_BRACKETS.sub(" ", text), language, known)
     return outside or min(_BRACKETED, _time_in(text, language, known))
 
@@ -110,9 +111,9 @@ def _time_in(text: str, language: str, known: Collection[str]) -> float:
 
 
 def _names(text: str, language: str, known: Collection[str]) -> list[tuple[int, str]]:
-    """Return the names that are not in the question, with their offsets: words with a capital letter inside of the
-    sentence. In German, where nouns have capital letters, only two such words in a row are a name. The first word
-    counts if another capital follows."""
+    """Return the names that are not in the question, with their offsets: words with a capital letter after the first
+    word of the sentence. In German, where nouns have capital letters, only two such words in a row count as a name. The
+    first word counts if the next word has a capital letter, too."""
     words = [(match.start(), match[0]) for match in _WORD.finditer(text)]
     ignored = FUNCTION_WORDS.get(language, frozenset())
     capital = [word[:1].isupper() and len(word) > 1 and word.casefold() not in ignored for _, word in words]
@@ -131,7 +132,8 @@ def _person(text: str, language: str, known: Collection[str]) -> float | None:
 
 
 def _place(text: str, language: str, known: Collection[str]) -> float | None:
-    """Return 1 for a name behind a preposition of place, or with an ending of place, and 0.6 for another name."""
+    """Return 1 for a name after a preposition of place, such as "in", or with a case ending of place, and 0.6 for
+    another name."""
     if language in ("ja", "zh"):
         return 1.0 if any(match[0] not in known for match in _EAST_PLACE.finditer(text)) else 0.0
     if language in _CASELESS:

@@ -21,7 +21,7 @@ _CODE = r"(?P<code>```.*?(?:```|\Z)|`[^`\n]*`)"
 _SPACE = r"(?P<space>(?<![ \t])[ \t]*)"
 _MARK = re.compile(rf"{_CODE}|{_SPACE}{CITING}", re.DOTALL | re.IGNORECASE)
 _CITED = re.compile(r"\[(\d{1,3})\]")
-_STRAY = "[0]"  # replaces a marker of no passage: no passage has this number
+_STRAY = "[0]"  # replaces a marker with an unknown number; no passage has the number 0
 # Neighbouring markers with the words that join them to each other and to the words before.
 _JOINT = r"(?:[ \t]{0,3}(?:[,;&]|\b(?:and|or|och|eller|og|ja|tai|und|oder|et|ou|y|e|i|en)\b)){1,2}"
 _MARKS = re.compile(
@@ -35,9 +35,9 @@ _UNFINISHED = re.compile(rf"(?<![ \t])[ \t]*[\[【［][ \t]{{0,3}}(?:{CITING_WOR
 _CLAIM = re.compile(r".+?(?:(?:[。！？]|[.!?](?=[\s\[]|\Z))(?:[ \t]*\[\d{1,3}\])*|\n|\Z)", re.DOTALL)
 _OPENING, _CLOSING = '“„«"「', '”“»"」'
 _DOUBLE = frozenset('“”„"')
-_COPIED_LETTERS = 8  # letters and digits beside a marker that a copy shares with its original
-_MEANT_LETTERS = 24  # letters beside a marker that the cited passage must hold to be meant
-_REACH = 200  # characters beside a marker that are searched for these letters
+_COPIED_LETTERS = 8  # a copied marker has the same letters and digits before or after it as its original
+_MEANT_LETTERS = 24  # if the cited passage contains these letters, its marker is no copy
+_REACH = 200  # characters before and after a marker in which these letters are read
 _MAX_RANGE = 20  # passages of one range
 
 
@@ -53,7 +53,8 @@ class CitedText:
     copied: tuple[int, ...] = ()
 
     def warnings(self) -> Iterator[str]:
-        """Yield a sentence for the reader for each kind of removed numbers."""
+        """Yield a warning for the reader if numbers were removed: one for unknown passages, and one for copied
+        references."""
         if self.strays:
             yield f"citations of passages that do not exist were removed: {', '.join(map(str, self.strays))}"
         if self.copied:
@@ -110,8 +111,8 @@ def _before_and_in(sentence: RankedSentence) -> tuple[str, str]:
 
 
 def in_marks(quote: str) -> str:
-    """Return a quote in one line and in quotation marks. A quote that is one quotation gets no second marks, and one
-    that contains a quotation gets other marks: «“Stop,” he said.»"""
+    """Return a quote in one line and in quotation marks. If the quote is a whole quotation already, no marks are added.
+    If it contains a quotation, other marks are added: «“Stop,” he said.»"""
     text = " ".join(quote.split())
     inside = text[1:-1]
     is_quotation = text[0] in _OPENING and text[-1] in _CLOSING and not set(inside) & set(_OPENING + _CLOSING)
@@ -170,7 +171,7 @@ def _claims(text: str) -> dict[int, str]:
 
 def _numbers(marker: str) -> list[int]:
     """Return the numbers in a marker, in order. A range of at most 20 numbers, such as "1-3", is replaced by all its
-    numbers. For a longer range, only the first and the last number are returned."""
+    numbers. Of a longer range, return only the first and the last number."""
     numbers: list[int] = []
     for part in re.split(r"[,;、，]", marker):
         first, _, last = part.replace("^", "").replace("–", "-").partition("-")

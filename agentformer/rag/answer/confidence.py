@@ -2,13 +2,14 @@
 
 Two logistic functions estimate it (Platt 1999). The first tells whether the hits are about the question, from two
 values: the share of the question's terms that one passage contains, and the cosine of the passage that is nearest to
-the question (`ConfidenceFeatures`). The second reads this and what is known of the first quote (`QuoteFeatures`).
-Questions with a confidence below a bound are declined; the bound follows from the cost of wrong answers (El-Yaniv and
-Wiener 2010; Kamath et al. 2020, "Selective Question Answering").
+the question (`ConfidenceFeatures`). The second uses this probability and the features of the first quote
+(`QuoteFeatures`). If the confidence is below a bound, the question is declined. The bound follows from the cost of
+wrong answers (El-Yaniv and Wiener 2010; Kamath et al. 2020, "Selective Question Answering").
 
-The cosine of unrelated texts is different for each model. A cosine is therefore measured from this baseline
-(`CosineBaselines`). A passage with the topic of the question but without the answer looks like a passage with the
-answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be compared only within one list of hits.
+Each model gives another mean cosine to unrelated texts. Cosines are therefore measured relative to this baseline
+(`CosineBaselines`). The confidence can hardly distinguish a passage about the topic of the question from a passage with
+the answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be compared only within one list of
+hits.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem, t
 from agentformer.text.questions import classify
 from agentformer.types import Embedder, EmbeddingSpace, TokenEmbedder
 
-# Coefficients of 1, of the share and of the cosine. Fitted by `python -m bench.abstaining --fit` to questions of even
-# number: over passages that hold the answer, over the same hits without them, over other articles, and questions of
-# other sets; all sets and kinds have the same weight. Words alone: eight sets in six languages. With cosines: the sets
-# that the packaged MiniLM knows.
+# The constant, and the coefficients of the share and of the cosine. Fitted by `python -m bench.abstaining --fit` to
+# questions with even numbers. Each is asked of passages with the answer, of the same hits without these passages, and
+# of other articles; questions of other sets are added. All sets and kinds have the same weight. Words alone: eight sets
+# in six languages. With cosines: the sets that the packaged MiniLM knows.
 _LOGIT_WORDS = (-4.41, 7.89, 0.0)
 _LOGIT_BOTH = (-6.54, 5.73, 6.39)
 _LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
@@ -81,10 +82,10 @@ _DIFFERENT = {
         ),
     ),
 }
-REFERENCE = 0.0206  # the packaged MiniLM's baseline; the coefficients above are of its cosines
+REFERENCE = 0.0206  # the baseline of the packaged MiniLM; the coefficients above were fitted to its cosines
 _MAX_BASELINE = 0.98  # with a higher baseline, the cosines of a space do not separate similar and unrelated texts
-_LEAST_OF_COMPOUND = 4  # code points of a word that is looked for in compounds
-_LONG = 60  # code points of a question's stems, some ten words: no passage need hold the same share of a longer one
+_LEAST_OF_COMPOUND = 4  # minimum code points of a word that is searched in compounds
+_LONG = 60  # code points of a question's stems (about ten words); a passage needs a smaller share of a longer question
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +126,15 @@ class QuoteFeatures(NamedTuple):
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The inputs of the logistic function."""
+        """The inputs of the logistic function: a constant 1, and one number for each of the first five fields."""
         distance = 0.0 if self.cosine is None else self.cosine - 0.5
         hits = min(_logit(self.hits), _MOST_LOGIT)
         return 1.0, hits, _logit(self.score), self.covered, distance, self.quotes - 1.0, self.telling
 
     @property
     def is_judged(self) -> bool:
-        """True if the logistic function decides, and not a rule: the hits may contain the answer, and nothing in the
-        question is unknown."""
+        """True if only the logistic function determines the confidence: the hits may contain the answer, and neither
+        `unknown` nor `other_period` is true."""
         return self.hits >= _HOPELESS and not (self.unknown or self.other_period)
 
     @property
@@ -142,7 +143,7 @@ class QuoteFeatures(NamedTuple):
         return self.confidence_by(_QUOTE)
 
     def confidence_by(self, weights: Sequence[float]) -> float:
-        """Return the confidence, 0..1, that `weights` give: one weight for each of `values`."""
+        """Return the confidence (0..1) for other coefficients: `weights` has one for each of `values`."""
         logit = sum(weight * value for weight, value in zip(weights, self.values, strict=True))
         probability = 1 / (1 + math.exp(-logit))
         probability = min(probability, self.hits) if self.hits < _HOPELESS else probability
@@ -174,8 +175,8 @@ class CosineBaselines:
     def of(self, embedder: Embedder) -> float:
         """Return the mean cosine (-1..1) that the embedder gives to unrelated texts. The first call for an embedding
         space embeds sample texts: two questions and four passages in each language of the space for which this module
-        has samples, or else in English. If the embedder fails, its error is raised, and the next call measures
-        again."""
+        has samples. If there is no such language, the samples are English. If the embedder fails, its error is raised,
+        and the next call measures again."""
         space = embedder.space
         with self._locks.hold(space):
             if space not in self._measured:
@@ -247,9 +248,9 @@ def confidence_features(
 
 
 def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
-    """Return the share (0..1) of the question's terms that a quote of the passage and the headings above it contain. A
-    term of which they contain only another form counts by its similarity. Terms that no passage contains count, too, so
-    that a question about something else has a low share. A question without terms has the share 1."""
+    """Return the share (0..1) of the question's terms that a quote of the passage and the headings above it contain. If
+    they contain only another form of a term, the similarity of the form is added. Terms that no passage contains are
+    counted, so that a question about another subject has a low share. A question without terms has the share 1."""
     terms = asked_stems(query, classify(query.text, passage.language), [passage.language])
     held = {*text_terms(quote, passage.language).stems, *passage.context_terms.stems}
     forms = similar_forms(terms - held, held)
@@ -259,10 +260,10 @@ def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
 
 
 def _share(query: QueryTerms, passage: Passage) -> float:
-    """Return the share (0..1) of the question's terms that the passage contains. A word that begins or ends a compound
-    of the passage is contained. Parts of compound words count as terms, and long terms count more, because long words
-    are rare. A passage needs only some of the terms of a long question for the share 1. A question without terms has
-    the share 1."""
+    """Return the share (0..1) of the question's terms that the passage contains. A word also counts as contained if a
+    compound in the passage begins or ends with it. Parts of compound words count as terms. Long terms count more,
+    because long words are rare. A passage needs only some of the terms of a long question for the share 1. A question
+    without terms has the share 1."""
     terms = query.terms([passage.language])
     weights = {term: _length(term) for term in (*terms.stems, *terms.parts)}
     length = sum(_length(term) for term in set(terms.stems))
@@ -275,8 +276,7 @@ def _share(query: QueryTerms, passage: Passage) -> float:
 
 
 def _is_in_compound(stem: str, terms: Iterable[str]) -> bool:
-    """Return whether a stem with its language is the beginning or the end of one of the terms: "sauna" of
-    "saunavuoro"."""
+    """Return whether one of the terms begins or ends with a stem of the same language: "sauna" of "saunavuoro"."""
     language, _, word = stem.partition("~")
     if len(word) < _LEAST_OF_COMPOUND:
         return False

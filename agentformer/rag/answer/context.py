@@ -2,8 +2,8 @@
 
 The method is "small to big". First, each of the best hits gives its best part, so that evidence on a lower rank is not
 left out. Then, while tokens remain, the parts grow in the order of their ranks: to the whole chunk, to the section, and
-to the page. Parts of a page that touch or overlap are joined, so no text occurs twice. A passage lies in one page, so a
-position in the passage is also known in the page.
+to the page. Parts of a page that touch or overlap are joined, so no text occurs twice. A passage never crosses pages,
+so each position in a passage has a position in its page.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from agentformer.text.chunking import windows
 from agentformer.text.places import label_of_part, lines_of
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
 
-# The hits that share the budget: if one hit is much better than the others, it gets more tokens. Chosen with the even
-# questions over filings, where hits are alike, and over encyclopedias, where they are not (docs/BENCHMARKS.md).
+# Only hits with at least this share of the best score, and at most `_MOST`, share the budget: a much better hit gets
+# more tokens. Chosen on the even questions about filings (similar hits) and encyclopedias (different hits);
+# docs/BENCHMARKS.md.
 _NEAR = 0.5  # share of the best score
 _MOST = 6
-_FRAME = 30  # tokens of the number and source of a passage, about
-_SMALLEST = 8  # tokens of a part; with less, it says nothing
+_FRAME = 30  # tokens of the number and the source of a passage (estimated)
+_SMALLEST = 8  # tokens of the smallest useful part
 _PAGE = 1000  # entries read at a time
 
 
@@ -63,10 +64,11 @@ class PassageContext:
     budget: int
     warnings: tuple[str, ...] = ()  # warnings of the search
     hits: tuple[Hit, ...] = ()  # a hit for each passage, whose content is the text of the passage
-    chunks: tuple[tuple[tuple[str, Span], ...], ...] = ()  # for each passage: ids of chunks, with spans in the page
+    chunks: tuple[tuple[tuple[str, Span], ...], ...] = ()  # for each passage: chunk ids with their spans in the page
 
     def located(self, citation: Citation) -> Citation:
-        """Return a citation of one of the passages with the id of the chunk that contains the quote."""
+        """Return the citation with the id of the chunk that contains its quote. The citation must cite one of these
+        passages."""
         chunks = self.chunks[citation.number - 1]
         inside = (id_ for id_, (start, end) in chunks if start <= citation.start and citation.end <= end)
         return dataclasses.replace(citation, entry_id=next(inside, citation.entry_id))
@@ -105,7 +107,8 @@ class PassageBuilder:
 
 def best_part(hit: Hit, query: QueryTerms, token_spans: Callable[[str], list[Span]], limit: int) -> Span:
     """Return the part of the hit's content with at most `limit` tokens that matches the query best. This is the part
-    that the vectors have found, if it is short enough, or else the part with the rarest terms of the query."""
+    that the vector search found, if it is short enough. Otherwise, it is the part with the rarest terms of the
+    query."""
     content = hit.entry.content
     if len(token_spans(content)) <= limit:
         return Span(0, len(content))
@@ -125,8 +128,8 @@ def best_part(hit: Hit, query: QueryTerms, token_spans: Callable[[str], list[Spa
 
 @dataclass(frozen=True)
 class _Text:
-    """A text of which a passage is a part: the text of a page with its chunks, or the content of an entry. `offset` is
-    the position of the text in its page."""
+    """The text from which a passage is taken: the text of a page with its chunks, or the content of an entry. `offset`
+    is the position of the text in its page."""
 
     content: str
     offset: int
@@ -154,8 +157,8 @@ class _Text:
 
 
 class _Texts:
-    """The texts of which the hits are parts. The pages of a document are read together, when a hit of this document is
-    first needed."""
+    """The texts from which the hits are taken. At the first hit of a document, all needed pages of the document are
+    read."""
 
     def __init__(self, backend: MemoryBackend, hits: Sequence[Hit]) -> None:
         self._backend = backend
@@ -224,7 +227,7 @@ class _Part:
         )
 
     def _label(self) -> str:
-        """Return the label of the part. In source code, it names the lines of the part."""
+        """Return the label of the part, as citations show it. In source code, the label contains the line numbers."""
         entry = self.hit.entry
         label, start = entry.source.label if entry.source else "", self.text.span_of(entry, Span(0, 0)).start
         if not (lines := lines_of(label)):
@@ -248,8 +251,8 @@ class _Part:
 
 
 class _Draft:
-    """Parts that are chosen one after another. `parts` are in the order of their best hits, and have at most `budget`
-    tokens together, with their numbers and sources."""
+    """Parts that are chosen one after another. `parts` are in the order of their best hits. With their numbers and
+    sources, they have at most `budget` tokens in total."""
 
     def __init__(self, texts: _Texts, count: Callable[[str], int], budget: int) -> None:
         self._texts = texts
@@ -275,7 +278,7 @@ class _Draft:
     def context(self, warnings: tuple[str, ...]) -> PassageContext:
         """Return the context with the parts that fit."""
         while self.parts and self._count(self._text(self.parts)) > self.budget:
-            self.parts.pop()  # together, texts can have more tokens than alone
+            self.parts.pop()  # the joined text can have more tokens than the sum of its parts
         text = self._text(self.parts)
         return PassageContext(
             text,

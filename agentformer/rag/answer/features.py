@@ -1,7 +1,7 @@
-"""Features of sentences: what shows that a sentence answers a question.
+"""Features of sentences, from which the probability is computed that a sentence answers a question.
 
-Terms of the question count by their rarity among the sentences. A sentence also gets the terms of the sentence before
-it, which a pronoun or a definite noun refers to, and those of the headings above it.
+Terms of the question count by their rarity among the sentences. A sentence is also compared by the terms of the
+previous sentence, because a pronoun may refer to it, and by the terms of the headings above.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _CAPTION = re.compile(
     r"(?:fig(?:ur[ea]?)?|kuva|taulukko|tab(?:le|ell[e]?|la)?|abb(?:ildung)?|tableau|図|表)\.?\s?\d{1,3}(?:\.\d{1,3})?\s?[:.]",
     re.IGNORECASE,
 )
-_FILLERS = re.compile(r"[.·•…_=\-–—]")  # of a table of contents, a form or a ruled line
+_FILLERS = re.compile(r"[.·•…_=\-–—]")  # dotted lines of a table of contents, form fields, ruled lines
 _LEADER = re.compile(r"(?:[.·…_][ \t]*){4}")  # dots between an entry and its page number
-_FILLED, _FILLED_SHARE = 8, 0.3  # number of these characters, and their share, in a sentence without content
-_DIGITS_ALONE = 12  # a date has eight; a sentence of more digits and without a letter is a column of numbers
+_FILLED, _FILLED_SHARE = 8, 0.3  # a sentence with this number and share of them has no content
+_DIGITS_ALONE = 12  # a sentence with more digits and no letter is a column of numbers; a date has eight digits
 _ASKS = re.compile(r"[?？؟]\W*$")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
-_FIRST = 3  # words of a sentence among which a pronoun refers to the sentence before
-_NEEDED = 0.2  # share of the question's terms that the sentence before adds, so that it is quoted, too
+_FIRST = 3  # a pronoun among the first words refers to the previous sentence
+_NEEDED = 0.2  # the previous sentence is quoted, too, if it adds this share of the question's terms
 _AROUND = 2  # sentences on each side
 _SHORT, _LONG, _VERY_LONG = 6, 25, 75  # terms of a sentence
-_UNKNOWN = 0.5  # value of a candidate if its type gives no evidence
+_UNKNOWN = 0.5  # value of the field if `has_candidate` returns None
 _FIELD = {"who": "person", "where": "place", "when": "time", "many": "number", "much": "number", "why": "reason"} | {
     "how": "means"
 }
@@ -91,9 +91,9 @@ class Features(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Sentence:
-    """A sentence of a passage. `before` is the sentence before it in the passage. `leads` is True if that sentence
-    belongs to the quote, because this sentence refers to it. `headings` are the stems of the headings above it.
-    A row of a table counts as a sentence; `row` has its headers."""
+    """A sentence of a passage. `before` is the previous sentence of the passage. `leads` is True if `before` belongs to
+    the quote, because this sentence refers to it. `headings` are the stems of the headings above. A row of a table
+    counts as a sentence; `row` is this row with its headers."""
 
     passage: Passage
     span: Span
@@ -128,8 +128,8 @@ def _sentences_of(passage: Passage) -> Iterator[Sentence]:
 
 
 def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
-    """Return the sentences that are not headings. Each gets the stems of the headings above it: those of the context
-    until the first heading in the passage, and then those of the nearest heading in the passage."""
+    """Return the sentences that are not headings. Set the `headings` of each: the stems of the nearest heading before
+    it in the passage, or, before the first heading, those of the context line."""
     body: list[Sentence] = []
     headings: frozenset[str] | None = None
     for sentence in sentences:
@@ -146,7 +146,8 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
 
 
 def _is_filled(sentence: Sentence) -> bool:
-    """Return whether a sentence is an entry of a table of contents, an empty field, a line or a row of numbers."""
+    """Return whether a sentence is an entry of a table of contents, an empty form field, a ruled line or a row of
+    numbers."""
     characters, content, span = "".join(sentence.text.split()), sentence.passage.content, sentence.span
     fillers = len(_FILLERS.findall(characters))
     if fillers >= _FILLED and fillers >= _FILLED_SHARE * len(characters):
@@ -173,8 +174,8 @@ def _is_heading(sentence: Sentence) -> bool:
 
 
 def _is_title(sentence: Sentence, text: str) -> bool:
-    """Return whether a sentence is a title: a short paragraph without digits and without a mark at its end, and a
-    paragraph that ends with a mark follows."""
+    """Return whether a sentence is a title: a short paragraph without digits and without punctuation at its end,
+    followed by a paragraph that ends with punctuation."""
     content, span = sentence.passage.content, sentence.span
     if not _TITLE.fullmatch(text) or (span.start and content[: span.start].rstrip(" \t\r")[-2:] != "\n\n"):
         return False
@@ -185,7 +186,7 @@ def _is_title(sentence: Sentence, text: str) -> bool:
 
 
 def _is_line(sentence: Sentence) -> bool:
-    """Return whether only this sentence is in its line."""
+    """Return whether the sentence is alone in its line."""
     content, span = sentence.passage.content, sentence.span
     return content[: span.start].rstrip(" \t")[-1:] in ("", "\n") and content[span.end :].lstrip(" \t\r")[:1] in (
         "",
@@ -194,7 +195,7 @@ def _is_line(sentence: Sentence) -> bool:
 
 
 class SentenceFeatures:
-    """Computes the features of sentences for one question. Setting `leads` of the sentences is a part of it."""
+    """Computes the features of sentences for one question. Also sets `leads` of the sentences."""
 
     def __init__(self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence]) -> None:
         self.question = classify(query.text, passages[0].language if passages else "")
@@ -214,11 +215,11 @@ class SentenceFeatures:
             sentence.leads = self._leads(sentence)
 
     def of_words(self) -> list[Features]:
-        """Return the features of all sentences without candidates and cosines."""
+        """Return the features of all sentences. The fields from `number` to `means` and `cosine` are not set yet."""
         return [self._of_words(n, sentence) for n, sentence in enumerate(self._sentences)]
 
     def with_candidate(self, features: Features, sentence: Sentence) -> Features:
-        """Return the features with the field of the question's type."""
+        """Return the features, with the field of the question's type set."""
         if (field := _FIELD.get(self.question.type)) is None:
             return features
         found = has_candidate(self.question, sentence.text, sentence.passage.language, self._words)
@@ -265,8 +266,8 @@ class SentenceFeatures:
         return len(self._pairs.intersection(pairwise(words))) / max(1, len(self._pairs))
 
     def _leads(self, sentence: Sentence) -> bool:
-        """Return whether a reader needs the sentence before: this sentence begins with a pronoun, or has some words
-        of the question and the sentence before has more."""
+        """Return whether a reader needs the previous sentence: this sentence begins with a pronoun, or it contains some
+        terms of the question and the previous sentence adds more."""
         before = sentence.before
         if before is None or "\n\n" in sentence.passage.content[before.span.end : sentence.span.start]:
             return False
@@ -279,7 +280,8 @@ class SentenceFeatures:
 
 
 def asked_stems(query: QueryTerms, question: Question, languages: Iterable[str]) -> set[str]:
-    """Return the stems of the question without the words that ask, unless there are no others."""
+    """Return the stems of the question without its question words, such as "who". If the question has only question
+    words, return their stems."""
     stems: set[str] = set()
     for language in languages:
         own = set(query.terms([language]).stems)
@@ -313,7 +315,7 @@ class _Weighted:
         self._weights = {term: weight / most for term, weight in rarity.items()}
 
     def held(self, text: Iterable[str]) -> frozenset[str]:
-        """Return the terms that a text contains."""
+        """Return the terms of the question that a text contains."""
         return frozenset(self._weights.keys() & text)
 
     def share(self, terms: Iterable[str]) -> float:
@@ -321,7 +323,8 @@ class _Weighted:
         return sum(self._weights[term] for term in terms)
 
     def similar_share(self, text: Collection[str]) -> float:
-        """Return the share of the terms of which a text contains only another form. A form counts by its similarity."""
+        """Return the share of the terms that a text contains only in another form. The weight of a term is multiplied
+        by the similarity of this form."""
         total = 0.0
         for term, forms in self._forms.items():
             if term not in text and term in self._weights:

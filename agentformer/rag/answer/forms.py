@@ -8,16 +8,16 @@ from collections.abc import Collection, Iterator
 from agentformer.text.analysis import COMPOUNDING
 from agentformer.text.questions import same_meaning
 
-_SIMILAR = 0.6  # share of letters at the beginning that two forms of one word have in common
-_BEGINNING = 5  # letters that such forms share at least
-_LEAST_OF_COMPOUND = 4  # letters of a word that is looked for in compounds
+_SIMILAR = 0.6  # minimum share of letters that two forms of a word have in common at the beginning
+_BEGINNING = 5  # minimum number of these common letters
+_LEAST_OF_COMPOUND = 4  # minimum letters of a word that is searched in compounds
 _COMPOUND, _SYNONYM = 0.7, 0.7  # similarity of a compound to its part, and of two words of about the same meaning
 _COMPOUNDING = COMPOUNDING | {"de"}
 
 
 def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[str, dict[str, float]]:
-    """Return for each term its other forms in the vocabulary with their similarity, 0..1. A term is a stem with its
-    language ("en~build"). Terms with digits have no other forms."""
+    """Return a dictionary: each term -> the other forms of the term in the vocabulary, with their similarity (0..1). A
+    term is a stem with its language ("en~build"). Terms with digits have no other forms."""
     beginnings: dict[str, list[str]] = {}
     for other in vocabulary:
         beginnings.setdefault(_beginning(other), []).append(other)

@@ -1,4 +1,4 @@
-"""Selection of the hits that can answer a question. Messages that only ask are left out, and of facts that
+"""Selection of the hits that can answer a question. Messages that only ask a question are left out. Among facts that
 contradict each other, the newest comes first."""
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ _CLOSERS = " \t\n\"'”’»)]*_"
 
 
 def usable(hits: Hits, question: str, session_id: str | None = None) -> Hits:
-    """Return the hits that can answer the question, in the order of a search of a memory: of facts that contradict each
-    other, the newest comes first. Messages that only ask, such as the same question in an earlier conversation, and
-    messages of the session `session_id`, which the caller reads already, are dropped."""
+    """Return the hits that can answer the question, in the order of a memory search: among facts that contradict each
+    other, the newest comes first. Messages that only ask a question are dropped, such as the same question in an
+    earlier conversation. Messages of the session `session_id` are dropped, too, because the caller already has them."""
     if all(hit.entry.kind == _CHUNK for hit in hits):
         return hits
     return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))

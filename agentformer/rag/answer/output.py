@@ -17,22 +17,22 @@ from agentformer.text.prompt_quoting import MarkerRestorer, strip_hidden
 from agentformer.types import Reply
 
 _DECORATION = r"[\s*_`\"'“”\[\](){}#>.:!,–—-]*"
-_DECLINE = NO_ANSWER.replace("_", r"(?:\\?_| (?=\w+[^\w]*\Z))")  # with a plain space only if nothing else follows
+_DECLINE = NO_ANSWER.replace("_", r"(?:\\?_| (?=\w+[^\w]*\Z))")  # a plain space is allowed only if nothing follows
 _REFUSAL = re.compile(rf"\A{_DECORATION}{_DECLINE}(?!\w){_DECORATION}")
 _SPELLINGS = tuple(NO_ANSWER.replace("_", between) for between in ("_", " ", r"\_"))
 _MAX_DECORATION = 16  # characters before the token, at most
-# "![1]" is the end of a sentence and a citation. In code, "! [" means the same as "![".
+# "![1]" is an exclamation mark and a citation, not an image. In code, "! [" means the same as "![".
 _IMAGE = re.compile(r"!(?=\[(?!\d{1,3}\](?![(\[:])))")
 _MARKUP = re.compile(
     r"<(?=[a-zA-Z](?:[^<>]{0,2000}?[\s/\"'](?:src|srcset|href|xlink:href|background|poster|data|action|style)\s*="
     r"|[^<>]{2000}))"
 )
-# Character references of ASCII characters, of which links are made.
+# Character references, such as "&#47;" for "/", can spell a link.
 _CODED = re.compile(
     r"&(?=#0{0,9}(?!3[49]\b)(?:\d{1,2}|1[01]\d|12[0-7])\b|#[xX]0{0,9}(?!2[27]\b)[0-7]?[0-9a-fA-F]\b"
     r"|(?:colon|sol|bsol|period|excl|lsqb|lbrack|lpar|Tab|NewLine);)"
 )
-_STOPS = "“”„‘’«»‹›（）「」『』【】［］⟦⟧、。，；：！？—…"  # no part of an address if they follow one
+_STOPS = "“”„‘’«»‹›（）「」『』【】［］⟦⟧、。，；：！？—…"  # an address ends before these characters
 _IN_ADDRESS = rf"[^\s<>\"'`\[\]{{}}|^{_STOPS}"
 _SCHEME = (
     r"https?\\?:(?=\\?[/\\])|(?<![a-zA-Z0-9])(?:(?:https?|ftp|wss?|javascript|vbscript|mailto)\\?:(?=\S)"
@@ -55,7 +55,7 @@ _MAX_HOST = 40  # characters of a host in a warning
 _ESCAPE = re.compile(r"\\(?=[!-/:-@\[-`{-~])")  # Markdown's
 _LETTERS = re.compile(r"(?:%[89a-f][0-9a-f])+")  # percent-encoded letters beyond ASCII
 _LINE_END = re.compile(r"[ \t]*\r?\n[ \t]*")
-# Text directly behind an address, which a page may read as a part of it.
+# Text directly after an address. A web page may take it for a part of the address.
 _REACH = 200  # characters
 _BEHIND = re.compile(rf"[^\s<]{{0,{_REACH}}}")
 _CITED = re.compile(r"\[\d{1,3}\]")
@@ -76,8 +76,8 @@ class AnswerStream:
         self.reply: Reply | None = None  # set when the model has finished; some models return none
         self._pieces: list[str] = []
         self._filter = ReasoningFilter()
-        self._half = ""  # of a character that arrived in two pieces
-        self._opening: str | None = ""  # the beginning while it may become a refusal, then None
+        self._half = ""  # the first half of a character that arrived in two pieces
+        self._opening: str | None = ""  # the beginning of the output while it may become `NO_ANSWER`, then None
 
     @property
     def text(self) -> str:
@@ -208,10 +208,10 @@ class _KnownAddresses:
         forms: dict[str, None] = {}
         for text in given:
             plain = strip_hidden(text)
-            # A document's lines may break an address: its rest is the first word of the next line.
+            # A line break in a document may split an address; the first word of the next line is its rest.
             forms.update(dict.fromkeys(map(_canonical, (text, plain, _LINE_END.sub("", plain)))))
         self._text = "\n".join(forms)
-        self.missing_hosts: dict[str, None] = {}  # of addresses that no text contains
+        self.missing_hosts: dict[str, None] = {}  # the hosts of the addresses that no text contains
 
     def contains(self, address: str) -> bool:
         """Return whether one of the texts that the model received contains the address."""
@@ -248,7 +248,8 @@ def _split_unspaced(run: str, known: _KnownAddresses) -> str:
 
 
 def why_cut(reply: Reply | None, limit: int) -> str:
-    """Return why the server cut off a reply of at most `limit` tokens, or "" if it did not."""
+    """Return a warning that says why the server cut off a reply of at most `limit` tokens, or "" if the reply is
+    complete."""
     if reply is None or reply.finish not in ("length", "filtered"):
         return ""
     if reply.finish == "filtered":
@@ -285,8 +286,8 @@ class LinkFilter:
 
 
 def _canonical(text: str) -> str:
-    """Return a text in one spelling, so that addresses can be compared: in lower case, without Markdown escapes, and
-    with percent-encoded letters decoded."""
+    """Return a normalized text, so that addresses can be compared: in lower case, without Markdown escapes, and with
+    percent-encoded letters decoded."""
     return _LETTERS.sub(_decoded, _ESCAPE.sub("", text).casefold()).casefold()
 
 
@@ -302,6 +303,6 @@ def _decoded(coded: re.Match[str]) -> str:
 
 
 def _bare(address: str) -> str:
-    """Return an address in one spelling for comparisons, without the scheme ("https://") and without the punctuation of
-    the sentence after the address."""
+    """Return a normalized address for comparisons, without the scheme ("https://") and without the punctuation of the
+    sentence after the address."""
     return re.sub(r"\A(?:[a-z]+:)?[/\\]*", "", _canonical(address)).rstrip(_ENDS)

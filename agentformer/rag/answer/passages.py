@@ -43,8 +43,8 @@ class Passage:
 
     @cached_property
     def sentences(self) -> list[Span]:
-        """The spans of all sentences and rows of tables in the content of the passage. The headers of a table are in
-        none of them."""
+        """The spans of all sentences and rows of tables in the content of the passage. The headers of a table are not
+        included."""
         spans: list[Span] = []
         for span in sentence_spans(self.content):
             spans += _outside(span, self._tables, self.content)
@@ -52,16 +52,16 @@ class Passage:
 
     @cached_property
     def sentence_terms(self) -> list[Terms]:
-        """The terms of each sentence, in the order of `sentences`. The terms of the first sentence include those of its
-        beginning on the page before, and the terms of a row do not include those of its headers."""
+        """The terms of each sentence, in the order of `sentences`. If the first sentence begins on the previous page,
+        its terms include those of this beginning. The terms of a row do not include those of its headers."""
         texts = [self.content[slice(*span)] for span in self.sentences]
         texts[:1] = [self.carried + text for text in texts[:1]]
         return [text_terms(text, self.language) for text in texts]
 
     @cached_property
     def header_stems(self) -> dict[Span, frozenset[str]]:
-        """For each row of a table, the stems of the title, the headers and the group above it. A word that is in a row
-        of the table, too, is left out, because it tells this row from the others."""
+        """A dictionary: span of each row of a table -> the stems of the title, the headers and the group above the row.
+        A stem that also occurs in a row of the table is left out, because it distinguishes the rows."""
         own = {span: frozenset(terms.stems) for span, terms in zip(self.sentences, self.sentence_terms, strict=True)}
         found: dict[Span, frozenset[str]] = {}
         for table in self._tables:
@@ -72,9 +72,9 @@ class Passage:
 
     @cached_property
     def carried(self) -> str:
-        """The beginning of the first sentence if it stands on the page before, else "". The context of a chunk carries
-        it. A carried heading is not a beginning: the sentence must go on with a small letter or a script without
-        case."""
+        """The beginning of the first sentence if this sentence begins on the previous page, else "". The beginning is
+        stored in the context of the chunk. A heading in the context does not count: the content must go on with a small
+        letter, a digit or a script without case."""
         carried = self.hit.entry.context.partition(CARRIED)[2]
         first = self.content.lstrip()[:1]
         goes_on = first.islower() or first.isdigit() or (first.isalpha() and first.lower() == first.upper())
@@ -101,8 +101,8 @@ class Passage:
 
 
 def read_passages(hits: Iterable[Hit], likely: str = "") -> list[Passage]:
-    """Return a `Passage` for each hit. If the passages are too short to show a language, it is probably `likely`, that
-    of the question."""
+    """Return a `Passage` for each hit. If the passages are too short to detect a language, `likely`, the language of
+    the question, is assumed."""
     languages = EntryLanguages()
     passages = [Passage(hit, languages) for hit in hits]
     if likely and not any(passage.language for passage in passages):

@@ -1,7 +1,7 @@
-"""Sentences and rows of tables of passages, ranked by how well they answer the question, and their quotes.
+"""The sentences and table rows of the passages, ranked by how well they answer the question, and their quotes.
 
-A score is a weighted sum of features (`features.py`). The words decide first; only the best sentences by words are
-embedded, in one batch. Vectors of sentences are cached, because the same chunks answer many questions.
+A score is a weighted sum of features (`features.py`). All sentences are first ranked by their words. Only the best of
+these are embedded, in one batch. Vectors of sentences are cached, because the same chunks answer many questions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from agentformer.rag.answer.passages import Passage
 from agentformer.text.analysis import QueryTerms
 from agentformer.types import Embedder, Hit, Span, TokenVectors, Vector
 
-# Weights without and with cosines, fitted by `python -m bench.answers --fit` to questions with even numbers of four
-# sets in four languages, and rounded. The odds between two sentences of a question are exp(difference of their
-# scores). The sets have hardly a sentence that asks, so the weight of `asks` is set by hand.
+# Weights without and with cosines. Fitted by `python -m bench.answers --fit` to the questions with even numbers of four
+# sets in four languages, and rounded. The odds of two sentences are exp(difference of their scores). The sets contain
+# hardly any sentence that is a question, so the weight of `asks` was set by hand.
 _WEIGHTS = Features(
     words=3.8, similar=4.6, pieces=1.9, phrase=2.0, before=1.6, quoted_before=3.3, quoted_pieces=2.2, after=-0.5,
     heading=3.2, around=1.8, passage=4.1, rank=0.7, nearness=2.1, short=-0.2, long=-0.5, asks=-2.0, number=3.4,
@@ -52,19 +52,18 @@ _ALIKE = 0.3  # of the probability of a sentence; a neighbor with at least this 
 _SAY = 0.3  # weight of the vectors' vote, 0..1; lower ones are of languages that the embedder hardly knows
 
 MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
-OMITTED = " … "  # between the lead-in of a list and an item that does not follow it directly
+OMITTED = " … "  # stands between a lead-in and a list item if other items are left out between them
 _ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)
-_FRAGMENT, _NAMES = 80, 8  # code points and words of a fragment that lists names
+_FRAGMENT, _NAMES = 80, 8  # maximum code points and words of a fragment that lists names
 _LEADS_IN = (":", "：")
 
 
 @dataclass(frozen=True, slots=True)
 class RankedSentence:
     """A sentence of a hit with its score. `span` is the position of the quote in the content of the hit: the sentence,
-    and the sentence before if a reader needs it. `lead` is text that the quote begins with and that stands elsewhere
-    (`Quote`), and `row` is the quote of a row of a table. `score` is the probability, 0..1, that this sentence of all
-    sentences answers the question, given that one does; `cosine` is in 0..1, on the scale of `normalized_cosine`; None
-    if the sentence was not embedded."""
+    and the previous sentence if a reader needs it. `lead` and `row` are those of the `Quote`. `score` is the
+    probability (0..1) that, of all sentences, this one answers the question, given that one does. `cosine` is on the
+    scale of `normalized_cosine`, 0..1, or None if the sentence was not embedded."""
 
     hit: Hit
     span: Span
@@ -113,17 +112,18 @@ def rank_sentences(
 
 
 def knows_language(hits: Iterable[Hit]) -> bool:
-    """Return whether the embedder knows the language of the hits, as far as the search shows: the vectors found a hit,
-    and had a say in the ranking, which follows how well the embedder covers the language."""
+    """Return whether the embedder probably knows the language of the hits: the vector search found at least one hit,
+    and the vectors had at least the weight `_SAY` in the ranking. This weight is low if the embedder covers the
+    language badly."""
     found = [hit for hit in hits if hit.dense_rank]
     weights = [vote.weight for hit in found for vote in hit.votes if vote.name == "vectors"]
     return bool(found) and max(weights, default=1.0) >= _SAY
 
 
 def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSentence]:
-    """Return the sentences to quote, at most `limit`: the first, and those that are nearly as probable. If two passages
-    contain a text, or two quotes overlap, only the first is returned. Two neighboring sentences that are about as
-    probable are one quote."""
+    """Return the sentences to quote, at most `limit`: the most probable one, and sentences that are not much less
+    probable. If two quotes have the same text or overlap, only the first is returned. Two neighboring sentences of
+    similar probability become one quote."""
     ranked = list(ranked)
     chosen: list[RankedSentence] = []
     for sentence in ranked:
@@ -136,7 +136,7 @@ def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSe
 
 
 def _with_neighbor(sentence: RankedSentence, ranked: Iterable[RankedSentence]) -> RankedSentence:
-    """Return the sentence, joined with the best sentence beside it if this is about as probable, and if both fit in a
+    """Return the sentence, joined with its best neighbor if this neighbor has a similar probability and both fit in one
     quote."""
     content = sentence.hit.entry.content
     for other in ranked:
@@ -309,22 +309,22 @@ def _likeness(nearest: Mapping[int, Vector], baseline: float) -> dict[int, list[
 
 
 class Quote(NamedTuple):
-    """A quote. `span` is its position in the content of the passage. `lead` is text before it that stands elsewhere:
-    the lead-in of a list, or the beginning of the sentence on the page before. `row` is the text of the quote if it is
-    a row of a table, which is written with its headers."""
+    """The text to quote. `span` is its position in the content of the passage. `lead` is text that is quoted before it
+    and stands elsewhere: the lead-in of a list, or the beginning of the sentence on the previous page. `row` is the
+    complete text if the quote is a row of a table: the row with its headers."""
 
     span: Span
     lead: str = ""
     row: str = ""
 
     def text(self, content: str) -> str:
-        """Return the text of the quote, if the passage has this content."""
+        """Return the text of the quote. `content` is the content of the passage."""
         return self.row or self.lead + content[self.span.start : self.span.end]
 
 
 def whole_quote(sentence: Sentence) -> Quote:
-    """Return the quote of a sentence with the text that a reader needs to understand it. A quote has at most
-    `MAX_QUOTE` code points: what does not fit is left out."""
+    """Return the quote of a sentence with the text that a reader needs to understand it. Text that would make the quote
+    longer than `MAX_QUOTE` code points is left out."""
     content, span = sentence.passage.content, sentence.span
     if sentence.row:
         return Quote(span, row=sentence.row.text[:MAX_QUOTE])
@@ -341,8 +341,9 @@ def whole_quote(sentence: Sentence) -> Quote:
 
 
 def _end_of_names(sentence: Sentence) -> int:
-    """Return the end of the sentence, or of the names behind it that it announces ("It has three keys. Home, Help and
-    Stop."): a fragment with a comma, of which most words are capitalised."""
+    """Return the end of the sentence, or the end of the next sentence if that is a list of names which this sentence
+    announces ("It has three keys. Home, Help and Stop."): a short fragment with a comma, most of whose words are
+    capitalised."""
     content = sentence.passage.content
     behind = next((span for span in sentence.passage.sentences if span.start >= sentence.span.end), None)
     if behind is None or behind.end - behind.start > _FRAGMENT or "\n\n" in content[sentence.span.end : behind.start]:
@@ -368,7 +369,8 @@ def _with_lead_in(item: Sentence) -> Quote:
 
 
 def _end_of_list(lead_in: Sentence) -> int:
-    """Return the end of the items behind a lead-in that fit in a quote, or of the next sentence if no items follow."""
+    """Return the end of the quote of a lead-in: the end of the last following item that fits in the quote. If no items
+    follow, return the end of the next sentence."""
     passage, end = lead_in.passage, lead_in.span.end
     behind = [span for span in passage.sentences if span.start >= end]
     items = [span for span in behind if _ITEM.match(passage.content, span.start)]

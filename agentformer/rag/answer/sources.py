@@ -12,7 +12,7 @@ from agentformer.types import DOCUMENT_KINDS, Scope
 
 SourceName = Literal["documents", "memories"]
 SOURCES: tuple[SourceName, ...] = get_args(SourceName)
-EXTRA_HITS = 10  # additional hits of a search, because messages that only ask are dropped
+EXTRA_HITS = 10  # additional hits of a search, because messages that only ask a question are dropped later
 _MESSAGE = "message"
 _NOBODY = ""  # no entry has this user, so with `or_nobody`, it selects the entries without a user
 
@@ -34,7 +34,7 @@ def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
     only. A question about one document (`document_id`) is answered from this document.
 
     Without `user_id`, only memories that belong to no user are included, so that an answer does not show the messages
-    of one user to another one. `every_user` includes the memories of all users, as a search of a memory does.
+    of one user to another one. With `every_user`, the memories of all users are included.
     """
     sources = checked_sources(given.get("sources"))
     user = fields.optional_name("user_id", given.get("user_id"))

@@ -1,6 +1,6 @@
-"""Compares the text of a model with the passages that it cites. Numbers, dates, names and quotations of a sentence that
-its passages do not contain are reported. Other words are not compared. Also cites the passages for a text without
-citations, where the words of a sentence and of a passage agree."""
+"""Compares the text of a model with the passages that it cites. If a sentence has a number, a date, a name or a
+quotation that its passages do not contain, the sentence is reported. Other words are not compared. Also adds citations
+to a text without citations if the words of a sentence and of a passage agree."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from agentformer.types import UnsupportedSentence
 _MARKERS = re.compile(r"(?:[ \t]*\[(\d{1,3})\])+")
 _MARKER = re.compile(r"\[(\d{1,3})\]")
 _LEADING = re.compile(rf"\s*{_MARKERS.pattern}[ \t]*[.!?]?")
-# "passage 2" names a passage, as a marker does.
+# "passage 2" refers to a passage like the marker "[2]".
 _NAMED_PASSAGE = re.compile(rf"\b{CITING_WORDS}\d{{1,3}}\b", re.IGNORECASE)
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _ESCAPES = re.compile(r"\x1b?\[[\d;]{0,8}m")  # terminal colors, also without the control character
 _QUOTATION = re.compile(r"“([^“”\n]+)”|„([^„“”\n]+)[“”]|«([^«»\n]+)»|\"([^\"\n]+)\"|「([^「」\n]+)」")
-_MIN_QUOTED = 3  # words, or 8 letters without spaces; a shorter quotation names or stresses a word
+_MIN_QUOTED = 3  # words, or 8 letters without spaces; shorter text in quotation marks is a title or a stressed word
 _MIN_QUOTED_LETTERS = 8
 _ELLIPSIS = re.compile(r"\[?(?:…|\.\.\.)\]?")
 _WORD = re.compile(r"[^\W\d_]+")
@@ -36,18 +36,18 @@ _PERCENTAGE = re.compile(r"\d[\d.,]*\s?%")  # in a question, it is a condition (
 _QUARTER = re.compile(r"\b(Q[1-4])(?=(?:FY)?(?:19|20)?\d\d\b)")  # "Q22023" is the second quarter of 2023
 _DECADE = re.compile(r"(?<!\d)(\d0)(?=['’]?s\b|er\b)")  # "the 80s", "die 80er"
 _SHORTEST_NAME = 3  # letters; "FY" and "UN" are often written out
-_LINKING = 3  # letters of a word that an abbreviation may leave out: "of", "and"
+_LINKING = 3  # an abbreviation may leave out words of so few letters: "of", "and"
 _UNITS = {"celsius": "°c", "fahrenheit": "°f"}
-_LONG_QUESTION = 25  # words; of a longer one, a passage need not contain each name
-_AGREED = 0.6  # share of a sentence's terms that a passage must contain to be cited for it
+_LONG_QUESTION = 25  # words; nothing in a longer question is compared
+_AGREED = 0.6  # a passage is cited for a sentence if it contains this share of the sentence's terms
 _MIN_TERMS = 2  # of this sentence
 
 
 def unsupported_sentences(text: str, passages: Sequence[Passage], question: str) -> tuple[UnsupportedSentence, ...]:
     """Return the sentences of a model's text that state a number, date, name or quotation which the cited passages do
     not contain. `[n]` in `text` cites `passages[n - 1]`. A sentence without a citation is compared with all passages.
-    What the question states may be repeated. Names are compared only in the language of a passage, because other
-    languages spell them in another way."""
+    Numbers and names from the question are allowed. Names are compared only if the sentence has the language of a
+    passage, because other languages may spell them differently."""
     reader = _Reader(passages, question, text)
     found = []
     for sentence, cited in _cited_sentences(text):
@@ -59,10 +59,10 @@ def unsupported_sentences(text: str, passages: Sequence[Passage], question: str)
 
 def unknown_in_question(question: str, passages: Sequence[Passage]) -> list[str]:
     """Return the numbers, dates and names of the question that no passage contains, for example "number 909" or "name
-    Tesla". A passage contains its text, title, headings, file name and speaker. A name of several words is known if one
-    of them is, or if a passage contains a similar word. An abbreviation is known if a passage writes it out, and "the
-    80s" if it has a year that ends so. The first word of a sentence is not compared, and nothing in a question that is
-    a long report."""
+    Tesla". Title, headings, file name and speaker are parts of a passage. A name of several words counts as contained
+    if one of its words or a similar word is. An abbreviation counts as contained if a passage writes it out, and "the
+    80s" if a passage has a year such as 1984. The first word of a sentence is not compared, and nothing in a question
+    of more than 25 words."""
     return _Reader(passages, "", question).unknown()
 
 
@@ -77,7 +77,8 @@ def finding(unsupported: Sequence[UnsupportedSentence]) -> str:
 
 
 def warnings(unsupported: Sequence[UnsupportedSentence]) -> Iterator[str]:
-    """Yield a sentence for the reader for each unsupported sentence, at most three, and the number of the others."""
+    """Yield a warning for the reader for each of the first three unsupported sentences, and one with the number of the
+    others."""
     for each in unsupported[:_SHOWN]:
         text = each.sentence
         shown = f"{text[: _SHOWN_LENGTH - 1]}…" if len(text) > _SHOWN_LENGTH else text
@@ -104,7 +105,7 @@ def with_citations(text: str, passages: Sequence[Passage]) -> str:
 
 
 class _Reader:
-    """Reads what passages state, once for each group of passages that a sentence cites."""
+    """Reads the numbers, dates and names of passages, once for each group of passages that a sentence cites."""
 
     def __init__(self, passages: Sequence[Passage], question: str, text: str) -> None:
         self._passages = passages
@@ -158,7 +159,7 @@ class _Reader:
         return name.isupper() and any(name in _initials(text) for text in texts)
 
     def agreeing(self, sentence: str) -> int:
-        """Return the number of the passage that supports a sentence, or 0."""
+        """Return the number of the passage that supports a sentence, or 0 if none supports it."""
         terms = QueryTerms.of(sentence)
         best, share = 0, 0.0
         for number, passage in enumerate(self._passages, 1):
@@ -215,7 +216,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _spelled_numbers(texts: Iterable[str]) -> str:
-    """Return the digits of the numbers that are written as words: "three cats" gives "3"."""
+    """Return the numbers that are written as words, as digits: "three cats" gives "3"."""
     words = {word for text in texts for word in _WORD.findall(text.casefold())}
     return " ; ".join(sorted(ANY_NUMBER_WORD[word] for word in words & ANY_NUMBER_WORD.keys()))
 
@@ -226,17 +227,18 @@ def _ends_with(decade: str, numbers: Iterable[str]) -> bool:
 
 
 def _owners(name: str, text: str) -> list[str]:
-    """Return the names to which a name of the text belongs: "Anarchy" for "Mark" in "The Mark of Anarchy"."""
+    """Return the other names to which a name in the text belongs: "Anarchy" for "Mark" in "The Mark of Anarchy"."""
     return re.findall(rf"\b{re.escape(name)}(?: of(?: the)?| de| von| av) ([A-ZÄÖÅ]\w+)", text)
 
 
 def _initials(text: str) -> str:
-    """Return the initials of the capitalised words of a text. Other words become a space, and short ones are left
-    out."""
+    """Return the initials of the capitalised words of a text. Other words are replaced by a space, and short ones by
+    nothing."""
     words = _WORD.findall(text)
     return "".join(word[0] if word[0].isupper() else " " if len(word) > _LINKING else "" for word in words)
 
 
 def _letters(text: str) -> str:
-    """Return only the letters and digits of a text, in lower case, because a quotation may change the others."""
+    """Return only the letters and digits of a text, in lower case, because a quotation may have other spaces and
+    punctuation."""
     return "".join(character for character in text.casefold() if character.isalnum())

@@ -1,9 +1,9 @@
 """Filters of entries: the JSON form, its checks, and the exact meaning of each comparison.
 
 As JSON, a condition is `{"type": "gte", "key": "year", "value": 2026}`, and a group is `{"type": "and", "filters":
-[...]}`, as in the API of OpenAI. Another object is the short form: each key must have an equal value, as in
-`{"year": 2026}`. An object whose `type` is the name of a comparison or group is never the short form, so that a
-misspelt key of a filter is an error, and does not select other entries.
+[...]}`, as in the API of OpenAI. Any other object is the short form: the entry must have the given value for each key,
+as in `{"year": 2026}`. An object whose `type` is the name of a comparison or group is never the short form, so that a
+misspelt key in a condition is an error and does not select wrong entries.
 
 A value is never converted to another type: the number 1 is neither the text "1" nor true. If a key is absent, only
 `ne`, `nin` and `exists` with false match. `gt`, `gte`, `lt` and `lte` match only values of the same type: numbers, or
@@ -31,10 +31,10 @@ ORDERED: Mapping[str, Callable[[Any, Any], bool]] = {
     "lte": operator.le,
 }
 _MAX_DEPTH = 20  # levels of groups
-_MAX_VALUES = 500  # conditions and compared values of a filter; SQLite allows 1,000 levels in an expression
-MAX_IDS = 20_000  # of a condition `in` or `nin` on a field of _IDS, which is one list in SQL
+_MAX_VALUES = 500  # conditions and compared values of one filter; SQLite allows 1,000 levels in an expression
+MAX_IDS = 20_000  # maximum number of ids in a condition `in` or `nin` on a field of _IDS; SQL receives them as one list
 _IDS = ("$id", "$document_id")
-_MAX_NUMBER = 2**63  # of a comparison by order; no database compares larger numbers exactly
+_MAX_NUMBER = 2**63  # limit of numbers for `gt`, `gte`, `lt` and `lte`; databases do not compare larger ones exactly
 _METADATA = "$metadata."
 _ABSENT = object()
 
@@ -60,18 +60,19 @@ FIELDS: Mapping[str, Field] = {
 
 
 def field_of(key: str) -> Field | None:
-    """Return the field that a key names, or None if it is a key of the metadata."""
+    """Return the field of an entry that the key of a condition names, or None if the key names a key of the
+    metadata."""
     return FIELDS.get(key[1:]) if key.startswith("$") and not key.startswith(_METADATA) else None
 
 
 def metadata_key(key: str) -> str:
-    """Return the key of the metadata that the key of a condition names."""
+    """Return the key in the metadata for the key of a condition, such as "site" for "metadata.site"."""
     return key.removeprefix(_METADATA)
 
 
 def parse(value: Where | None, name: str = "where") -> Filter | None:
-    """Return the filter that a JSON object describes; a filter is checked and returned. None and an empty object are no
-    filter. Raises `InvalidInput` with the argument `name`, and the place inside the filter."""
+    """Return the checked filter for a JSON object or a `Filter`. Return None for None and for an empty object. Raises
+    `InvalidInput` for an invalid filter; the error names the argument `name` and the position inside the filter."""
     if value is None or (isinstance(value, Mapping) and not value):
         return None
     left = [_MAX_VALUES]
@@ -88,7 +89,7 @@ def to_json(filter: Filter) -> dict[str, Any]:
 
 
 def both(one: Where | None, other: Where | None) -> Filter | None:
-    """Return a filter that matches if both filters match."""
+    """Return a filter that matches only if both filters match, or None if there are none."""
     parts = tuple(part for part in (parse(one), parse(other)) if part is not None)
     return Group("and", parts) if len(parts) > 1 else parts[0] if parts else None
 
@@ -111,8 +112,8 @@ def matches(filter: Filter, entry: MemoryEntry) -> bool:
 
 
 def json_equal(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal. Numbers are compared by value, and true is not equal to 1. The order of
-    values matters in lists and not in objects."""
+    """Return whether two JSON values are equal. Numbers are compared by value, and true is not equal to 1. The order
+    matters in a list, and not in an object."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -161,7 +162,8 @@ def _parse(value: Any, place: str, depth: int, left: list[int]) -> Filter:
 
 
 def _refuse_wrong_type(value: Mapping[str, Any], place: str) -> None:
-    """Raise `InvalidInput` if an object without a known `type` has the other keys of a condition or of a group."""
+    """Raise `InvalidInput` if the `type` of an object is missing or unknown, but its other keys are those of a
+    condition or of a group. `place` is the position of the object in the filter."""
     group = "filters" in value and ("type" in value or isinstance(value["filters"], (list, tuple)))
     if group or ("key" in value and ("type" in value or "value" in value)):
         names = GROUPS if group else COMPARISONS
@@ -175,7 +177,8 @@ def _as_json(value: Filter) -> dict[str, Any]:
 
 
 def _check_keys(value: Mapping[str, Any], keys: tuple[str, ...], place: str) -> None:
-    """Raise `InvalidInput` that names the missing and unknown keys, if the object has other keys than `keys`."""
+    """Raise `InvalidInput` if an object does not have exactly the keys `keys`. The message names the missing and the
+    unknown keys."""
     missing = [f"lacks the key {key!r}" for key in keys if key not in value]
     unknown = [f"has the unknown key {key!r:.80}" for key in value if key not in keys]
     if not missing and not unknown:
@@ -210,8 +213,8 @@ def _condition(value: Mapping[str, Any], place: str, left: list[int]) -> Conditi
 
 
 def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
-    """Return the condition with values in the form that is compared. `left` is the number of values that the rest of
-    the filter may contain."""
+    """Check a condition, and return it with its values in the form in which they are compared. `left` has one number:
+    how many values the rest of the filter may contain."""
     key, kind, value = condition.key, condition.type, condition.value
     if not isinstance(key, str) or not key or len(key) > fields.MAX_NAME:
         raise InvalidInput(
@@ -225,7 +228,7 @@ def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
     by_id = key in _IDS and kind in ("in", "nin")
     if by_id and len(values) > MAX_IDS:
         raise InvalidInput(place, f"contains more than {MAX_IDS} ids; use a smaller filter")
-    single = sum("\0" in str(value) for value in values)  # these are compared one by one
+    single = sum("\0" in str(value) for value in values)  # a value with a NUL is compared on its own
     left[0] -= 1 + single if by_id else max(1, len(values))
     if left[0] < 0:
         raise InvalidInput(place, f"contains more than {_MAX_VALUES} values; use a smaller filter")

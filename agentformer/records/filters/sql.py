@@ -19,7 +19,7 @@ _NEVER = "1 = 0"
 
 
 def filter_sql(filter: Filter) -> Sql:
-    """Return an SQL condition that an entry matches the filter. The condition is true or false, and never NULL."""
+    """Return an SQL condition that is true if an entry matches the filter, and otherwise false. It is never NULL."""
     if isinstance(filter, Group):
         parts = [filter_sql(part) for part in filter.filters]
         values = [value for _, more in parts for value in more]
@@ -33,9 +33,9 @@ def filter_sql(filter: Filter) -> Sql:
 
 
 def json_equals(value: Any) -> Sql:
-    """Return an SQL condition that the value `m` of `json_each` equals `value`, and its parameters. SQLite compares
-    most values itself. `metadata_equals` compares the others: lists, objects, texts with a NUL, and numbers that SQLite
-    rounds."""
+    """Return an SQL condition, with its parameters, that is true if the value `m` of `json_each` equals `value`. SQLite
+    itself compares most values. The SQL function `metadata_equals` compares lists, objects, texts with a NUL, and
+    numbers that SQLite would round."""
     if value is None:
         return "m.type = 'null'", []
     if isinstance(value, bool):  # SQLite reads JSON true as 1, which must not equal the number 1
@@ -48,7 +48,7 @@ def json_equals(value: Any) -> Sql:
 
 
 def _positive(condition: Condition) -> tuple[Condition, bool]:
-    """Return a condition without negation, and whether its result must be negated."""
+    """Return the positive form of a condition, such as `eq` for `ne`, and whether its result must be negated."""
     if condition.type == "exists":
         return Condition("exists", condition.key, True), not condition.value
     negated = {"ne": "eq", "nin": "in"}.get(condition.type)

@@ -17,8 +17,7 @@ REPAIR_ADVICE = "run `agentformer doctor --repair` to repair it"
 
 @dataclass
 class Findings:
-    """The results of a check while it is running. A field that `Check` also has, has the same meaning in both
-    classes."""
+    """The results of a check while it is running. Fields with the same name as in `Check` have the same meaning."""
 
     name: str
     asked: str

@@ -1,8 +1,8 @@
 """Checksums of stored rows. SQLite returns a damaged text without an error, so each row needs a checksum.
 
-The checksum is a CRC-32, which detects all damage within 32 consecutive bits and misses one of four billion other
-cases. Vectors have a different checksum, which detects at least as much damage. NumPy computes this checksum faster,
-which matters because a rebuild of an index reads a million vectors.
+The checksum is a CRC-32. It detects all damage within 32 consecutive bits, and misses one in four billion cases of
+other damage. Vectors have a different checksum, which detects at least as much damage. NumPy computes this checksum
+faster, which matters because a rebuild of an index reads a million vectors.
 
 A checksum is stored in its row. NULL marks a row that an older version of the software wrote; the content of such a row
 cannot be verified. The functions must always return the same checksum for the same values, because the results are
@@ -34,8 +34,8 @@ _NULL = "\x00"
 
 
 def of_values(values: Sequence[Any]) -> int:
-    """Return the checksum of the column values of a row, which are given in a fixed order. NULL values at the end do
-    not change the checksum, so that a new column does not make old checksums wrong."""
+    """Return the checksum of the column values of a row, which must always be given in the same order. NULL values at
+    the end do not change the checksum, so that a new column does not make old checksums wrong."""
     text = _SEPARATOR.join([v if v.__class__ is str else _NULL if v is None else str(v) for v in values])
     return crc32(text.rstrip(_SEPARATOR + _NULL).encode())
 

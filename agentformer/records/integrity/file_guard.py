@@ -1,4 +1,4 @@
-"""Safe opening of a SQLite file: which files may be opened, durable connections, transactions, and errors.
+"""Safe access to a SQLite file: checks of the file before it is opened, durable connections, transactions, and errors.
 
 If an open file is removed, replaced or moved, SQLite continues to write to the old file without an error. The written
 changes would then be lost. For this reason, a `GuardedConnection` checks the file before each transaction.
@@ -30,7 +30,7 @@ _DAMAGE_WORDS = (
     *("malformed", "not a database", "disk image", "corrupt", "unsupported file format", "could not decode"),
     # names in the schema of this package
     *("no such table", "no such column", "no such index", "already exists", "duplicate column"),
-    # the package checks references before each write, so other software stored the rows
+    # this package checks references before each write, so a row with a wrong reference was stored by other software
     *("unique constraint", "foreign key constraint"),
 )
 FULL_WORDS = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
@@ -146,7 +146,8 @@ def open_database(
 
     A writer waits `busy_seconds` for another writer. A file that cannot be written is opened for reading only. `check`
     is called with the path before each attempt to open it; if the file is replaced meanwhile, the new one is opened.
-    Raises `StoreError` if the file is not a database, or has tables but not all of `tables`; it is not changed then."""
+    Raises `StoreError`, and does not change the file, if the file is not a database, or if it has tables but not all of
+    `tables`."""
     while True:
         before = file_identity(path)
         check(path)

@@ -87,7 +87,7 @@ class _Replacement:
         self._path, self._file = path, file
         self._copy, self._new = path.with_name(f".{path.name}.copy"), path.with_name(f".{path.name}.salvaged")
         self._wal_header = wal_header(wal_path(path))
-        self._has_wal = bool(self._wal_header)  # also False if the log next to the file belongs to another file
+        self._has_wal = bool(self._wal_header)  # also False if the log belongs to another file
 
     def run(self, quarantine: Quarantine) -> Recovered:
         """Copy the readable rows into a new file, and replace the damaged file when all data of the new file are on

@@ -44,7 +44,7 @@ class Quarantine:
 
     def add(self, table: str, row: Mapping[str, Any], reason: str) -> None:
         """Append a row of the table `table` to the file, and sync the file. `reason` says why the row cannot be
-        repaired. Raises `StoreFull`."""
+        repaired. Raises `StoreFull` if the file cannot be written."""
         line = {"table": table, "why": reason, "row": {name: _readable(value) for name, value in row.items()}}
         new = not self.path.exists()
         try:

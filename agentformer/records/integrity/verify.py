@@ -29,7 +29,7 @@ _BROKEN_JSON = "malformed JSON"
 _MAX_PROBLEMS = 1_000  # messages of SQLite's own check
 _CLOCK_TOLERANCE = 1_000_000  # microseconds between two readings of the clock
 _PAGE = 500  # rows read at a time
-_MAX_NUM = 2**62  # above every number of a row
+_MAX_NUM = 2**62  # greater than every row number
 # Tables that refer to rows of other tables. Windows are not here, because they have a separate check.
 REFERRING_TABLES = ("derived", "history", "pending", "moving", "vectors")
 
@@ -141,8 +141,8 @@ def links(connection: sqlite3.Connection) -> Findings:
 
 def superseded(connection: sqlite3.Connection) -> Findings:
     """Check each entry that superseded another entry: it must exist, it must not be archived while the other entry is
-    not, and it must not belong to a cycle. The keys of the findings are the ids of the superseded entries that no
-    search would find again."""
+    not, and it must not belong to a cycle. Otherwise, a search can no longer find the superseded entry. The keys of the
+    findings are the ids of such superseded entries."""
     findings = Findings("superseded", SUPERSEDED)
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE superseded_by IS NOT NULL")
@@ -287,7 +287,7 @@ def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> 
             cursor = connection.execute(query, values)
             while (row := cursor.fetchone()) is not None:
                 rows.append(row)
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter for a damaged name in the schema
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second: a damaged name in the schema
             return rows, str(error)
     return rows, ""
 

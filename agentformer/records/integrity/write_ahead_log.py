@@ -23,7 +23,7 @@ from agentformer.records.integrity.file_guard import wal_path
 _LastWrite = tuple[str, int, bytes]  # id of the store, and seq and token of a change
 _FORMER_WAL = "former_log"
 _HEADER_BYTES = 32  # these bytes contain 64 random bits that change whenever the log is restarted
-_ATTEMPTS = 3  # another process may be copying its log into the file right now
+_ATTEMPTS = 3  # repeated, because another process may be copying its log into the file right now
 _PAUSE_SECONDS = 0.05
 # SQLite's messages for a file with the log of another database
 _MIXED_WORDS = ("malformed", "no such", "not a database", "corrupt")
@@ -31,7 +31,7 @@ _MIXED_WORDS = ("malformed", "no such", "not a database", "corrupt")
 
 def wal_header(wal: Path) -> str:
     """Return the header of a write-ahead log in hexadecimal, or "" if there is no log. Different logs have different
-    headers. Raises `OSError`."""
+    headers. Raises `OSError` if the log cannot be read."""
     try:
         with wal.open("rb") as file:
             return file.read(_HEADER_BYTES).hex()
