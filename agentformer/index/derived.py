@@ -1,10 +1,10 @@
-"""Properties of an entry that a search needs beside its fields: its title, its language, the days that it names, the
-facts that it states, and whether it is a question. It is kept in the table `derived`. It is written with the entry, or,
-if many entries are stored at once, soon after them by a background thread, so that storing does not take longer.
+"""Properties that a search derives from an entry: its title, its language, the days that it names, the facts that it
+states, and whether it is a question. They are stored in the table `derived`, in the transaction that stores the entry.
+If many entries are stored at once, a background thread writes them soon afterwards, so that storing is not delayed.
 
-A row of this table is a cache. It is used only if the present analysis made it (`VERSION`), from the present state of
-the entry (the checksum of the entry), and if its own checksum is correct. In every other case, the search derives what
-it needs from the entry, and `outdated` returns the entry, so that a background thread can write the row anew.
+A row of this table is a cache. It is used only if it was made by this version of the analysis (`VERSION`) and from the
+current state of the entry (compared by checksum), and if its own checksum is correct. Otherwise, the search derives the
+properties again, and `outdated` returns the entry, so that a background thread can replace the row.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from agentformer.text.sentences import is_question, stated
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
-# `text.facts.current` or of `text.sentences` returns something else for a text: `tests/index/test_derived.py` notices.
+# `text.facts.current` or of `text.sentences` returns another result for a text. `tests/index/test_derived.py` detects
+# such a change.
 VERSION = 1
-INLINE = 32  # entries of one transaction whose rows are written in it; the analysis takes up to a millisecond each
+INLINE = 32  # maximum entries whose rows are written in their own transaction; the analysis of each takes up to 1 ms
 DATE_TEXT = 2_000  # code points in which days are searched
 MESSAGE_TEXT = 1_000  # code points of a message that are read
 TITLE_TEXT = 102  # code points of the content in which a title is searched
-_TITLE_WORDS = 8  # maximum in a first line that is used as a title
+_TITLE_WORDS = 8  # maximum words of a first line that is used as a title
 _TITLE_END = re.compile(r"[^\s.,;:!?]$")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)$")  # "Mercury (planet)" has the title "Mercury"
 _Prepared = tuple[Any, ...]  # a row of the table
@@ -61,9 +62,10 @@ _OUTDATED = (
 
 
 class Message(NamedTuple):
-    """The properties of a message. `stated` is 0..1: how much it states, apart from questions. `times` is True or False
-    if the message names a time or not in whichever language it is read, otherwise the languages (ISO 639-1, and "" for
-    all others) in which it names one; then `votes` decides its language."""
+    """The properties of a message. `stated` (0..1) says how much the message states, apart from questions. `times` says
+    whether the message names a time: True or False if this is the same in every language; otherwise, it contains the
+    languages in which the message names one (ISO 639-1, and "" for all other languages), and `votes` decides the
+    language."""
 
     question: bool
     stated: float
@@ -79,8 +81,8 @@ class Message(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """The place of a message in its conversation. `moment` is the time when it was said, in microseconds. `session` is
-    the namespace, the session, the user, the agent and the project."""
+    """The position of a message in its conversation. `moment` is the time of the message, in microseconds since
+    1970-01-01 UTC. `session` contains the namespace, the session, the user, the agent and the project."""
 
     id: str
     moment: int
@@ -96,11 +98,11 @@ class Derived:
 
     def __init__(self, row: Sequence[Any]) -> None:
         _, _, _, title, language, days, facts, message, _, document, occurred_at, message_id, created_at, *turn = row
-        self.title: str = title  # by which other entries may mention this one, or ""
-        self.language: str = language  # of the content (ISO 639-1), or ""
-        self.document: str | None = document  # that the entry is a part of
+        self.title: str = title  # a title by which other entries may mention this entry, or ""
+        self.language: str = language  # language of the content (ISO 639-1), or ""
+        self.document: str | None = document  # the id of the document to which the entry belongs
         self.occurred_at: int | None = occurred_at  # in microseconds
-        self.turn: Turn | None = None  # of a message of a session
+        self.turn: Turn | None = None  # set for a message of a session
         if message_id is not None:
             moment = created_at if occurred_at is None else occurred_at
             self.turn = Turn(message_id, moment, turn[0], tuple(turn[1:]))
@@ -121,7 +123,7 @@ class Derived:
 
     @property
     def analyzed(self) -> Analyzed:
-        """The language, and what is compared with other entries."""
+        """The language and the facts of the entry, which are compared with those of other entries."""
         if isinstance(self._facts, str):
             told = json.loads(self._facts) if self._facts else ()
             self._facts = Analyzed(self.language, tuple((tuple(about), tuple(value)) for about, value in told))
@@ -129,7 +131,7 @@ class Derived:
 
     @property
     def message(self) -> Message:
-        """The properties of the entry as a message."""
+        """The properties that only a message has."""
         if isinstance(self._message, str):
             question, share, times, votes = json.loads(self._message)
             named = times if isinstance(times, bool) else tuple(times)
@@ -141,14 +143,15 @@ NONE: Mapping[int, Derived] = {}
 
 
 def read(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Derived]:
-    """Return the rows of the entries with these row numbers. Outdated and damaged rows are left out."""
+    """Return a dictionary: row number of an entry -> its derived row. Outdated and damaged rows are left out."""
     rows = connection.execute(_READ, [json.dumps([*nums]), VERSION]).fetchall() if nums else []
     return {row[0]: Derived(row) for row in map(tuple, rows) if _checksum(*row[:_CHECKED]) == row[_CHECKED]}
 
 
 def write(connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence[MemoryEntry]) -> None:
     """Write the rows of a few entries that were just stored. `nums` contains the row number of each entry. The rows of
-    more than `INLINE` entries are left to the background thread. Entries that no search finds have no row."""
+    more than `INLINE` entries are left to the background thread. Entries of kinds that are never searched get no
+    row."""
     if len(nums) > INLINE:
         return
     rows = connection.execute(_CHECKSUMS, [json.dumps([*nums])]).fetchall()
@@ -159,7 +162,7 @@ def write(connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence
 
 def outdated(connection: sqlite3.Connection, after: int, limit: int) -> list[sqlite3.Row]:
     """Return at most `limit` rows of the table `entries` whose derived row is missing or not up to date, in order of
-    their numbers, which are greater than `after`."""
+    their row numbers, beginning after the row number `after`."""
     return connection.execute(_OUTDATED, [after, VERSION, limit]).fetchall()
 
 
@@ -200,7 +203,8 @@ def _row(num: int, checksum: int | None, entry: MemoryEntry) -> _Prepared:
 
 
 def _checksum(num: int, version: int, source: int | None, *texts: str) -> int:
-    # the function of `records.integrity.checksums`, which takes any values, is three times slower
+    # a special checksum function, because that of `records.integrity.checksums` accepts any values and is three times
+    # slower
     return crc32(f"{num} {version} {source}\x1f{_SEPARATOR.join(texts)}".encode())
 
 
@@ -231,7 +235,7 @@ def _days(text: str, on: date | None, language: str) -> tuple[DaySpan, ...]:
 
 
 def _message(text: str, on: date | None) -> list[Any]:
-    """Return the fields of `Message` as a value for JSON."""
+    """Return the values of the fields of `Message` as a JSON list."""
     times: bool | list[str] = bool(find_date_ranges(text, on))  # in any language
     if times:
         named = [name for name in time_languages() if find_date_ranges(text, on, name)]

@@ -1,5 +1,5 @@
-"""The index files in the folder of a memory, and the deletion of these files after a removal of entries. The functions
-work without opening an index."""
+"""Functions for the index files in the folder of a memory, and the deletion of these files after a removal of entries.
+No index is opened."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ScratchFolder:
 @contextmanager
 def usable_index_folder(folder: Path, *, writable: bool) -> Iterator[Path]:
     """Yield a folder in which the indexes can be opened: `folder` if it is writable, otherwise a `ScratchFolder`.
-    Raises `StoreFull`."""
+    Raises `StoreFull` if the `ScratchFolder` cannot be created."""
     with nullcontext() if writable else closing(ScratchFolder(folder)) as scratch:
         yield scratch.folder if scratch else folder
 
@@ -98,20 +98,20 @@ def _link(source: Path, target: Path) -> None:
         return
     try:
         target.symlink_to(source.absolute())
-    except (OSError, NotImplementedError):  # some systems let only administrators make links
+    except (OSError, NotImplementedError):  # on some systems, only administrators may create links
         shutil.copyfile(source, target)
 
 
 class SecureDelete:
     """Deletes the index files after a removal of entries, because index files may still contain the removed text.
-    Thread-safe. Each method may be called repeatedly."""
+    Thread-safe."""
 
     def __init__(self, database: Database, discard: Callable[[], None]) -> None:
         """`discard` is a function that deletes the index files. It raises `OSError` or `AgentFormerError` if it cannot
         delete them."""
         self._database = database
         self._discard = discard
-        self._retry_at = math.inf  # by the monotonic clock; infinite while no deletion has failed
+        self._retry_at = math.inf  # time of the monotonic clock; infinite if no deletion has failed
 
     def note(self, connection: sqlite3.Connection) -> None:
         """Request the deletion of the index files. The request is stored in the transaction that removes the entries,

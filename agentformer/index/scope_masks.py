@@ -23,13 +23,13 @@ class ScopeMask:
     """The entries that a search with one scope may return. A change of these entries creates a new object, so the
     identity of the object can be used as a cache key."""
 
-    mask: NDArray[np.bool_]  # by entry number; numbers beyond its end are outside
+    mask: NDArray[np.bool_]  # one element per entry number; entries beyond the end are not in the scope
     count: int  # of entries inside
 
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    seq: int  # the change up to which the mask has followed the records
+    seq: int  # the number of the last change that the mask contains
     point: str  # the history's token there
     allowed: ScopeMask
 
@@ -46,7 +46,7 @@ class ScopeCache:
     def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask:
         """Return the mask of a scope. The same object is returned until an entry enters or leaves the scope. `seq` is
         the number of the newest change that `connection` can read."""
-        if scope.min_salience > 0:  # salience changes with time and use, and the change feed does not contain this
+        if scope.min_salience > 0:  # not cached: salience changes with time and use, not shown in the change feed
             return _read_mask(connection, scope)
         key = repr(scope)
         with self._lock:

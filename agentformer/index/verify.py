@@ -35,13 +35,13 @@ from agentformer.records.integrity import Findings
 from agentformer.records.spaces import active_space
 from agentformer.types import UNSEARCHED_KINDS, Matrix
 
-_BUSY_SECONDS = 120.0  # a commit takes seconds; an index that is being rebuilt is verified another time
-_SAMPLE = 1_000  # entries of which each term is looked up
+_BUSY_SECONDS = 120.0  # seconds to wait for a commit; an index that is being rebuilt is not verified
+_SAMPLE = 1_000  # number of entries whose terms are all looked up
 _PAGE = 100_000  # entry numbers read from the word index at a time
 _ENTRIES = 100  # entries read at a time
 _ROWS = 4_096  # vectors compared at a time
-_MIN_COSINE = 0.99  # of a vector and its code: 8 bits per dimension stay well above it
-_TRIES = 3  # to read the snapshot while another process replaces it
+_MIN_COSINE = 0.99  # minimum cosine of a vector and its code; codes of 8 bits per dimension are well above
+_TRIES = 3  # attempts to read the snapshot, because another process may be replacing it
 
 
 def verify_words(folder: Path, database: Database, damaged: Collection[int]) -> Findings:
@@ -80,7 +80,7 @@ def verify_snapshot(
 class _Words(NamedTuple):
     """The word index as it was at its last commit. `seq` is the number of the last change of the records that the index
     contains. `point` is the token of this change, which identifies the history of the records. `analysis` is the
-    version of the analysis that made the terms."""
+    version of the analysis with which the terms were made."""
 
     searcher: Any
     schema: Any
@@ -191,7 +191,7 @@ def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: 
         except (StoreDamaged, sqlite3.DatabaseError):
             continue  # the check of the entries reports this damage
         if terms_changed(entry.content, words.analysis):
-            continue  # this entry waits for its renewal
+            continue  # this entry has terms of an older version and waits for its renewal
         if not _has_terms(words, AnalyzedEntry.of(num, entry, around=neighbor_texts(connection, entry))):
             yield entry.id
 
@@ -211,7 +211,7 @@ def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
 
 
 def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
-    """Return a query that matches only a document with the number, the places and all terms of the entry."""
+    """Return a query that matches only a document with the number, the place terms and all other terms of the entry."""
     terms = [("num", entry.num), *(("places", place) for place in entry.places)]
     terms += [(name, term) for name, all_terms in entry.terms.items() for term in dict.fromkeys(all_terms)]
     queries = (tantivy.Query.term_query(words.schema, name, value, "basic") for name, value in terms)

@@ -20,8 +20,8 @@ log = logging.getLogger("agentformer")
 class ActiveEmbedder:
     """The embedder of an opened store, which forwards every call to the current embedder. When another thread or
     process moves the store to another embedding space, `resolve` loads the embedder of this space, which becomes the
-    current one. If `requested` names an embedder, `for_space` raises `SpaceMismatch` for a store that was never in its
-    space. If `requested` is "", every space is accepted. Thread-safe."""
+    current one. If `requested` names an embedder, `for_space` raises `SpaceMismatch` for a store that never used the
+    space of this embedder. If `requested` is "", every space is accepted. Thread-safe."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ActiveEmbedder:
         requested: str = "",
         seconds: float = 30.0,
     ) -> None:
-        self._lock = threading.Lock()  # of the fields below; never held for long
+        self._lock = threading.Lock()  # protects the fields below; never held for long
         self._loading = threading.Lock()
         self._background: tuple[EmbeddingSpace, threading.Thread] | None = None
         self._current = first
@@ -39,7 +39,7 @@ class ActiveEmbedder:
         self._resolve = resolve
         self.requested = requested
         self._follows = not requested
-        self._breaker = Breaker(seconds)  # of the embedder of a space that the store has moved to
+        self._breaker = Breaker(seconds)  # for the embedder of the space to which the store has moved
 
     @property
     def space(self) -> EmbeddingSpace:
@@ -105,7 +105,7 @@ class ActiveEmbedder:
             return self.for_space(stored)
 
         def load() -> None:
-            with suppress(AgentFormerError):  # the next call of `for_space` raises it
+            with suppress(AgentFormerError):  # the next call of `for_space` raises the error again
                 self.for_space(stored)
 
         with self._lock:

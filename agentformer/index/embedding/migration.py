@@ -1,5 +1,5 @@
 """Migration of a store to another embedding space: all entries are embedded again with another model. Until the
-migration is complete, searches use the vectors of the present model.
+migration is complete, searches use the vectors of the current model.
 
 Each batch of vectors is committed when it is ready. Therefore a migration that was interrupted continues where it
 stopped. During a migration, every process that changes an entry adds the entry to a list of entries to embed
@@ -30,13 +30,13 @@ from agentformer.records.vectors import Rows, Window
 from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, RecordStore, Reembedding
 
 LOCK_FILE = "reembed.lock"
-_ENTRIES = 64  # embedded together: one step of the progress bar, and the cost of an interruption
+_ENTRIES = 64  # entries that are embedded together; an interruption loses at most these
 
 _NEAREST = 10
-_SAMPLE = 200  # entries; their mean overlap is then known to a few hundredths
+_SAMPLE = 200  # number of entries used as queries; their mean overlap is accurate to a few hundredths
 _ROWS = 4_096  # windows read at a time
 
-# Each entry's first window in both spaces; both begin with the same text.
+# The first window of each entry in both spaces. The text of both windows has the same beginning.
 _FIRST_WINDOWS = """
     SELECT a.entry, a.id AS one, b.id AS other FROM
         (SELECT entry, min(id) AS id FROM windows WHERE space = :one GROUP BY entry) AS a
@@ -44,7 +44,7 @@ _FIRST_WINDOWS = """
     ORDER BY a.entry
 """
 
-Progress = Callable[[int, int], None]  # entries done in this run, entries done or known to be left
+Progress = Callable[[int, int], None]  # entries done in this run, and these plus the entries that remain
 
 
 @contextmanager
@@ -85,7 +85,7 @@ class SpaceMigration:
         self._database = database
         self._former = former
         self._target = target
-        self._entries = self._embedded = self._reused = 0  # so many were done in this run
+        self._entries = self._embedded = self._reused = 0  # the numbers of this run
 
     def run(self, queries: Sequence[str] = (), progress: Progress | None = None) -> Reembedding:
         """Embed all entries with the new embedder, and switch the store to the new space. The overlap in the result
@@ -126,7 +126,7 @@ class SpaceMigration:
         return Reembedding(former, space, switched=True, **counts, overlap=overlap[0], sample=overlap[1])
 
     def _embed_missing(self, number: int, progress: Progress | None) -> None:
-        """Embed the entries that have no vectors in the space `number`. Return when every entry was tried once."""
+        """Embed the entries that have no vectors in the space `number`. Each entry is tried once."""
         while True:
             with self._database.reading() as connection:
                 spaces.check_building(connection, number)
@@ -171,9 +171,9 @@ class SpaceMigration:
             store.put_vectors(connection, number, *rows)
 
     def _overlap(self, former: EmbeddingSpace | None, number: int, queries: Sequence[str]) -> tuple[float | None, int]:
-        """Return the overlap of the former space and the space `number`, and the number of queries that it was measured
-        with. If no queries are given, entries of the store are used as queries. The overlap is None if it cannot be
-        measured."""
+        """Return the overlap of the former space and the space `number`, and the number of queries with which the
+        overlap was measured. If no queries are given, entries of the store are used as queries. The overlap is None if
+        it cannot be measured."""
         with self._database.reading() as connection:
             active = spaces.active_space(connection)
             if active is None or former is None:
@@ -216,8 +216,8 @@ def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) 
 def _nearest(
     connection: sqlite3.Connection, space: int, queries: np.ndarray, excluded: Sequence[int]
 ) -> list[list[int]]:
-    """Return the numbers of the nearest entries for each query vector. An entry is as near as its nearest window.
-    `excluded` is empty, or contains for each query the entry that must not be a result. The vectors are read in
+    """Return the numbers of the nearest entries for each query vector. The distance of an entry is that of its nearest
+    window. `excluded` is empty, or contains for each query the entry that must not be a result. The vectors are read in
     batches, so that memory stays small."""
     best: list[dict[int, float]] = [{} for _ in queries]
     rows = connection.execute(
@@ -226,7 +226,7 @@ def _nearest(
     while batch := rows.fetchmany(_ROWS):
         matrix = np.frombuffer(b"".join(row[1] for row in batch), "<f4").reshape(len(batch), -1)
         scores = queries @ matrix.T
-        count = min(scores.shape[1], 4 * _NEAREST)  # several windows may be of one entry
+        count = min(scores.shape[1], 4 * _NEAREST)  # several windows may belong to one entry
         top = np.argpartition(-scores, count - 1, axis=1)[:, :count]
         for i, columns in enumerate(top):
             for column in columns:

@@ -31,8 +31,8 @@ from agentformer.records.vectors import Rows, Window
 from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry, RecordStore, StoredVector
 
 LOCK_FILE = "embedding.lock"
-_ENTRIES = 256  # number of queued entries that are embedded together, and of entries that are written together
-_KEEP_SECONDS = 1.0  # of work after which finished vectors are stored; an interruption loses so much or one batch
+_ENTRIES = 256  # maximum number of entries that are embedded, or written, together
+_KEEP_SECONDS = 1.0  # seconds of work until finished vectors are stored; an interruption loses this work or one batch
 _IMPORTED = 1_000  # number of vectors imported in one transaction, so that other writers do not wait long
 _REMOVED = "another process deleted a vector of this entry; the entry will be embedded again"
 _MOVED = (
@@ -106,9 +106,9 @@ class EmbeddingQueue:
     def embed(
         self, entries: Sequence[MemoryEntry], progress: Progress | None = None, *, reuse: bool = True
     ) -> EmbeddedEntries:
-        """Return the windows and vectors of entries, without holding a lock. In long work, finished vectors are stored
-        after each batch. With `reuse`, a text that has a vector already is not embedded again. Raises `EmbedderError`
-        if the embedder fails. After an error, the finished vectors remain stored."""
+        """Return the windows and vectors of entries, without holding a lock. If this takes long, finished vectors are
+        already stored meanwhile. If `reuse` is true, a text that already has a vector is not embedded again. Raises
+        `EmbedderError` if the embedder fails. After an error, the finished vectors remain stored."""
         with self._database.reading() as connection:
             stored = active_space(connection)
         embedder = embedder_for(self._embedder, stored[1] if stored else None)
@@ -140,8 +140,8 @@ class EmbeddingQueue:
         self, entries: Sequence[MemoryEntry], progress: Progress | None = None
     ) -> EmbeddedEntries | NotEmbedded:
         """Embed entries like `embed`. If the embedder fails, return the reason as `NotEmbedded`. Texts of a key without
-        the right to read are always embedded, so that the time does not tell the key whether the text is stored.
-        Raises `SpaceMismatch`."""
+        the right to read are always embedded, because a faster answer would reveal to the caller that the text is
+        stored. Raises `SpaceMismatch` if the store uses another embedding space."""
         reuse = not any(STORED_BY_KEY in entry.metadata for entry in entries)
         try:
             return self.embed(entries, progress, reuse=reuse)
@@ -159,8 +159,8 @@ class EmbeddingQueue:
     ) -> None:
         """Write the windows and vectors in `outcome`, or put the entries into the queue if they were not embedded.
         `nums` contains the number of each entry in `entries`. An entry is also put into the queue if another writer has
-        deleted one of its vectors, or if the store has moved to another embedding space. What searches need of the
-        entries is written too, see `index.derived`."""
+        deleted one of its vectors, or if the store has moved to another embedding space. The properties that searches
+        derive from the entries are written, too; see `index.derived`."""
         derived.write(connection, nums, entries)
         searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
         add_to_move(connection, searched)
@@ -180,8 +180,8 @@ class EmbeddingQueue:
             _commit_windows(connection, space, [(nums[i], outcome.windows[i]) for i in batch])
 
     def follow_up(self, outcome: EmbeddedEntries | NotEmbedded) -> None:
-        """Embed the entries that wait in the queue, after the embedder has succeeded with others. Nothing happens
-        if `outcome` is `NotEmbedded`, or if another process is embedding the queue."""
+        """Embed the entries that wait in the queue, because the embedder has just succeeded. Do nothing if `outcome` is
+        `NotEmbedded`, or if another process is embedding the queue."""
         if isinstance(outcome, NotEmbedded):
             return
         with suppress(SpaceMismatch, StoreError):  # the entries are stored; the next call raises this error
@@ -189,9 +189,9 @@ class EmbeddingQueue:
 
     def catch_up(self, progress: Progress | None = None, *, wait: bool = True, refused: bool = True) -> int:
         """Embed the entries in the queue, and return the number of entries that remain. If the embedder is unavailable,
-        all remain, and no error is raised. If `refused` is False, entries that the model has refused are not tried
-        again and not counted. Only one process embeds the queue at a time. With `wait`, a call waits for this process
-        and then embeds the rest; without it, the call returns at once."""
+        all entries remain, and no error is raised. If `refused` is False, entries that the model has refused are not
+        tried again and not counted. Only one process embeds the queue at a time. If another process does this, the call
+        waits and then embeds the rest; if `wait` is False, it returns immediately."""
         with self._database.reading() as connection:
             if not store.has_pending(connection, refused=refused):
                 return 0
@@ -211,13 +211,13 @@ class EmbeddingQueue:
             after = queue[-1].num
 
     def retry_embedder(self) -> None:
-        """Let the next call try an embedder that could not be loaded before."""
+        """Allow the next call to load an embedder again that could not be loaded before."""
         if isinstance(self._embedder, ActiveEmbedder):
             self._embedder.retry_now()
 
     def embed_batch(self, nums: Sequence[int], progress: Progress | None, owned: Owned = _all_owned) -> bool:
         """Embed the queued entries with these numbers, and return False if the embedder is unavailable. Entries that
-        changed meanwhile stay in the queue. `owned` returns which of the entries this process may still write."""
+        changed meanwhile stay in the queue. `owned` returns those of the entries that this process may still write."""
         with self._database.reading() as connection:
             entries = records.by_num(connection, nums)
         try:

@@ -28,7 +28,7 @@ from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, RecordSto
 _ENTRIES = 500  # read at a time
 _ROWS = 4_096  # vectors verified at a time
 _UNIT = 1e-3  # maximum difference between a vector's length and 1, as for new vectors
-_MIN_GAP = 16  # so many letters outside all windows are a finding, even if tokens are unknown
+_MIN_GAP = 16  # if tokens are unknown, this many letters outside all windows are a finding
 _REPAIRED = 256  # number of entries changed in one transaction, so that other writers do not wait long
 _REASON = "its vectors were damaged"
 _REQUEUED = "embedded again as soon as the embedder is available"
@@ -50,7 +50,7 @@ class _Model:
 
     def __init__(self, embedder: Embedder | None, problem: str) -> None:
         self.problem = problem  # why the embedder is unavailable
-        self.missed = False  # True once a text could not be compared
+        self.missed = False  # True if a text could not be compared
         self._embedder = embedder
         self._cutters: list[WindowCutter] = []
 

@@ -5,8 +5,7 @@ The windows of an entry cover all of its content. The context line of the entry 
 For example, the vector of a passage from the middle of a document also represents the title of the document.
 
 During a call, memory contains only the positions and hashes of all windows. The text of a window is read when the
-window is embedded, and finished vectors are stored after each batch. So memory use does not depend on the number of
-vectors.
+window is embedded, and finished vectors are stored after each batch. Memory therefore never contains all vectors.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ Positions = NDArray[np.int64]
 
 _CONTEXT_SHARE = 0.25  # maximum share of the model's length for a context line, so that enough of the text fits
 GROUP = 64  # number of texts embedded between two commits; an interruption loses at most these
-_MOST_UNSTORED = 4_096  # vectors that are finished and not stored: 6 MB with 384 dimensions
-_HASHES = 4_096  # looked up in the store at a time
-_MAX_CONTEXTS = 1_024  # cached context lines with their tokens; the chunks of a section share one
+_MOST_UNSTORED = 4_096  # maximum finished vectors that are not stored yet: 6 MB with 384 dimensions
+_HASHES = 4_096  # text hashes that are looked up in the store at a time
+_MAX_CONTEXTS = 1_024  # number of cached context lines with their tokens; the chunks of a section have the same line
 _OWN_TOKENS = 2  # tokens that a model may put before a text, such as SentencePiece's space
-# A model without a tokenizer gets windows of estimated length. If they are too long for it, it gets shorter windows.
+# For a model without a tokenizer, the length of windows is estimated. If the model refuses them as too long, shorter
+# windows are tried.
 SHARES = (1.0, 0.5, 0.25, 0.125)
 
 
@@ -51,13 +51,13 @@ Windows = list[Window] | Refused
 
 class WindowTable:
     """The windows of many entries in compact arrays, with about fifty bytes for each window. The table contains windows
-    or a `Refused` object for each entry. All windows of the table are numbered in order; this number is the position of
-    a window."""
+    or a `Refused` object for each entry. All windows of the table are numbered in order. The number of a window is
+    called its position."""
 
     __slots__ = ("_ends", "_first", "_hashes", "_replaced", "_starts")
 
     def __init__(self) -> None:
-        self._first = array("q", [0])  # per entry, the position of its first window; and one more
+        self._first = array("q", [0])  # the position of the first window of each entry, and the end of the last entry
         self._starts = array("i")
         self._ends = array("i")
         self._hashes = bytearray()
@@ -180,8 +180,8 @@ class WindowCutter:
 
 
 class _Failures(NamedTuple):
-    reasons: dict[int, EmbedderError]  # of each entry with a text in a refused batch
-    left: Counter[int]  # windows of each entry that are not embedded
+    reasons: dict[int, EmbedderError]  # entry index -> error, for each entry with a text in a refused batch
+    left: Counter[int]  # entry index -> number of its windows that are not embedded
     total: int  # windows that had no vector
 
     @property
@@ -190,8 +190,8 @@ class _Failures(NamedTuple):
 
 
 class WindowEmbedder:
-    """Embeds the windows of entries. The function `find_known` returns those of the given text hashes that already have
-    a stored vector. The function `store_rows` stores finished vectors; it is called several times in long work."""
+    """Embeds the windows of entries. The function `find_known` receives text hashes, and returns those with a stored
+    vector. The function `store_rows` stores finished vectors; it is called several times if the work takes long."""
 
     def __init__(
         self,
@@ -203,8 +203,8 @@ class WindowEmbedder:
         window_tokens: int = 0,
         keep_seconds: float = 0.0,
     ) -> None:
-        """`keep_seconds`: finished batches are stored after so much work, or when there are many of them. A transaction
-        for each batch of a fast model would take longer than the model."""
+        """`keep_seconds` is the working time after which finished batches are stored, unless there are many earlier.
+        One transaction for each batch of a fast model would take longer than the model."""
         self._embedder = embedder
         self._window_tokens = window_tokens
         self._keep_seconds = keep_seconds
@@ -212,14 +212,14 @@ class WindowEmbedder:
         self._find_known = find_known
         self._store_rows = store_rows
         self._progress = progress
-        self._size = max(1, min(GROUP, getattr(embedder, "request_texts", GROUP)))  # an embedder of a server has it
+        self._size = max(1, min(GROUP, getattr(embedder, "request_texts", GROUP)))  # set by embedders on a server
         self._unstored: list[Rows] = []
         self.reused = 0
         self.embedded = 0
 
     @property
     def rows(self) -> Rows:
-        """The finished vectors that `store_rows` has not stored yet. Without `keep_seconds`, they are fewer than two
+        """The finished vectors that `store_rows` has not stored yet. If `keep_seconds` is 0, they are fewer than two
         batches."""
         if not self._unstored:
             return Rows([], np.zeros((0, 0), dtype=np.float32))
@@ -229,8 +229,8 @@ class WindowEmbedder:
     def embed(self, entries: Sequence[MemoryEntry]) -> WindowTable:
         """Cut entries into windows and embed the windows that have no vector. Return the windows. The caller must store
         the remaining vectors in `rows`. If the model refuses an entry, the table contains a `Refused` object for it,
-        and the other entries are embedded. Raises `EmbedderUnavailable`; finished vectors are stored before the
-        error."""
+        and the other entries are embedded. Raises `EmbedderUnavailable` if the embedder cannot be used; the vectors
+        finished until then are stored."""
         cutter = WindowCutter(self._embedder, window_tokens=self._window_tokens)
         table = cutter.cut(entries)
         try:
@@ -269,7 +269,7 @@ class WindowEmbedder:
         missing = self._missing(table, first)
         failures = _Failures({}, Counter(owners[missing].tolist()), len(missing))
         for start in range(0, len(missing), self._size):
-            batch = missing[start : start + self._size]  # texts of similar length need little padding
+            batch = missing[start : start + self._size]  # sorted by length, so little padding is needed
             texts = [cutter.text(entries[owners[p]], table.span(p)) for p in batch]
             try:
                 self._embed_batch(texts, [*map(table.hash, batch)])

@@ -19,16 +19,15 @@ IntArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _MIN_CAPACITY = 256
-_MAX_SELECTIONS = 16  # one of a million rows takes 125 kB here and 1 MB for its `ScopeMask`
-_MAX_COPIED_ROWS = 131_072  # of all copies together: 50 MB at 384 dimensions
+_MAX_SELECTIONS = 16  # cached selections; one of a million rows takes 125 kB, and 1 MB for its `ScopeMask`
+_MAX_COPIED_ROWS = 131_072  # maximum rows in all copies together: 50 MB at 384 dimensions
 
 _thread = threading.local()
 
 
 class Rows:
-    """The numbers that belong to each row of the vector index: the numbers of its window, entry and vector. A row is
-    identified by its position. A removed row is dead: it keeps its position, and its entry number is set to -1. Not
-    thread-safe."""
+    """The window, entry and vector number of each row of the vector index. A row is identified by its position. A
+    removed row is dead: it keeps its position, and its entry number is set to -1. Not thread-safe."""
 
     def __init__(self, windows: Sequence[int] | IntArray = (), entries: Any = (), vectors: Any = ()) -> None:
         self.size = len(entries)
@@ -79,10 +78,10 @@ class Rows:
         entries = entries[(entries >= 0) & (entries <= self.newest_entry)]
         if len(entries) == 0:
             return entries
-        if len(entries) == 1:  # one comparison of all rows: half a millisecond for a million
+        if len(entries) == 1:  # one comparison with all rows takes half a millisecond for a million rows
             positions = np.flatnonzero(self.entries == entries[0])
         else:
-            table = np.zeros(self.newest_entry + 2, np.bool_)  # the last element belongs to the entry -1
+            table = np.zeros(self.newest_entry + 2, np.bool_)  # the last element is for -1, the entry of dead rows
             table[entries] = True
             positions = np.flatnonzero(table[self.entries])
         return self.drop_positions(positions)
@@ -109,7 +108,7 @@ class Rows:
 
 
 def _kind(*numbers: Any) -> Any:
-    """Return the type of integers for these numbers: 32 bits, if they are small enough for it."""
+    """Return the integer type for these numbers: 32 bits if all of them fit, otherwise 64 bits."""
     largest = max(int(np.max(each, initial=0)) for each in numbers)
     return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
 
@@ -125,7 +124,7 @@ class CodeCopy(NamedTuple):
     """A copy of the codes of some rows. A code is the compressed vector of a row. The copy is one block of memory, so a
     scan of the copy is about ten times as fast as a scan of all lists."""
 
-    index: Any  # of FAISS; its ids are indices into `positions`
+    index: Any  # a FAISS index; its ids are indices into `positions`
     positions: IntArray
 
 
@@ -134,10 +133,10 @@ class Selection:
     """The rows that one search may return: all rows of a scope that are not dead. `count` is their number."""
 
     count: int
-    selector: Any = None  # a FAISS selector of these rows; None if they are all rows of the index
+    selector: Any = None  # a FAISS selector for these rows; None for all rows of the index
     lists: NDArray[np.int64] | None = None  # rows per list of a trained index; None for all live rows
-    copy: CodeCopy | None = None  # of the rows of a small scope of a trained index
-    outliers: Selection | None = None  # the outliers of a trained index among them; None for none
+    copy: CodeCopy | None = None  # a copy of the rows of a small scope, in a trained index
+    outliers: Selection | None = None  # the outliers among these rows, in a trained index; None if there are none
 
 
 class SelectionCache:
@@ -151,7 +150,7 @@ class SelectionCache:
     def get(self, mask: ScopeMask, generation: int, make: Callable[[], Selection]) -> Selection:
         """Return the selection for a scope mask. If the selection for this generation of the index is not cached,
         create it with `make` and cache it."""
-        key = id(mask)  # the mask is stored with its selection, so that its id is not used again
+        key = id(mask)  # the mask is stored with its selection, so that no other object can get its id
         with self._lock:
             cached = self._selections.get(key)
             if cached is not None and cached[1] == generation:
@@ -172,8 +171,8 @@ class SelectionCache:
 
 class Flat:
     """The exact stage of the vector index. A search compares the query with all rows, or with all rows of a scope.
-    Vectors have 16 bits per dimension, which needs half the memory and changes a score by about 0.0001. Callers compute
-    exact scores for the best rows."""
+    Vectors are stored with 16 bits per dimension. This needs half the memory of 32 bits and changes a score by about
+    0.0001. Callers compute exact scores for the best rows."""
 
     name = "exact"
 

@@ -40,16 +40,16 @@ from agentformer.types import Matrix, RecordStore, Vector
 log = logging.getLogger("agentformer")
 
 _BATCH = 512  # number of changed entries that are applied in one step
-_VARIABLES = 500  # numbers per statement; well below every SQLite's limit of bound variables
-_DISCARD_SECONDS = 3.0  # to wait for another process that writes a snapshot, before it is deleted
-# A snapshot is written when this share has changed since the last one, or always while the store is small:
-# a single addition to a large store must not write gigabytes.
+_VARIABLES = 500  # numbers per statement; every SQLite build allows more bound variables
+_DISCARD_SECONDS = 3.0  # seconds to wait for another process that is writing a snapshot, before the snapshot is deleted
+# A snapshot is written if this share of the entries has changed since the last one, so that a single addition to a
+# large store does not write gigabytes. In a small store, each change causes a new snapshot.
 _SNAPSHOT_SHARE = 0.1
 _SMALL = 20_000
-# With so many windows and no snapshot, the first search builds the trained index at once. Fewer are searched exactly
-# meanwhile, which is sooner, but needs 16 bits per dimension in memory.
+# From this number of windows on, and without a snapshot, the first search builds a trained index immediately. With
+# fewer windows, the first searches are exact, which is ready sooner, but needs memory for 16 bits per dimension.
 _BUILD_TRAINED = 1_500_000
-_LOOK_SECONDS = 2.0  # between two looks for a new snapshot
+_LOOK_SECONDS = 2.0  # seconds between two checks for a new snapshot
 
 
 class VectorFollower:
@@ -108,7 +108,7 @@ class VectorFollower:
 
     def save(self) -> None:
         """Write a snapshot of the index. Nothing is written if the last snapshot is recent enough, or if another
-        process is writing a snapshot. Raises `OSError`."""
+        process is writing a snapshot. Raises `OSError` if the files cannot be written."""
         with self._following:
             index = self._index
             if index is None or self._applied == self._saved_seq:
@@ -157,7 +157,7 @@ class VectorFollower:
         index, late = self._index, []
         if index is None or index.space != space:
             index = self._load(connection, space, dimension)
-            if self._applied:  # entries got windows without a change, because the store has returned to a former space
+            if self._applied:  # the store has returned to a former space, with new windows but no change in the feed
                 newer = "SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?"
                 late = [row[0] for row in connection.execute(newer, [index.newest_window, space])]
         elif self._applied >= newest:
@@ -213,8 +213,8 @@ class VectorFollower:
             self._trainer.start(lambda stopped: self._train(database, index, stopped))
 
     def _has_new_snapshot(self) -> bool:
-        """Return whether the snapshot is another one than that which was loaded, written or examined last. The files
-        are looked at only every few seconds."""
+        """Return whether there is a snapshot that this process has not yet loaded, written or examined. The files are
+        checked only every few seconds."""
         if time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + _LOOK_SECONDS
@@ -226,7 +226,8 @@ class VectorFollower:
         return index.wants_mapping() or (self._saved_seq < 0 and index.is_large())
 
     def _train(self, database: RecordStore, index: VectorIndex, stopped: Stopped) -> None:
-        """Do what the index needs, until it needs nothing. The caller holds the lock of the trainer."""
+        """Train, tune, save or replace the index, until none of this is needed. The caller holds the lock of the
+        trainer."""
 
         def read_vectors(vectors: IntArray) -> tuple[IntArray, Matrix]:
             with database.reading() as connection:
@@ -234,7 +235,7 @@ class VectorFollower:
 
         self._adopt(database, stopped)
         while (index := self._index or index) and index.needs_training() and not stopped():
-            with self._following:  # no change may happen between reading the rows and reading their change number
+            with self._following:  # so that no change happens between reading the rows and reading their change number
                 if self._index is not index:
                     return
                 seq, point, start = self._applied, self._point, index.training_rows()
@@ -271,9 +272,9 @@ class VectorFollower:
         self._seen = ()  # so that this process maps its codes too
 
     def _adopt(self, database: RecordStore, stopped: Stopped) -> None:
-        """Replace the index by that of the snapshot, if the snapshot is better: another process has trained it, or its
-        codes are mapped and those of the index are in memory. The caller holds the lock of the trainer, so that no
-        process writes a snapshot meanwhile."""
+        """Replace the index by the index in the snapshot if that is better: if another process has trained it, or if
+        its codes can be mapped while those of the present index are in memory. The caller holds the lock of the
+        trainer, so that no process writes a snapshot meanwhile."""
         former, seen = self._index, snapshots.version(self._folder)
         if former is None or not seen or seen == self._seen:
             return
@@ -322,9 +323,9 @@ class VectorFollower:
         self._saved_seq, self._unsaved, self._seen = seq, 0, snapshots.version(self._folder)
 
     def _save_trained(self, image: Image, space: int, seq: int, point: str, changed: Callable[[], IntArray]) -> None:
-        """Write the snapshot of an index that was just trained. If this fails, a warning is logged, and the index in
-        memory is used. `changed` returns the entries that changed during the training. If the snapshot contains one of
-        these entries, the snapshot is deleted."""
+        """Write the snapshot of an index that was just trained. If the snapshot cannot be written, log a warning, and
+        use the index in memory. `changed` returns the entries that changed during the training. If the snapshot
+        contains one of these entries, the snapshot is deleted."""
         try:
             self._write(image, space, seq, point)
         except OSError as error:
@@ -334,10 +335,10 @@ class VectorFollower:
             return
         entries = changed()
         if np.isin(entries[entries <= image.rows.newest_entry], image.rows.entries).any():
-            snapshots.discard(self._folder)  # an entry that was removed during the writing must not stay in the file
+            snapshots.discard(self._folder)  # an entry may have been removed meanwhile, and must not stay in the file
         else:
             self._set_saved(seq)
-            self._seen = ()  # so that this process maps the codes too
+            self._seen = ()  # so that this process loads the snapshot and maps its codes, too
 
     def _write(self, image: Image, space: int, seq: int, point: str) -> None:
         snapshots.save(self._folder, image, store_id=self._store_id, space=space, seq=seq, point=point)

@@ -31,9 +31,9 @@ class Image(NamedTuple):
     lists: NDArray[np.int32] | None  # by position
     about: dict[str, Any]  # JSON values
     outliers: OutlierCodes | None = None
-    offsets: NDArray[np.int32] | None = None  # in its list, by position; only of an image that was read
+    offsets: NDArray[np.int32] | None = None  # offset of each position in its list; set if read from a file
     mapped: bool = False  # whether the lists of `index` are mapped from a file
-    codes: ImageCodes | None = None  # of a trained index that is written
+    codes: ImageCodes | None = None  # the codes to write; only for a trained index
 
 
 def image_of(stage: Flat | Ivf, rows: Rows) -> Image:
@@ -48,7 +48,7 @@ def image_of(stage: Flat | Ivf, rows: Rows) -> Image:
 
 
 def about_of(stage: Flat | Ivf, rows: Rows) -> dict[str, Any]:
-    """Return the state of the index as JSON values."""
+    """Return the state of the index as JSON values, for the description of a snapshot."""
     about: dict[str, Any] = {"stage": stage.name, "rows": rows.live, "dead": rows.dead, "recall": None}
     if isinstance(stage, Ivf):
         trained = {"trained_rows": stage.trained_rows, "trained_at": stage.trained_at}
@@ -57,7 +57,8 @@ def about_of(stage: Flat | Ivf, rows: Rows) -> dict[str, Any]:
 
 
 def stage_of(image: Image, exact_rows: int) -> Flat | Ivf:
-    """Return the stage of an index that was read from a snapshot. `exact_rows` is that of its options."""
+    """Return the stage of an index that was read from a snapshot. `exact_rows` is the value of this name in
+    `IndexOptions`."""
     dimension = int(image.index.d)
     if image.lists is None:
         return Flat(dimension, image.index)

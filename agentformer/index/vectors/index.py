@@ -35,29 +35,30 @@ from agentformer.index.vectors.training import (
 from agentformer.index.vectors.tuning import Tuner, scan
 from agentformer.types import Matrix, Vector
 
-# with so many dead rows, a flat index is swept: a sweep needs one copy, and dead rows slow down searches
+# from this number of dead rows on, they are removed from a flat index; this needs a copy of the index, and dead rows
+# slow down searches
 _SWEEP_SHARE = 0.25
 _SWEEP_MIN = 1024
-_MAX_HOLES = 1024  # dead rows that wait in a trained index to be removed together
+_MAX_HOLES = 1024  # dead rows that may wait in a trained index until they are removed together
 _SWITCH_ROWS = 256  # number of rows that the last step of a training may add while searches wait
 _CATCH_UP_BATCH = 4_096
-_SPARE = 16  # number of additional rows for re-ranking, since rounding may have moved good rows below `limit`
+_SPARE = 16  # additional rows for re-ranking, because rounding may have moved good rows below `limit`
 _TUNE_EVERY = 200  # queries of users after which the search effort is tuned again; doubled after each tuning
-_SPILL_BYTES = 256_000_000  # of codes that a training keeps in memory
-MAP_BYTES = 64_000_000  # of codes from which on they are mapped from the snapshot
-_MERGE_SHARE = 0.1  # of the rows that may be changed before the codes are written to a new snapshot
+_SPILL_BYTES = 256_000_000  # maximum bytes of codes that a training keeps in memory
+MAP_BYTES = 64_000_000  # codes with at least so many bytes are mapped from the snapshot
+_MERGE_SHARE = 0.1  # share of the mapped rows; if more rows changed, a new snapshot is written
 _MIN_OUTLIERS = 1_024  # a training is needed if the outliers exceed this number and this share of the rows
 _OUTLIER_SHARE = 0.01
 
 Lock = Callable[[], AbstractContextManager[None]]
 
 _NONE = np.zeros(0, np.int64)
-EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # a marker for all live rows
+EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # the mask for a search in all live rows
 
 
 class VectorHits(NamedTuple):
     """The windows nearest to a query, best first by approximate cosine, with the numbers of their entries and vectors.
-    They belong to at least `limit` different entries if the search found that many."""
+    If the search found enough, they belong to at least `limit` different entries."""
 
     query: Vector
     limit: int
@@ -65,17 +66,16 @@ class VectorHits(NamedTuple):
     entries: IntArray
     vectors: IntArray
     scores: NDArray[np.float32]
-    sure: int  # the ten nearest are among so many first windows, with the target recall
+    sure: int  # so many first windows contain the ten nearest ones, with the target recall
 
 
 class TrainingRows(NamedTuple):
-    """The rows of the index at the start of a training. Some of these rows may be removed during the training, and new
-    rows may be added."""
+    """The rows of the index at the start of a training. The index may change during the training."""
 
-    index_rows: Rows  # the rows of the index, which continue to grow
+    index_rows: Rows  # the rows of the index, which change during the training
     size: int  # of `index_rows` at the start
     live: IntArray  # positions of the live ones
-    rows: Rows  # a copy of the live ones
+    rows: Rows  # a copy of the live rows at the start
 
 
 class VectorIndex:
@@ -84,14 +84,14 @@ class VectorIndex:
 
     def __init__(self, dimension: int, options: IndexOptions | None = None, space: int = 0) -> None:
         self.dimension = dimension
-        self.spill_path: Path | None = None  # of a temporary file for the codes of a large training
+        self.spill_path: Path | None = None  # path of a temporary file for the codes during a large training
         self.space = space  # the number of the embedding space
         self._options = options or IndexOptions()
         self._lock = ReadWriteLock()
         self._stage: Flat | Ivf = Flat(dimension)
         self._rows = Rows()
-        self._holes = 0  # dead rows that the stage still holds
-        self._stuck = 0  # those of them that no sweep can remove
+        self._holes = 0  # dead rows that the stage still stores
+        self._stuck = 0  # the number of these that cannot be removed, because they are mapped from a file
         self._generation = 0
         self._selections = SelectionCache()
         self._queries: deque[Vector] = deque(maxlen=TUNING_QUERIES)  # the latest ones, for tuning
@@ -110,7 +110,7 @@ class VectorIndex:
         """Remove all windows of the entries `dropped`, and add new windows, in one step. `windows`, `entries` and
         `vectors` contain the numbers of each new window, its entry and its vector. `rows` contains the vectors
         themselves, one vector of length 1 in each row."""
-        stage: Any = self._stage  # the stage encodes rows and adds the codes
+        stage: Any = self._stage  # `encode` needs no lock, so it runs before the lock is taken
         codes = stage.encode(rows) if len(windows) else None
         with self._lock.write():
             self._holes += len(self._rows.drop(dropped))
@@ -173,7 +173,8 @@ class VectorIndex:
         self._tuned_at = query_count
 
     def build(self, rows: Rows, read_vectors: ReadVectors) -> None:
-        """Build a trained index of these rows. The index must be empty. It is not tuned, because a search waits."""
+        """Build a trained index of these rows. The index must be empty. The index is not tuned here, because a search
+        waits for it."""
         self._stage, self._rows = self._trained(rows.vectors, read_vectors, lambda: False), rows
         self._generation += 1
 
@@ -185,15 +186,15 @@ class VectorIndex:
         return train_ivf(vectors, read_vectors, self.dimension, self._options.exact_rows, spill, stopped)
 
     def needs_tuning(self) -> bool:
-        """Return whether there were enough searches since the last tuning to tune a trained index again, or whether a
-        trained index was never tuned."""
+        """Return whether a trained index was never tuned, or whether there were enough searches since the last tuning
+        to repeat it."""
         stage = self._stage
         return isinstance(stage, Ivf) and (
             stage.tuning.recall is None or self._query_count - self._tuned_at >= self._tune_after
         )
 
     def tune(self, read_vectors: ReadVectors, stopped: Stopped) -> None:
-        """Choose how many lists a search reads. The number is the smallest number that finds enough of the exact
+        """Choose how many lists a search reads: the smallest number with which a search finds enough of the exact
         results of the latest queries. Raises `Interrupted` if `stopped` returns True."""
         stage, query_count = self._stage, self._query_count
         if not isinstance(stage, Ivf):
@@ -226,8 +227,8 @@ class VectorIndex:
         return isinstance(self._stage, Ivf) and self._rows.size * self.dimension >= MAP_BYTES and can_map()
 
     def wants_mapping(self) -> bool:
-        """Return whether so many codes are only in the memory of this process, or so many rows of the mapped codes were
-        removed, that a new snapshot should be written and mapped."""
+        """Return whether a new snapshot should be written and mapped, because many codes are only in the memory of this
+        process, or many rows of the mapped codes were removed."""
         stage = self._stage
         if not isinstance(stage, Ivf) or not self.is_large():
             return False
@@ -235,8 +236,9 @@ class VectorIndex:
         return changed * self.dimension > MAP_BYTES and changed > _MERGE_SHARE * stage.mapped
 
     def is_behind(self, stage: str, trained_rows: int, changes: int) -> bool:
-        """Return whether an index from a snapshot would serve better: `stage` is the name of its stage, `trained_rows`
-        the number of rows at its training, and `changes` that of the changes since it was written."""
+        """Return whether the index in a snapshot is better than this one. `stage` is the name of its stage,
+        `trained_rows` is the number of rows at its training, and `changes` is the number of changes since the snapshot
+        was written."""
         own = self._stage
         if stage == Flat.name:
             return False
@@ -247,12 +249,12 @@ class VectorIndex:
         return changes < own.size - own.mapped or trained_rows >= 2 * own.trained_rows
 
     def take_queries(self, former: VectorIndex) -> None:
-        """Continue to count the queries of the index that this one replaces."""
+        """Take over the counted queries of `former`, the index that this index replaces."""
         self._queries, self._query_count = former._queries, former._query_count
         self._tuned_at, self._tune_after = former._tuned_at, former._tune_after
 
     def frozen(self) -> Image:
-        """Return the content of a snapshot, which stays valid while the index changes."""
+        """Return the content of a snapshot of a trained index. It stays valid while the index changes."""
         with self._lock.write():
             self._sweep()
             stage, rows = self._stage, self._rows.take(np.arange(self._rows.size))
@@ -294,11 +296,11 @@ class VectorIndex:
             if len(positions) >= selection.count or len(np.unique(entries)) >= limit:
                 break
             if len(positions) >= count:
-                count *= 4  # a few entries with many windows have filled the list
+                count *= 4  # repeated, because a few entries with many windows have filled the list
             elif probes or isinstance(stage, Flat):
                 break
             else:
-                probes = stage.lists  # the tuned number of lists holds fewer rows than asked for
+                probes = stage.lists  # the tuned number of lists contains fewer rows than requested
         windows, entries, vectors = (
             each.astype(np.int64) for each in (rows.windows[positions], entries, rows.vectors[positions])
         )

@@ -32,12 +32,12 @@ from agentformer.types import Matrix, Vector
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """The number of lists and rows that a search reads, and the recall that was measured with these numbers. The recall
-    is measured with other queries than those that were used to choose the numbers."""
+    was measured with different queries from those with which the numbers were chosen."""
 
     probes: int  # lists that a search reads
-    candidates: int  # rows that are re-ranked at least
+    candidates: int  # minimum number of rows that are re-ranked
     recall: float | None  # None if it was not measured yet
-    queries: int = 0  # queries of users among those measured; the others are made from stored vectors
+    queries: int = 0  # number of measured queries that came from users; the others were made from stored vectors
 
 
 class Ivf:
@@ -45,8 +45,8 @@ class Ivf:
     lists. If a scope has at most `exact_rows` rows, a search reads every row of the scope. Such a search is exact
     except for the rounding to 8 bits.
 
-    The lists have one or more parts, each for consecutive positions. Parts that are mapped from a file are fixed: rows
-    that are removed from them stay there and are left out by each search. Only the last part takes new rows."""
+    The lists have one or more parts, each for consecutive positions. Parts that are mapped from a file are fixed: their
+    removed rows stay there, and each search leaves these rows out. New rows are added only to the last part."""
 
     name = "inverted"
 
@@ -63,18 +63,16 @@ class Ivf:
         import faiss
 
         self.parts = list(parts)
-        self.index = self.parts[
-            0
-        ].index  # a FAISS index; it has the centroids, also after its rows were moved to a file
+        self.index = self.parts[0].index  # a FAISS index; it has the centroids, even if its rows were moved to a file
         self.trained_rows = trained_rows
         self.trained_at = trained_at
         self.exact_rows = exact_rows
         self.tuning = tuning
         self.outliers = outliers
-        self._max_code = -float(faiss.vector_to_array(self.index.sq.trained)[0])  # the largest that codes can hold
+        self._max_code = -float(faiss.vector_to_array(self.index.sq.trained)[0])  # the largest number in a code
         self._quantizer: Any = faiss.downcast_index(self.index.quantizer)
-        # A query is compared with every centroid: it is farther from them than the rows, and the graph, which finds the
-        # list of a row, misses lists for one query of a hundred.
+        # A query is compared with every centroid. The graph that finds the list of a row would miss lists for one query
+        # in a hundred, because queries are farther from the centroids than rows are.
         self._centroids: Any = self._quantizer
         if isinstance(self._quantizer, faiss.IndexHNSWFlat):
             self._centroids = faiss.downcast_index(self._quantizer.storage)
@@ -85,7 +83,7 @@ class Ivf:
 
     @property
     def size(self) -> int:
-        """The number of positions."""
+        """The number of positions in all parts, with or without rows."""
         return int(self.parts[-1].first + self.parts[-1].size)
 
     @property
@@ -101,8 +99,8 @@ class Ivf:
         return sum(part.size for part in self.parts if part.mapped)
 
     def encode(self, rows: Matrix) -> AssignedRows:
-        """Find the nearest list for each vector. Return the vectors with the numbers of these lists. No lock is needed,
-        because the lists never change their centroids."""
+        """Return the vectors, each with the number of its nearest list. No lock is needed, because the centroids never
+        change."""
         rows = np.ascontiguousarray(rows, np.float32)
         limit_threads()
         return AssignedRows(rows, self._quantizer.assign(rows, 1).reshape(-1))
@@ -112,7 +110,7 @@ class Ivf:
         self.put(assigned, np.arange(start, start + len(assigned.rows)))
 
     def put(self, assigned: AssignedRows, positions: IntArray) -> None:
-        """Add rows. `positions` contains the position of each row in the index; none is below the last part."""
+        """Add rows. `positions` contains the position of each row in the index; all of them belong to the last part."""
         if len(positions) == 0:
             return
         self._open_part().put(assigned, positions)
@@ -126,8 +124,9 @@ class Ivf:
             self._open_part().reserve(end)
 
     def spill(self, path: Path, above: int) -> None:
-        """Move the rows of the last part to a file that is deleted at once, if their codes have more than `above`
-        bytes. If the file cannot be written, they stay in memory."""
+        """If the codes of the last part have more than `above` bytes, move its rows to a mapped file. The file is
+        deleted immediately, but stays readable while it is mapped. If the file cannot be written, the rows stay in
+        memory."""
         last = self.parts[-1]
         if last.fixed or last.code_bytes <= above or not can_map():
             return
@@ -137,7 +136,7 @@ class Ivf:
 
     def freeze(self) -> Ivf:
         """Return a copy with the present rows. The parts never change again: rows that are removed later stay in their
-        lists, and new rows come into another part."""
+        lists, and new rows are added to another part."""
         for part in self.parts:
             part.fixed = True
         frozen = copy(self)
@@ -155,7 +154,8 @@ class Ivf:
             self.outliers.remove(dropped)
 
     def stuck(self, dead: Mask) -> int:
-        """Return how many rows at the positions that are True in `dead` stay in lists that never change."""
+        """Return how many rows cannot be removed, because their lists are fixed. Only positions that are True in `dead`
+        are counted."""
         return sum(int(np.count_nonzero(part.present(dead))) for part in self.parts if part.fixed)
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
@@ -180,7 +180,7 @@ class Ivf:
         return joined(self.parts, number, live)
 
     def sizes(self, live: Mask | None) -> NDArray[np.int64]:
-        """Return the number of rows of each list that `read` returns."""
+        """Return the number of rows that `read` returns for each list, for the same `live`."""
         sizes: NDArray[np.int64] = np.sum([part.count(part.present(live)) for part in self.parts], axis=0)
         return sizes
 
@@ -203,7 +203,7 @@ class Ivf:
             return Nearest(selection.copy.positions[results.positions], results.scores)
         lists = self._lists_of_scope(row, selection, probes or self.tuning.probes)
         if lists is None:
-            # Probes tuned with many rows mean nothing once nearly all of these are removed.
+            # The tuned number of lists is useless after nearly all rows were removed.
             shrunk = selection.count <= self.exact_rows < self.trained_rows and not probes
             lists = self._nearest_lists(row, self.lists if shrunk else probes or self.tuning.probes)
         found = [part.search(row, count, lists, selection.selector) for part in self.parts if part.size]

@@ -1,6 +1,6 @@
 """Inverted lists: the codes of the rows of a trained index, grouped by the nearest centroid. `Lists` are either in
-memory and change, or they are mapped from a file and never change. The system keeps mapped lists in its cache, so
-several processes share them, and they are read only where a search needs them.
+memory and change, or they are mapped from a file and never change. The operating system caches mapped lists, so several
+processes share them, and only the parts that a search needs are read.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from agentformer.index.vectors.flat import IntArray, Mask, Nearest, bitmap_selector, nearest, search_parameters
 from agentformer.types import Matrix
 
-NO_OFFSET = -1  # of a position with no row in the lists
-_NO_LISTS = b"il00"  # how FAISS marks an index without lists
+NO_OFFSET = -1  # the offset of a position without a row
+_NO_LISTS = b"il00"  # the mark of an index without lists in a FAISS file
 _ARRAY_LISTS = b"ilar"  # and one whose lists follow
 
 Codes = NDArray[np.uint8]
@@ -46,12 +46,13 @@ class Lists:
     def __init__(
         self, index: Any, first: int = 0, places: NDArray[np.int32] | None = None, *, mapped: bool = False
     ) -> None:
-        """`index` is a FAISS index with lists, whose ids are positions. `places` contains the list of each position,
-        and its place in this list or `NO_OFFSET`; it is needed if the index has rows. `mapped` lists are in a file."""
+        """`index` is a FAISS index with lists; its ids are positions. `places`, (2, positions), contains the list of
+        each position, and its offset in this list or `NO_OFFSET`; it is required if the index has rows. `mapped` is
+        True if the lists are mapped from a file."""
         self.index = index
         self.first = first
         self.mapped = mapped
-        self.fixed = mapped  # takes no rows and loses none
+        self.fixed = mapped  # rows cannot be added or removed
         self._places = np.zeros((2, 0), np.int32) if places is None else places
         self._list_sizes = np.zeros(self.lists, np.int64)
         self.size = self._places.shape[1]
@@ -74,12 +75,12 @@ class Lists:
 
     @property
     def list_of(self) -> NDArray[np.int32]:
-        """The list of each position."""
+        """The list number of each position."""
         return self._places[0, : self.size]
 
     @property
     def offset_of(self) -> NDArray[np.int32]:
-        """The place of each position in its list, or `NO_OFFSET`."""
+        """The offset of each position in its list, or `NO_OFFSET`."""
         return self._places[1, : self.size]
 
     def put(self, assigned: AssignedRows, positions: IntArray) -> None:
@@ -114,8 +115,9 @@ class Lists:
         self._read_offsets()
 
     def spilled(self, path: Path) -> Lists:
-        """Return lists with the same rows, which are mapped from a file that is written to `path`, and deleted at once:
-        the system keeps its content until the lists are no longer used. Raises `OSError` or `RuntimeError`."""
+        """Return lists with the same rows, mapped from a new file at `path`. The file is deleted immediately; the
+        operating system keeps its content while the lists are used. Raises `OSError` or `RuntimeError` if the file
+        cannot be written or mapped."""
         try:
             with path.open("xb") as file:
                 write_lists(
@@ -126,7 +128,7 @@ class Lists:
             path.unlink(missing_ok=True)
 
     def within(self, mask: Mask) -> Mask:
-        """Return the part of a mask by position that belongs to these lists."""
+        """Return the part of a mask (one element per position of the index) that belongs to these lists."""
         return mask[self.first : self.first + self.size]
 
     def present(self, live: Mask | None) -> Mask:
@@ -139,15 +141,17 @@ class Lists:
         return present
 
     def count(self, places: Mask) -> NDArray[np.int64]:
-        """Return for each list how many of its rows are True in `places`, a mask by position from `first` on."""
+        """Return the number of rows of each list that are True in `places`, a mask whose first element is the position
+        `first`."""
         return np.bincount(self.list_of[: len(places)][places], minlength=self.lists)
 
     def search(self, row: Matrix, count: int, lists: IntArray, selector: Any) -> Nearest:
-        """Return the `count` rows in these lists that are nearest to the query `row`, and that the selector admits."""
+        """Return the `count` rows in these lists that are nearest to the query `row`, among the rows that the selector
+        allows."""
         import faiss
 
         lists = np.ascontiguousarray(lists, np.int64)
-        centroids = np.zeros(len(lists), np.float32)  # unused: the codes are of the rows, not of residuals
+        centroids = np.zeros(len(lists), np.float32)  # unused: codes represent rows, not differences from centroids
         scores, positions = np.empty((1, count), np.float32), np.empty((1, count), np.int64)
         parameters = search_parameters(len(lists), selector)
         pointers = [faiss.swig_ptr(array) for array in (lists, centroids, scores, positions)]
@@ -192,8 +196,8 @@ class Lists:
 
 
 def empty_lists(index: Any, *, centroids: bool = True) -> Any:
-    """Return a FAISS index with the code of `index`, which has no rows. It shares the centroids of `index`, or has
-    none, if it is used only with lists that are known."""
+    """Return an empty FAISS index with the same code as `index`. It shares the centroids of `index`. If `centroids` is
+    False, it has none, and can be used only if the lists to search are given."""
     import faiss
 
     quantizer: Any = index.quantizer if centroids else faiss.IndexFlatIP(index.d)
@@ -206,7 +210,8 @@ def empty_lists(index: Any, *, centroids: bool = True) -> Any:
 
 
 def read_places(index: Any, size: int, list_of: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the places of all positions below `size`, for a FAISS index whose lists were read from a file."""
+    """Return the parameter `places` of `Lists` for all positions below `size`. The lists of the FAISS index `index`
+    were read from a file, and `list_of` contains the list of each position."""
     places = np.stack([list_of, np.full(size, NO_OFFSET, np.int32)]).astype(np.int32)
     lists = Lists(index, 0, places)
     lists._read_offsets()
@@ -214,8 +219,8 @@ def read_places(index: Any, size: int, list_of: NDArray[np.int32]) -> NDArray[np
 
 
 def write_lists(write: Callable[[Any], object], index: Any, sizes: IntArray, read: Iterable[ListCodes]) -> None:
-    """Write an index in the format of FAISS. `index` has the centroids and the code. `sizes` is the number of rows of
-    each list, and `read` contains the rows of each list. All lists are never in memory together."""
+    """Write an index in the format of FAISS. `index` has the centroids and the code. `sizes` contains the number of
+    rows of each list, and `read` yields the rows of each list, so that only one list at a time must be in memory."""
     faiss: Any = importlib.import_module("faiss")
     header = empty_lists(index)  # `index` itself may have lists
     header.replace_invlists(None, False)
@@ -233,14 +238,15 @@ def write_lists(write: Callable[[Any], object], index: Any, sizes: IntArray, rea
 
 
 def can_map() -> bool:
-    """Return whether lists can be mapped from a file: FAISS has to support it, and the system must allow deleting a
-    file that is mapped."""
+    """Return whether lists can be mapped from a file: FAISS must support it, and the operating system must allow the
+    deletion of a mapped file."""
     faiss: Any = importlib.import_module("faiss")
     return os.name == "posix" and hasattr(faiss, "IO_FLAG_MMAP_IFC")
 
 
 def map_index(path: Path) -> Any:
-    """Return the FAISS index in a file. Its lists are mapped from the file. Raises `OSError` or `RuntimeError`."""
+    """Return the FAISS index in a file. Its lists are mapped from the file. Raises `OSError` or `RuntimeError` if the
+    file cannot be read."""
     faiss: Any = importlib.import_module("faiss")
     return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
 
@@ -267,13 +273,13 @@ def _gather(addresses: IntArray, size: int) -> Codes:
     lowest = int(addresses.min())
     span = int(addresses.max()) - lowest + size
     memory: Any = (ctypes.c_uint8 * span).from_address(lowest)
-    # overlapping items, one at each byte: NumPy copies those that are asked for
+    # a view with an item at each byte; NumPy copies only the requested items
     items: NDArray[Any] = np.ndarray((span - size + 1,), f"V{size}", memory, strides=(1,))
     return items[addresses - lowest].view(np.uint8).reshape(-1, size)
 
 
 def _occurrences(lists: IntArray) -> IntArray:
-    """Return for each number how often the same number occurs before it in `lists`."""
+    """Return for each element of `lists` how often the same number occurs before it."""
     order = np.argsort(lists, kind="stable")
     _, first, counts = np.unique(lists[order], return_index=True, return_counts=True)
     ranks = np.empty(len(lists), np.int64)

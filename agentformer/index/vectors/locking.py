@@ -1,4 +1,4 @@
-"""The lock of the vector index: searches hold it together, and a change holds it alone."""
+"""The lock of the vector index: several searches can hold it at the same time, and a change holds it alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ReadWriteLock:
     waits, so that frequent searches do not delay a change. A thread that holds the lock must not acquire it again."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition(threading.Lock())  # a writer holds it until its block ends
+        self._condition = threading.Condition(threading.Lock())  # a writer holds its lock until the end of its block
         self._readers = 0
         self._waiting_writers = 0
 

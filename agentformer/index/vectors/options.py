@@ -13,7 +13,7 @@ class IndexOptions:
     """Options of the vector index: when it is trained, and how exact its searches are. The numbers of rows were chosen
     by measurement (docs/BENCHMARKS.md)."""
 
-    train_at: int = 30_000  # rows from which on inverted lists with re-ranking are faster than an exact scan
-    exact_rows: int = 50_000  # rows of a scope up to which a trained index scans all of them
-    target_recall: float = 0.99  # of the ten best, where a search is not exact
-    train_after: float = 5.0  # seconds after opening; a process that asks one question ends before that
+    train_at: int = 30_000  # from this number of rows on, inverted lists with re-ranking are faster than an exact scan
+    exact_rows: int = 50_000  # in a scope with at most so many rows, a trained index scans all of them
+    target_recall: float = 0.99  # wanted share of the ten best rows that a search finds if it is not exact
+    train_after: float = 5.0  # seconds after opening; a process that asks only one question has ended before

@@ -12,8 +12,8 @@ from agentformer.types import Matrix, Vector
 
 
 class OutlierCodes(NamedTuple):
-    """The outliers of an index as they are saved in a snapshot: the position of each row, and its vector as bytes, with
-    16 bits per dimension."""
+    """The outliers of an index as they are saved in a snapshot: the position of each outlier, and its vector as bytes,
+    with 16 bits per dimension."""
 
     positions: IntArray
     halves: NDArray[np.uint8]  # (rows, 2 x dimension)
@@ -51,12 +51,12 @@ class Outliers:
             self._flat, self._positions = self._flat.take(remaining), self._positions[remaining]
 
     def copy(self) -> Outliers:
-        """Return outliers with the same rows; these and the present ones change independently."""
+        """Return a copy of the outliers, which can be changed independently."""
         return Outliers(self._flat.index.d, self.codes())
 
     def select(self, inside: Mask) -> Selection | None:
-        """Return the outliers at the positions that are True in `inside`, in the form that `merge` needs. Return None
-        if there is none."""
+        """Return the outliers at the positions that are True in `inside`, as a `Selection` for `merge`. Return None if
+        there are none."""
         if not self.size:
             return None
         selected = inside[self._positions]

@@ -6,9 +6,10 @@ embedding space, dimension and checksum are the expected ones. The files of an i
 index is built from the records.
 
 The index file begins with an index in the format of FAISS, so that other tools for FAISS can read it. Arrays follow:
-the window, entry and vector number of each row, and for a trained index the list of each row, its place in this list,
-and the outliers. The codes of a large index stay in the file, and searches read them from there (`lists.py`): the
-processes that use a store share them in the system's cache. A file is never changed, but replaced.
+the window, entry and vector number of each row, and for a trained index also the list of each row, its offset in this
+list, and the outliers. Searches read the codes of a large index from the mapped file (`lists.py`), so that the
+processes that use a store share them in the cache of the operating system. A snapshot file is never changed; a new one
+replaces it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from agentformer.records.files import (
 )
 
 _ASIDE = ".damaged"
-_FORMAT = 2  # of the description of an exact index, and of a trained one of a former version
-_TRAINED_FORMAT = 3  # with the places in the lists, and with checksums of the parts instead of one hash
+_FORMAT = 2  # format of the description of an exact index, and of a trained index of a former version
+_TRAINED_FORMAT = 3  # format with offsets in the lists, and a checksum for each part of the file instead of one hash
 _HASH = "blake2b"
 _SUMS = "crc32"  # four times as fast as the hash, which took 7 s for ten million rows
 _PART = 1 << 26  # bytes
@@ -61,7 +62,8 @@ class Snapshot(NamedTuple):
 
 
 def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, point: str) -> None:
-    """Write a snapshot. The description is written last, so that an interrupted write is detected. Raises `OSError`."""
+    """Write a snapshot. The description is written last, so that an interrupted write is detected. Raises `OSError` if
+    a file cannot be written."""
     with atomic_writer(folder / INDEX_FILE) as file:
         writer = _HashingWriter(file, hashing=image.lists is None)
         offsets = _write_index(writer, image)
@@ -76,7 +78,7 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
             writer.write(image.outliers.halves.reshape(-1).data)
         file.flush()
         os.fsync(file.fileno())
-        delete(folder / META_FILE)  # a missing description means no snapshot; a wrong one would count as damage
+        delete(folder / META_FILE)  # no description means no snapshot; a wrong one would be reported as damage
     meta = {
         "format": _FORMAT if image.lists is None else _TRAINED_FORMAT,
         "store": store_id,
@@ -103,7 +105,7 @@ def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot
         for path in (folder / INDEX_FILE, folder / META_FILE):
             if os.path.lexists(path):
                 aside = path.with_name(path.name + _ASIDE)
-                delete(aside)  # `os.replace` does not replace a folder
+                delete(aside)  # `os.replace` cannot replace a folder
                 os.replace(path, aside)
         return None
     if files is None:
@@ -133,8 +135,8 @@ def read(folder: Path, **expected: Any) -> tuple[dict[str, Any], Image | None] |
 
 
 def describe(folder: Path, **expected: Any) -> dict[str, Any] | None:
-    """Return the description of a snapshot without reading the index, or None if there is none with the `expected`
-    values that this version reads."""
+    """Return the description of a snapshot without reading the index, or None if there is no snapshot, if its values
+    differ from `expected`, or if this version cannot read it."""
     try:
         meta: dict[str, Any] = json.loads(read_file(folder / META_FILE))
         intact = meta.pop("checksum") == _checksum(meta) and meta["format"] in (_FORMAT, _TRAINED_FORMAT)
@@ -154,7 +156,7 @@ def version(folder: Path) -> tuple[int, ...]:
 
 def discard(folder: Path) -> None:
     """Delete the snapshot, the renamed files of invalid snapshots, and temporary files that a killed process has left.
-    Raises `OSError`."""
+    Raises `OSError` if a file cannot be deleted."""
     for name in (META_FILE, INDEX_FILE):
         delete(folder / name)
         delete(folder / (name + _ASIDE))
@@ -166,12 +168,12 @@ class _HashingWriter:
         self._file = file
         self._hash = hashlib.new(_HASH) if hashing else None
         self._sums = [0]
-        self._room = _PART  # bytes of the present part that are not written yet
+        self._room = _PART  # bytes that still fit in the current part
         self._error: OSError | None = None
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write bytes to the file and add them to the checksums. Raises `OSError`."""
+        """Write bytes to the file and add them to the checksums. Raises `OSError` if the file cannot be written."""
         view = memoryview(data).cast("B")
         if self._hash is not None:
             self._hash.update(view)
@@ -185,7 +187,8 @@ class _HashingWriter:
         self.size += len(view)
 
     def write_array(self, array: NDArray[Any], kind: str) -> None:
-        """Write an array as numbers of this type, by slices, so that no copy of a large one is needed."""
+        """Write an array as numbers of the type `kind`. The array is converted in slices, so that memory never contains
+        a second copy of a large array."""
         for start in range(0, len(array), _BLOCK):
             self.write(np.ascontiguousarray(array[start : start + _BLOCK], kind).data)
 
@@ -224,7 +227,8 @@ def _cut(size: int, room: int) -> Iterator[tuple[int, int]]:
 
 
 def _write_index(writer: _HashingWriter, image: Image) -> NDArray[np.int32]:
-    """Write the FAISS index. Return the place of each row in its list, by position; -1 for a row that is in none."""
+    """Write the FAISS index. Return for each position the offset of its row in the list, or -1 for a position without a
+    row in the lists."""
     offsets = np.full(image.rows.size, NO_OFFSET, np.int32)
     if image.codes is None:
         writer.write_index(image.index)
@@ -284,6 +288,6 @@ def _array(file: BufferedReader, kind: str, size: int) -> NDArray[Any]:
 
 
 def _checksum(meta: dict[str, Any]) -> str:
-    """Return the checksum of the description. The checksum is needed because a damaged `seq` would hide changes of the
-    records from the index."""
+    """Return the checksum of the description. Without it, a damaged `seq` could make the index miss changes of the
+    records."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()

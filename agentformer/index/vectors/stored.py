@@ -1,4 +1,4 @@
-"""Reading of windows and their vectors from the records, as the vector index needs them."""
+"""Reading of windows and their vectors from the records, for the vector index."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def count_windows(connection: sqlite3.Connection, space: int, limit: int) -> int
 
 
 def read_numbers(connection: sqlite3.Connection, space: int) -> Rows:
-    """Return the numbers of all windows of an embedding space, of their entries and of their vectors, in order of the
-    windows."""
+    """Return a `Rows` object with the numbers of all windows of an embedding space, their entries and their vectors, in
+    order of the window numbers."""
     cursor = tuple_cursor(connection).execute(
         "SELECT id, entry, vector FROM windows WHERE space = ? ORDER BY id", [space]
     )

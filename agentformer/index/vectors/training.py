@@ -32,11 +32,11 @@ log = logging.getLogger("agentformer")
 LOCK_FILE = "vectors.lock"
 _BUSY_SECONDS = 60.0  # seconds to wait if another process is training
 _FAILED_SECONDS = 600.0  # seconds before a failed training is tried again; doubled after each failure
-_CLOSE_SECONDS = 10.0  # maximum seconds to wait for the thread; a slice is much shorter
+_CLOSE_SECONDS = 10.0  # maximum seconds to wait for the thread; it stops after a slice, which takes less
 
-_SLICE = 4_096  # rows between two checks of `stopped`: a third of a second at a million rows
+_SLICE = 4_096  # rows between two checks of `stopped`: a third of a second in an index of a million rows
 _PER_LIST = 40  # sampled rows per centroid; FAISS warns below 39
-_MARGIN = 1.25  # factor by which later rows may exceed the largest number of the sample
+_MARGIN = 1.25  # the codes can represent numbers up to this factor times the largest one of the sample
 _ROUNDS = 8  # number of k-means iterations; more had no measurable benefit
 _ONE_LEVEL = 1_024  # lists up to which k-means compares each row of the sample with each centroid
 _REFINING = 2  # further iterations with all centroids, after those within each group
@@ -48,7 +48,7 @@ _UNTUNED_SHARE, _UNTUNED_CANDIDATES = 0.02, 128  # of all lists, that a search r
 
 TUNING_QUERIES = 200  # number of queries with which recall is measured
 
-# Returns the numbers that are still stored, ascending, and their unit rows.
+# Receives vector numbers. Returns those that are still stored, ascending, and their vectors of length 1.
 ReadVectors = Callable[[IntArray], tuple[IntArray, Matrix]]
 Stopped = Callable[[], bool]
 Spill = Callable[[Ivf], None]
@@ -98,8 +98,8 @@ def train_ivf(
 
 def put_vectors(ivf: Ivf, vectors: IntArray, start: int, numbers: IntArray, rows: Matrix) -> None:
     """Add the stored vectors with the numbers `vectors` at consecutive positions from `start` on. `numbers` and `rows`
-    are those of them that were read from the records. A position whose vector is not stored any more stays without a
-    row."""
+    contain the vectors that could be read from the records. A position whose vector is not stored any more stays
+    without a row."""
     if len(vectors) == 0:
         return
     positions, which = positions_of(vectors, np.argsort(vectors, kind="stable"), numbers)
@@ -109,7 +109,7 @@ def put_vectors(ivf: Ivf, vectors: IntArray, start: int, numbers: IntArray, rows
 
 
 def _read_ahead(wanted: Iterable[IntArray], read_vectors: ReadVectors) -> Iterator[tuple[IntArray, Matrix]]:
-    """Yield the vectors of each array of numbers. The next ones are read meanwhile in another thread."""
+    """Yield the vectors of each array of numbers. Another thread reads the vectors of the next array in advance."""
     with ThreadPoolExecutor(1, "agentformer-read") as executor:
         waiting: Future[tuple[IntArray, Matrix]] | None = None
         for numbers in wanted:
@@ -128,9 +128,9 @@ def list_count(rows: int) -> int:
 
 
 def positions_of(vectors: IntArray, order: IntArray, numbers: IntArray) -> tuple[IntArray, IntArray]:
-    """Find the places in `vectors` that contain one of the distinct `numbers`. Return two arrays: the found places, and
-    for each place the index of its number in `numbers`. `order` is the result of `argsort` for `vectors`. A number may
-    occur at several places, because entries with equal texts share a vector."""
+    """Find the indexes in `vectors` at which one of the distinct `numbers` stands. Return two arrays: the found
+    indexes, and for each the index of its number in `numbers`. `order` is the result of `argsort` for `vectors`. A
+    number may occur several times, because entries with equal texts share a vector."""
     ordered = vectors[order]
     first, last = np.searchsorted(ordered, numbers, "left"), np.searchsorted(ordered, numbers, "right")
     counts = last - first
@@ -192,7 +192,8 @@ def _k_means(
     stopped: Stopped,
     first: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """Return centroids of the sample, which start at `first` or at some of its rows."""
+    """Return the centroids of the sample, (lists, dim). The iterations start with `first`, or else with some rows of
+    the sample."""
     centroids = np.ascontiguousarray(sample[rng.choice(len(sample), lists, replace=False)] if first is None else first)
     for _ in range(rounds):
         quantizer = _quantizer(centroids)
@@ -256,7 +257,7 @@ class BackgroundTrainer:
                 atexit.register(self.close)  # a daemon thread must not run while the interpreter exits
                 try:
                     self._thread.start()
-                except RuntimeError as error:  # the system cannot start a thread; searches still work
+                except RuntimeError as error:  # the system cannot start a thread; searches work without the training
                     self._thread = None
                     self._failed(error)
 

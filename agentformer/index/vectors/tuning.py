@@ -18,7 +18,7 @@ from agentformer.index.vectors.training import TUNING_QUERIES, Interrupted, Read
 from agentformer.types import Matrix, Vector
 
 _SCANNED = 16_384  # rows of one step of a scan
-_TOP = 10  # recall is measured of so many
+_TOP = 10  # recall is measured for so many best rows
 _CAUTION = 1.64  # number of standard errors, so that other queries also reach the target with 95% probability
 _EQUAL = 1e-6  # cosines that differ by less are treated as equal
 _CANDIDATES = (32, 64, 128, 256)
@@ -26,9 +26,11 @@ _CANDIDATES = (32, 64, 128, 256)
 # MiniLM, the mean cosine of questions and their best passages is about .6.
 _QUERY_COSINE = 0.6
 
-# Returns the positions of the `count` rows nearest to a query in so many lists, best first by 8 bits.
+# Receives a query, a number of rows and a number of lists. Returns the positions of the nearest rows in these lists, in
+# the order of their 8-bit scores.
 SearchLists = Callable[[Vector, int, int], IntArray]
-# Returns the positions of the `count` rows nearest to each query among all rows, best first by 8 bits.
+# Receives queries and a number of rows. Returns for each query the positions of the nearest of all rows, in the order
+# of their 8-bit scores.
 Scan = Callable[[Matrix, int], Sequence[IntArray]]
 
 
@@ -36,7 +38,7 @@ class _Truth(NamedTuple):
     """The result of an exact search for one query, with which the result of an approximate search is compared."""
 
     best: IntArray  # positions of the ten best
-    wide: IntArray  # of more, best first by 8 bits
+    wide: IntArray  # positions of more rows, in the order of their 8-bit scores
     least: float  # the cosine of the last of the ten
     tied: bool  # True if a row beyond the ten has the same cosine
 
@@ -44,8 +46,8 @@ class _Truth(NamedTuple):
 @dataclass(frozen=True)
 class Tuner:
     """Measures the recall of a trained index, by comparison with exact searches, and chooses how many lists a search
-    reads. `search_lists` searches a number of lists, and `scan` compares with every row. `vectors` contains the vector
-    number of each row."""
+    reads. `search_lists` searches only some lists, and `scan` compares queries with every row. `vectors` contains the
+    vector number of each row."""
 
     search_lists: SearchLists
     scan: Scan
@@ -56,8 +58,8 @@ class Tuner:
 
     def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
         """Return the smallest number of lists that reaches the recall `target`. The numbers are tried with one half of
-        the queries, and the target must be exceeded by a margin for chance. The other half then confirms the number,
-        and the recall in the result is measured with this other half. Raises `Interrupted`."""
+        the queries, and must exceed the target by a margin for chance. The other half then confirms the number and
+        measures the recall in the result. Raises `Interrupted` if `stopped` returns True."""
         queries = self._queries(user_queries)
         wide = self.scan(queries, 2 * _CANDIDATES[-1])
         truths = [self._truth(query, positions) for query, positions in zip(queries, wide, strict=True)]
@@ -73,7 +75,7 @@ class Tuner:
             if recall and np.mean(recall) - _CAUTION * np.std(recall) / math.sqrt(len(recall)) < target:
                 continue
             measured = recalls(control, probes)
-            # otherwise this half contains more difficult queries by chance
+            # if it is lower, this half contains more difficult queries by chance, and the next number is tried
             if not measured or np.mean(measured) >= target:
                 break
         else:
@@ -109,12 +111,12 @@ class Tuner:
         return _Truth(wide[order[:_TOP]], wide, least, bool((scores[order[_TOP:]] >= least - _EQUAL).any()))
 
     def _recall(self, query: Vector, truth: _Truth, candidates: int, probes: int) -> float:
-        """Return the share of the exact best rows that are among the first `candidates` rows of a search. These rows
-        get exact scores, so a row among them is not lost."""
+        """Return the share of the exact best rows that are among the first `candidates` rows of a search. All these
+        candidates get exact scores later, so their order does not matter."""
         positions = self._search(query, candidates, probes)
         if not truth.tied:
             return float(np.isin(truth.best, positions).mean())
-        _, scores = self._scores(positions, query)  # all rows with this cosine are equally good
+        _, scores = self._scores(positions, query)  # all rows with the same cosine are equally good
         return min(1.0, float((scores >= truth.least - _EQUAL).sum()) / len(truth.best))
 
     def _scores(self, positions: IntArray, query: Vector) -> tuple[IntArray, Vector]:
@@ -154,8 +156,9 @@ def scan(
     stopped: Stopped,
     lock: Callable[[], AbstractContextManager[None]],
 ) -> list[IntArray]:
-    """Return the positions of the `count` rows that are nearest to each query, best first by 8 bits. Every row at a
-    position that is True in `live` is compared. `lock` is held while rows are read. Raises `Interrupted`."""
+    """Return the positions of the `count` rows that are nearest to each query, in the order of their 8-bit scores.
+    Every row at a position that is True in `live` is compared. `lock` is held while rows are read. Raises `Interrupted`
+    if `stopped` returns True."""
     import faiss
 
     limit_threads()

@@ -2,8 +2,8 @@
 analyzers made the terms.
 
 The module `text.analysis` makes the terms; tantivy only splits them at spaces and computes scores. The field `places`
-contains properties of an entry, such as namespace, session and user. With this field, a search in a small scope reads
-only few entries outside the scope.
+contains properties of an entry, such as namespace, session and user. With these place terms, a search in a small scope
+reads few entries outside of the scope.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from agentformer.types import MemoryEntry, Scope
 
 log = logging.getLogger("agentformer")
 
-ANALYSIS = 4  # increased whenever the terms change; `terms_changed` says for which entries
-RENEWABLE = frozenset({3})  # older versions whose index can be searched while it is renewed; others are rebuilt first
+ANALYSIS = 4  # version of the analysis; increased whenever the terms change; see `terms_changed`
+RENEWABLE = frozenset({3})  # indexes of these older versions are searched during their renewal; others are rebuilt
 ANALYZERS_FIELD = "analysers"  # the spelling on disk
 UNKNOWN_LANGUAGE = "und"  # ISO 639's code for an unknown language
-# Weight of a match in each field; chosen on development halves, see docs/BENCHMARKS.md.
+# Weight of a match in each field; chosen on development questions, see docs/BENCHMARKS.md.
 BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
 _PLACES = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
-_KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))  # of an entry, and of a scope
+_KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))  # fields of an entry, and of a scope
 _OWNERS = ("user_id", "project")
 _OWN_WEIGHT = 2  # weight of a message's own words; the words of its neighbors have weight 1
 _MAX_NEIGHBOUR = 2_000  # code points of each neighbouring text
 _MAX_TAG = 64  # a longer metadata string is a text and does not become a term
-_MAX_EXACT = 2**53  # integers below it equal their float, as SQLite compares them
+_MAX_EXACT = 2**53  # smaller integers are equal to their float, as in a comparison by SQLite
 
 
 def terms_changed(content: str, since: int) -> bool:
-    """Return whether an entry with this content has other terms than in the version `since` of the analysis."""
+    """Return whether an entry with this content has other terms now than with the version `since` of the analysis."""
     return since < 4 and is_code(content)  # version 4 analyzes code as code
 
 
@@ -51,7 +51,7 @@ class WeightedTerm(NamedTuple):
 
     field: str
     term: str
-    weight: float  # the field's boost, times the occurrences in the query
+    weight: float  # boost of the field, times the number of occurrences in the query
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class AnalyzedEntry:
     num: int
     language: str  # "" when unknown
     places: tuple[str, ...]
-    terms: Mapping[str, tuple[str, ...]]  # by field, repeated as in the text
+    terms: Mapping[str, tuple[str, ...]]  # field -> its terms, repeated as often as in the text
     analyzers: tuple[str, ...] = ()  # names of the optional analyzers used
 
     @classmethod

@@ -51,7 +51,7 @@ _HEAP = 64_000_000  # number of bytes that a writer collects before it writes a 
 _BATCH = 2_000  # entries read from the records at a time
 # Changes of one commit. A store of millions needs many commits, so that memory and read transactions stay small.
 _STEP = 100_000
-_MEMTABLE_SHARE = 0.02  # share of the entries that may wait in memory; so few entries do not change the rarity of words
+_MEMTABLE_SHARE = 0.02  # share of the entries that may wait in memory; it hardly changes the rarity of words
 _MAX_MEMTABLE = 1_000  # maximum number of entries that may wait in memory, since each search reads all of them
 _COMMIT_AT = 250  # number of changes that start a commit in the background
 _UNCHANGED = -1  # the seq of an entry that is analyzed again without a change
@@ -74,10 +74,10 @@ class WordIndex:
         self._renewal = Renewal(self._renew)
         self._applied = -1
         self._point = ""  # the history's token at `_applied`
-        self._highest: int | None = None  # of the numbers of all entries that were ever in it; None if unknown
+        self._highest: int | None = None  # highest number of an entry that was ever in the index; None if unknown
         self._committed: CommittedIndex  # the index as it was at `_applied`
         self._view: View | None = None
-        self._seen = -1  # the change up to which `_view` has followed, and the token there
+        self._seen = -1  # the last change in `_view`, and the token of this change
         self._seen_point = ""
         self._writer: threading.Thread | None = None
         self._closed = False
@@ -102,7 +102,7 @@ class WordIndex:
 
     def discard(self) -> None:
         """Delete the index files and the state in memory, because the files may still contain the words of removed
-        entries. The next search rebuilds the index from the records. Raises `OSError`."""
+        entries. The next search rebuilds the index from the records. Raises `OSError` if a file cannot be deleted."""
         with self._writing, FileLock(self._lock_file):
             with self._lock:
                 self._index, self._applied, self._point = None, -1, ""
@@ -160,8 +160,9 @@ class WordIndex:
         self, database: RecordStore, *, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None
     ) -> None:
         """Write the newest changes to the index on disk. If another process is writing the index, wait for it if `wait`
-        is True, otherwise do nothing. `renewal` contains entries that are analyzed again, and the analysis that the
-        index has afterwards; it has no effect on an index that is current. Raises `StoreError`."""
+        is True, otherwise do nothing. `renewal` contains entries to analyze again, and the analysis of the index after
+        this; it has no effect on an index of the current version. Raises `StoreError` if the index cannot be
+        written."""
         try:
             self._update_locked(database, wait, renewal)
         except AgentFormerError:

@@ -33,18 +33,18 @@ from agentformer.text.analysis import QueryTerms
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Scope
 
-_MAX_TIES = 50  # times the limit that are read to order equal scores; beyond that, nothing orders equals
-_DIGITS = 4  # of a score: sums of the same terms differ in the seventh digit by the order of adding
+_MAX_TIES = 50  # factor: at most so many times `limit` entries are read to find all entries with an equal score
+_DIGITS = 4  # digits of a rounded score; the order of addition changes the seventh digit of a sum
 _SPARE = 1.3  # factor for the number of requested entries in a scope, so that usually one search is enough
-_WIDE = 0.5  # a scope with this share of the index needs no place terms; scoring alone is faster
-_MAX_PLACES = 2  # place terms in a query; the rarest exclude nearly everything
+_WIDE = 0.5  # a scope with at least this share of the index is searched without place terms, which is faster
+_MAX_PLACES = 2  # maximum place terms in a query; the rarest ones already exclude nearly all other entries
 _LARGE = 10_000  # in an index with more entries, common terms are left out because they are slow and contribute little
 _LANGUAGE_SHARE = 0.001  # in a large index, queries are stemmed in languages with at least this share of the entries
 _COMMON = 0.3  # the share of entries that makes a term common
-_MIN_RARE = 2  # rarer terms that a query must have before common ones are left out
+_MIN_RARE = 2  # minimum number of rarer terms in a query from which common ones are left out
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
-_HEAD = 3  # first entries of a result whose share of the query is computed
-_MAX_FREQUENCIES = 50_000  # terms with a cached number of entries
+_HEAD = 3  # number of first entries of a result for which `covered` is computed
+_MAX_FREQUENCIES = 50_000  # maximum number of terms whose number of entries is cached
 
 # BM25 as tantivy computes it.
 _K1 = 1.2  # saturation of repeated terms
@@ -53,9 +53,9 @@ _B = 0.75  # how much a long text lowers the weight of each word
 
 class WordHits(NamedTuple):
     """The result of a search by words: entry numbers, best first, and the BM25 score of each entry. A higher score is
-    better, and scores have no upper limit. `covered` is 0..1: the share of the query's stems in one of the first
-    three entries, the largest of the three. Rare stems count more than common ones. If the query has no stems, or names
-    a day, `covered` is 1."""
+    better, and scores have no upper limit. `covered` (0..1) is the largest share of the query's stems that one of the
+    first three entries contains. Rare stems count more than common ones. If the query has no stems, or names a day,
+    `covered` is 1."""
 
     entries: list[int]
     scores: list[float]
@@ -163,10 +163,11 @@ class Memtable:
             matching = [entry for entry in postings if self.entries.get(entry.analyzed.num) is entry]
             if not matching:
                 continue
-            # If the index does not have a term, its frequency is the number of entries here.
+            # If the index on disk does not have a term, its frequency is the number of entries in memory.
             frequency = frequencies.get((name, term)) or len(matching)
             rarity = math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
-            # If the index has none of the query's terms in a field, the entries here give the mean length.
+            # If the index on disk has none of the query's terms in a field, the mean length is that of the entries in
+            # memory.
             mean = lengths.get(name) or sum(_stored_length(e, name) for e in matching) / len(matching)
             for entry in matching:
                 count, num = entry.counts[name][term], entry.analyzed.num
@@ -185,7 +186,7 @@ class CommittedIndex:
         self._lock = threading.Lock()
         self._frequencies: dict[tuple[str, str], int] = {}
         self._lengths: dict[str, float] = {}
-        self._document_count = 0  # with deleted entries not merged away yet, as BM25 counts
+        self._document_count = 0  # includes deleted entries that tantivy has not merged away yet, as BM25 does
         self.entries = int(searcher.num_docs)
         counts = {
             name: int(searcher.doc_freq("language", name)) for name, _ in searcher.terms_with_prefix("language", "")
@@ -219,13 +220,13 @@ class CommittedIndex:
         return frequency
 
     def frequencies(self, terms: Sequence[WeightedTerm]) -> dict[tuple[str, str], int]:
-        """Return for the field and the text of each term how many entries have it."""
+        """Return a dictionary: (field, text of the term) -> number of entries that have the term in this field."""
         known, keys = self._frequencies, [(name, term) for name, term, _ in terms]
         return {key: known[key] if key in known else self.frequency(*key) for key in keys}
 
     def statistics(self, terms: Sequence[WeightedTerm]) -> tuple[int, Mapping[str, float]]:
-        """Return the number of entries, and for each field the mean number of terms per entry. A field is missing in
-        the result if none of the `terms` occurs in it and its mean is not known yet."""
+        """Return the number of entries, and for each field the mean number of terms per entry. The result has no item
+        for a field if its mean is not known yet and none of the `terms` occurs in it."""
         with self._lock:
             for name in BOOSTS:
                 if name not in self._lengths:
@@ -260,8 +261,9 @@ class CommittedIndex:
             scored = Scored.of(nums, [score for score, _ in hits]).inside(allowed)
             if hidden:
                 scored = scored.where(~np.isin(scored.entries, list(hidden)))
-            # Entries outside the scope may have filled the list, and equals may have been cut from its end:
-            # tantivy orders equals by segment, which differs between two stores of the same entries.
+            # Entries outside of the scope may have filled the list, and entries with equal scores may have been cut off
+            # at its end. Tantivy orders equal scores by segment, which differs between two stores with the same
+            # entries.
             scores = scored.scores
             complete = len(scores) > limit and (scores[-1] < scores[limit - 1] or count > limit * _MAX_TIES)
             if complete or len(hits) < count:
@@ -269,7 +271,7 @@ class CommittedIndex:
             count *= 4
 
     def held(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
-        """Return for each of these entries the sum of the `rarities` of the stems that it has, in any order."""
+        """For each of these entries, add the `rarities` of the stems that it has. Return these sums in any order."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         stems = [(self._term("stems", term, "basic"), weight) for term, weight in rarities.items()]
         stems = [(query, weight) for query, weight in stems if weight > 0]
@@ -326,7 +328,7 @@ class View:
             scored = scored.with_others(Scored.of(list(scores), list(scores.values())).inside(allowed))
         best = np.lexsort((scored.entries, -scored.scores))[:limit]
         entries = scored.entries[best].tolist()
-        if dates:  # the words know the days that a query names, and the vectors do not
+        if dates:  # words match the days of a query and vectors do not, so `covered` is 1
             return WordHits(entries, scored.scores[best].tolist())
         rarities = stem_rarities(terms, frequencies, committed.entries + len(memtable))
         covered = self._covered(entries[:_HEAD], rarities)
@@ -355,8 +357,8 @@ def stem_rarities(
 
 def covered_share(held: Sequence[float], rarities: Mapping[str, float], languages: Iterable[str]) -> float:
     """Return the share of a query that the best of some entries has, 0..1. `held` contains for each of the entries the
-    sum of the `rarities` of its stems. The query is taken in the one of the `languages` in which its stems have the
-    smallest sum above 0."""
+    sum of the `rarities` of its stems. If there are several `languages`, the query is read in the language in which the
+    `rarities` of its stems have the smallest sum above 0."""
     sums = dict.fromkeys(languages, 0.0)
     for term, rarity in rarities.items():
         head, mark, _ = term.partition("~")

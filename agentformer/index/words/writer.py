@@ -31,8 +31,8 @@ log = logging.getLogger("agentformer")
 
 MANIFEST_FILE = "manifest.json"
 _READ = 1_000  # entries read from the records at a time
-_WRITTEN = 250  # entries of one commit; searches that need the writer wait for one commit at most
-_RENEWAL_PAUSE_SECONDS = 0.02  # between two commits, so that waiting threads and processes get the lock
+_WRITTEN = 250  # entries of one commit during a renewal; a search that needs the writer waits for at most one commit
+_RENEWAL_PAUSE_SECONDS = 0.02  # seconds between two commits, in which waiting threads and processes get the lock
 _SEGMENTS_FILE = "meta.json"  # tantivy's list of segments, new at each commit
 _BLOCK = 1 << 20
 
@@ -40,7 +40,7 @@ _LOCK_FILE = ".tantivy-writer.lock"
 _BUSY = "LockBusy"
 _TRIES = 5
 _PAUSE_SECONDS = 0.05
-# "Writer was killed" means that one of its threads failed, mostly with an io::Error while writing a segment.
+# "Writer was killed" means that a thread of the writer failed, mostly with an io::Error while it wrote a segment.
 _NO_ROOM = (
     "No space left",
     "Read-only file system",
@@ -177,8 +177,8 @@ def _crc(path: Path) -> int:
 
 
 class Analysis(NamedTuple):
-    """The version of the analysis that made the terms of an index. `renewed` is the number of the last entry whose
-    terms are up to date, if the version is an older one."""
+    """The version of the analysis that made the terms of an index. If this is an older version, the terms of all
+    entries up to the number `renewed` are already up to date."""
 
     version: int = ANALYSIS
     renewed: int = 0
@@ -204,9 +204,9 @@ Write = Callable[[RecordStore, Sequence[int], Analysis], Analysis]
 
 
 class Renewal:
-    """Renews an index in a background thread. `write(database, nums, analysis)` writes these entries anew, stores
-    `analysis` in the manifest, and returns the analysis that the index has afterwards. It differs from `analysis` if
-    another process has replaced or renewed the index. Thread-safe."""
+    """Renews an index in a background thread. `write(database, nums, analysis)` writes the entries `nums` again, stores
+    `analysis` in the manifest, and returns the analysis of the index after this. It differs from `analysis` if another
+    process has replaced or renewed the index. Thread-safe."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -215,7 +215,7 @@ class Renewal:
         self._stopped = threading.Event()
 
     def start(self, database: RecordStore, analysis: Analysis) -> None:
-        """Start the thread, unless it is running, or the renewal was stopped."""
+        """Start the thread, unless it is already running or `stop` was called."""
         with self._lock:
             if self._stopped.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
@@ -230,7 +230,7 @@ class Renewal:
             thread.join()
 
     def stop(self) -> None:
-        """Stop the thread after its present commit, and wait for it. It is not started again."""
+        """Stop the thread after its present commit, and wait for it. It cannot be started again."""
         self._stopped.set()
         self.wait()
 
