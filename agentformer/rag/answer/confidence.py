@@ -126,7 +126,7 @@ class QuoteFeatures(NamedTuple):
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The inputs of the logistic function: a constant 1, and one number for each of the first five fields."""
+        """The inputs of the logistic function: a constant 1, and one number for each field that is not a bool."""
         distance = 0.0 if self.cosine is None else self.cosine - 0.5
         hits = min(_logit(self.hits), _MOST_LOGIT)
         return 1.0, hits, _logit(self.score), self.covered, distance, self.quotes - 1.0, self.telling
