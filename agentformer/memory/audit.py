@@ -1,5 +1,5 @@
-"""The audit of a memory. `audit` reports duplicates, entries that are never read, contradictions, and core blocks that
-are too large. It uses no language model and changes nothing. `merge_duplicates` marks duplicates as superseded."""
+"""Audits of a memory. `audit` reports duplicates, entries that are never read, contradictions, and core blocks that are
+too large. It uses no language model and changes nothing. `merge_duplicates` marks duplicates as superseded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXCERPT = 200  # at most this many code points of a duplicate are shown
 _NEARLY_FULL = 0.8  # a block that fills more of its limit is reported, because the next edits may not fit
 _PAGE = 1000  # duplicates read at a time
 _END_MARKS = " .!。！"
-_MAX_VARIANTS = 20  # at most this many groups of one text are compared with further entries of the same text
+_MAX_VARIANTS = 20  # at most this many groups of one text are compared with another entry of this text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Duplicates:
 @dataclass(frozen=True, slots=True)
 class Unread:
     """Entries that were stored at least `days` days ago, and that no search has found and no caller has read. `count`
-    is the number of these entries, `kinds` is their number for each kind, and `ids` are the ids of the oldest of
-    them."""
+    is the number of these entries, `kinds` is the number for each kind of entry, and `ids` are the ids of the oldest
+    ones."""
 
     days: int
     count: int = 0
@@ -67,8 +67,8 @@ class AuditReport:
     `compared` contains the number of `texts` that were searched for duplicates, and of `facts` and `core_blocks` that
     were searched for contradictions. `duplicates` are groups of entries with the same owner and details, whose texts
     differ at most in capital letters, white space and the final punctuation; `merge_duplicates` can merge them.
-    `near_duplicates` are groups of similar texts, about which a person must decide. Messages and working entries are
-    not compared, because people repeat themselves, and neither are parts of documents, which quote each other."""
+    `near_duplicates` are groups of similar texts; a person must decide whether they are duplicates. Messages, working
+    entries and parts of documents are not compared, because people repeat themselves and documents quote each other."""
 
     namespace: str
     entries: int
@@ -78,7 +78,7 @@ class AuditReport:
     unread: Unread = field(default_factory=lambda: Unread(UNREAD_DAYS))
     contradictions: tuple[Contradiction, ...] = ()
     oversized: tuple[Oversized, ...] = ()
-    notes: tuple[str, ...] = ()  # a note for each limit that the audit reached
+    notes: tuple[str, ...] = ()  # says for each limit that the audit reached what was not examined
 
 
 def audit(
@@ -154,7 +154,7 @@ def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[Memory
         updates = [_supersede(backend, entry, oldest.id) for entry in others if _repeats(entry, oldest)]
         merged += [entry for entry in updates if entry]
     current = {entry.id: entry.superseded_by for entry in backend.get([entry.id for entry in merged])}
-    return [entry for entry in merged if current.get(entry.id)]  # a removal of the oldest entry undoes a merge
+    return [entry for entry in merged if current.get(entry.id)]  # undone if the oldest entry was removed meanwhile
 
 
 def _supersede(backend: MemoryBackend, entry: MemoryEntry, by: str) -> MemoryEntry | None:
@@ -176,9 +176,9 @@ class _Candidate:
 
     id: str
     version: int
-    place: str  # equal for entries that can be near-duplicates
+    place: str  # the owner, title and so on; only entries with an equal place are compared
     content: str
-    digest: bytes  # hash of place and spelling; equal for duplicates
+    digest: bytes  # hash of the place and of the normalized text; equal for duplicates
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Candidate:
@@ -217,13 +217,14 @@ def _exact_duplicates(backend: MemoryBackend, candidates: Sequence[_Candidate]) 
 
 
 def _spelling(text: str) -> str:
-    """Return the text without what is only spelling: capital letters, white space, and the mark at its end. Other
-    marks stay, because they can be a part of what is said ("-5", "1.5", "C++")."""
+    """Return the text in a normalized spelling: in lower case, with single spaces, and without full stops and
+    exclamation marks at its end. Other signs stay, because they can be a part of the statement ("-5", "1.5", "C++")."""
     return " ".join(normalized("NFKC", text).casefold().split()).rstrip(_END_MARKS) or text
 
 
 def _repeats(entry: MemoryEntry, older: MemoryEntry) -> bool:
-    """Return whether an entry is a duplicate of an older one (`is_duplicate`), perhaps in another spelling."""
+    """Return whether an entry duplicates an older entry as in `is_duplicate`, except that the texts may differ in
+    spelling."""
     same = _spelling(entry.content) == _spelling(older.content)
     return same and is_duplicate(replace(entry, content=older.content), older)
 
@@ -244,7 +245,7 @@ def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplic
 
 def _near_duplicates(candidates: Sequence[_Candidate], exact: Sequence[Duplicates]) -> Iterator[Duplicates]:
     """Yield groups of similar entries. From each group of `exact`, only the first entry is compared with other entries,
-    because the group is reported already."""
+    because the group was already reported."""
     repeated = {entry_id for group in exact for entry_id in group.ids[1:]}
     texts = [Text(n, item.place, item.content) for n, item in enumerate(candidates) if item.id not in repeated]
     for group in find_near_duplicates(texts):

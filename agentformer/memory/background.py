@@ -40,7 +40,9 @@ class JobQueue(Generic[Job]):
             if self._closed:
                 return
             self._waiting[job] = None
-            if self._thread is None or not self._thread.is_alive():  # not alive after a fork, which copies no threads
+            if (
+                self._thread is None or not self._thread.is_alive()
+            ):  # not alive after a fork, which does not copy threads
                 self._thread = threading.Thread(target=self._work, name="agentformer-cleaner", daemon=True)
                 self._thread.start()
 
@@ -54,7 +56,7 @@ class JobQueue(Generic[Job]):
             return True
         thread.join(max(0.0, seconds))
         with self._lock:
-            self._waiting.clear()  # after a timeout, only the running job is finished
+            self._waiting.clear()  # after a timeout, the waiting jobs are dropped
         return not thread.is_alive()
 
     def _work(self) -> None:
@@ -74,7 +76,7 @@ class PeriodicThread:
     the object only while `tick` runs."""
 
     name = "agentformer-clock"
-    jitter = 0.0  # random fraction by which a wait is shortened or extended
+    jitter = 0.0  # maximum random fraction by which a wait is shorter or longer
 
     def __init__(self, seconds: float, tick: Callable[[], object] | None = None) -> None:
         self._seconds = min(seconds, threading.TIMEOUT_MAX / 2)  # half, because jitter is added

@@ -15,14 +15,14 @@ from agentformer.records import fields
 from agentformer.types import CONTAINER_KINDS, DEFAULT_NAMESPACE, Condition, Decay, MemoryBackend, MemoryEntry, Scope
 
 _GROUP = 490  # source ids in one filter
-_ATTEMPTS = 10  # of an upsert whose records other callers store, change or remove at the same time
+_ATTEMPTS = 10  # attempts of an upsert while other callers store, change or remove the same records
 _REPLACED = ("content", "title", "kind", "category", "salience", "speaker", "metadata", "occurred_at")
 
 _Owner = tuple[str, str, str | None, str | None]  # namespace, type of the record, user, project
 
 
 class _Stored(Conflict):
-    """Another caller has stored one of the records meanwhile."""
+    """Raised if another caller has stored one of the records meanwhile."""
 
     def __init__(self) -> None:
         super().__init__("other callers store the same records all the time; try again later")
@@ -37,7 +37,7 @@ class BatchOperations:
     hierarchical: HierarchicalMemory
 
     def count(self, **scope: Unpack[ScopeFields]) -> int:
-        """Return the number of entries in the scope. `scope` contains the filters of `search`."""
+        """Return the number of entries in the scope. `scope` contains the filters of `MemoryManager.search`."""
         return self._backend.count(validation.scope_from(scope, self._decay))
 
     def get_many(
@@ -49,7 +49,8 @@ class BatchOperations:
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[MemoryEntry]:
         """Return the entries with these ids, in the order of `ids`, and then the live entries of these records of the
-        host application, in the order of `source_ids`. Missing entries are left out. Raises `InvalidInput`."""
+        host application, in the order of `source_ids`. Missing entries are left out. Raises `InvalidInput` for an
+        invalid argument."""
         ids = fields.names("ids", ids)
         entries = [*self._backend.get(ids)] if ids else []
         if source_ids:
@@ -86,10 +87,10 @@ class BatchOperations:
 
         If a live entry of the record exists, its text, title, kind, category, salience, speaker, metadata and time are
         replaced: it keeps its id, session and owner, and its former version is in its history. An entry that would not
-        change is not written. Of several items with the same record, the last one is stored. New entries are stored in
-        one transaction, and each changed entry in its own. If another caller stores, changes or removes one of the
-        records meanwhile, the upsert begins again. Raises `InvalidInput`, and `Conflict` or `NotFound` if this happens
-        each time."""
+        change is not written. If several items belong to the same record, only the last one is stored. New entries are
+        stored in one transaction, and each changed entry in its own. If another caller stores, changes or removes one
+        of the records meanwhile, the upsert begins again. Raises `InvalidInput` for an invalid argument, and `Conflict`
+        or `NotFound` if the upsert was interrupted in this way too often."""
         new = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         if missing := [entry for entry in new if entry.source_id is None]:
             raise InvalidInput(
@@ -99,7 +100,7 @@ class BatchOperations:
         for _ in range(_ATTEMPTS - 1):
             try:
                 return self._upsert(wanted)
-            except (Conflict, NotFound):  # a repeated upsert does not write what it has written
+            except (Conflict, NotFound):  # a repeated upsert skips the entries that it has already written
                 continue
         return self._upsert(wanted)
 
@@ -121,7 +122,7 @@ class BatchOperations:
         if missing:
             check = _absent(sources, {_record(entry) for entry in missing}, {entry.id for entry in present.values()})
             replacing = [
-                scope  # the archived entries of these records of exactly this owner
+                scope  # the archived entries of these records with exactly this owner
                 for owner, ids in sources.items()
                 for scope in source_scopes(
                     owner[0],
@@ -147,14 +148,15 @@ class BatchOperations:
 
 
 def existing(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    """Return the entry with this id. Raises `NotFound`."""
+    """Return the entry with this id. Raises `NotFound` if it does not exist."""
     if entries := backend.get([fields.name("entry_id", entry_id)]):
         return entries[0]
     raise NotFound(f"there is no entry {entry_id}")
 
 
 def changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    """Return the entry with this id. Raises `NotFound`, and `InvalidInput` if the entry is part of a document."""
+    """Return the entry with this id. Raises `NotFound` if it does not exist, and `InvalidInput` if it is part of a
+    document."""
     return check_changeable(existing(backend, entry_id))
 
 
@@ -194,8 +196,8 @@ def source_scopes(
     owner: tuple[str | None, str | None] | None = None,
     archived: bool = False,
 ) -> list[Scope]:
-    """Return scopes that together contain the entries of these records, in groups that a filter can hold. With an owner
-    (user and project), only entries with exactly this owner are in the scopes."""
+    """Return scopes that together contain the entries of these records, in groups that are small enough for one filter.
+    With an owner (user and project), only entries with exactly this owner are in the scopes."""
     ids, (user, project) = [*source_ids], owner or (None, None)
     owned = {"$user_id": user, "$project": project} if owner else {}
     absent = tuple(Condition("exists", name, False) for name, value in owned.items() if value is None)
@@ -219,8 +221,8 @@ def _all(*conditions: Condition) -> Mapping[str, Any] | Condition:
 def _absent(
     sources: Mapping[_Owner, Sequence[str]], missing: Collection[tuple[_Owner, str]], known: Collection[str]
 ) -> Callable[[Callable[[Scope], Collection[str]]], None]:
-    """Return a check, for the transaction that stores new entries, that no other caller has stored one of the missing
-    records. `known` are the ids of the entries that existed before."""
+    """Return a check for the transaction that stores new entries: it raises an error if another caller has meanwhile
+    stored one of the missing records. `known` are the ids of the entries that existed before."""
 
     def check(ids: Callable[[Scope], Collection[str]]) -> None:
         for owner, records in sources.items():

@@ -35,11 +35,11 @@ from agentformer.text.normalize import normalized
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import RESERVED_KINDS, MemoryEntry
 
-_MIN_SIMILARITY = 0.6  # least Jaccard index of the terms of two sentences that have the same subject
+_MIN_SIMILARITY = 0.6  # minimum Jaccard index of the terms of two sentences about the same subject
 _MIN_SIMILARITY_NEGATED = 0.5  # lower, because in Finnish a negation also changes the verb: "pitää", "ei pidä"
 _MAX_SENTENCES = 2_000
 _MAX_REPORTED = 100
-_MAX_SHARED = 200  # sentences looked up per term; a more frequent term does not discriminate
+_MAX_SHARED = 200  # sentences that are compared because of one term; a more frequent term does not show the subject
 _SAMPLED_BLOCKS = 20  # blocks from whose text the common language is detected
 _MAX_LENGTH = 1_000  # at most this many code points of a sentence are compared
 
@@ -48,15 +48,15 @@ def _word_sets(**texts: str) -> dict[str, frozenset[str]]:
     return {language: frozenset(text.split()) for language, text in texts.items()}
 
 
-_EVENTS = frozenset({"event", "error", "milestone"})  # kinds that describe a moment, so that two of them can both hold
-_SCANDINAVIAN = ("sv", "no", "da")  # a short sentence in one of these languages looks like another
+_EVENTS = frozenset({"event", "error", "milestone"})  # kinds of entries about a moment: two of them can both be true
+_SCANDINAVIAN = ("sv", "no", "da")  # a short sentence in one of these languages is often detected as another one
 _NEGATORS: Mapping[str, frozenset[str]] = _word_sets(
     en="not no never cannot",
     fi="ei en et emme ette eivät",
     sv="inte ej icke aldrig ingen inget inga ikke ikkje aldri",
     de="nicht kein keine keinen keinem keiner nie niemals",
 )
-# Words without a meaning of their own beside a verb: articles, "do" beside a negation, and "now".
+# Words that do not change the statement of a sentence: articles, "do" in a negation, and "now".
 _DROPPED: Mapping[str, frozenset[str]] = _word_sets(
     en="a an the do does any anymore longer now currently also",
     fi="nyt nykyään enää myös",
@@ -64,7 +64,7 @@ _DROPPED: Mapping[str, frozenset[str]] = _word_sets(
     de="ein eine einen einem einer der die das den dem jetzt mehr auch",
 )
 _BASE = {"has": "have", "goes": "go", "ca": "can", "wo": "will", "sha": "shall", "cannot": "can"}
-# Words of a sentence about the past. Two such sentences can both hold.
+# Words of sentences about the past. Two such sentences can both be true.
 _PAST: frozenset[str] = _word_sets(
     en="was were had did went got made took gave came saw said told met bought sold paid spent sent ran won lost left "
     "found wrote read ate drank slept drove flew swam began broke chose felt heard held kept knew led put sat spoke "
@@ -73,8 +73,8 @@ _PAST: frozenset[str] = _word_sets(
 _PRESENT = frozenset({"is", "are", "am", "has", "have"})
 _NUMBER_VERBS = frozenset({"have", "need", "take", "cost", "weigh", "drink", "eat", "own", "pay", "earn", "want"})
 _NAMING = frozenset({"bus", "class", "series", "status", "address", "process", "canvas"})  # "bus 5" is a name
-_ARTICLES = frozenset({"en", "et"})  # articles in some languages, and negations in Finnish
-_MAX_FINNISH = 12  # words of a Finnish sentence whose negation is compared
+_ARTICLES = frozenset({"en", "et"})  # words that are articles in some languages, and negations in Finnish
+_MAX_FINNISH = 12  # maximum words of a Finnish sentence that is compared with negated sentences
 _CONDITIONS = frozenset({"if", "when", "unless", "whether", "jos", "kun", "om", "när", "hvis", "når", "wenn", "falls"})
 _TOKEN = re.compile(r"[#@]|[^\W\d_]+(?:['-][^\W\d_]+)*")
 
@@ -153,8 +153,8 @@ def _candidates(sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, _Se
 
 
 def _share_context(one: MemoryEntry, other: MemoryEntry) -> bool:
-    """Return whether both blocks can be in the same context. They can if their agent, user and project are equal. An
-    agent, user or project that is not set fits every other."""
+    """Return whether both blocks can be in the same context. This is true if their agent, user and project are equal.
+    An agent, user or project that is not set is equal to all others."""
     owners = ((one.agent_id, other.agent_id), (one.user_id, other.user_id), (one.project, other.project))
     return all(first is None or second is None or first == second for first, second in owners)
 
@@ -208,7 +208,7 @@ class FactContradictions:
         """Return the contradictions, newest first, and notes. A note reports that a limit was reached, or that facts
         were not compared."""
         pairs: dict[tuple[str, str], tuple[datetime, Contradiction]] = {}
-        for about in ("value", "number", "negation"):  # a pair is reported once, as the first kind
+        for about in ("value", "number", "negation"):  # a pair is reported only as the first of these kinds
             for key in (key for key in self._stated if key[0] == about):
                 for one, other in _different(self._stated[key]):
                     ids = (one.entry_id, other.entry_id)
@@ -252,9 +252,9 @@ def _keys(sentence: str, language: str) -> Iterator[tuple[str, object, str]]:
 
 
 def _negation_keys(words: Sequence[_Word], place: tuple[object, ...]) -> Iterator[tuple[str, object, str]]:
-    """Yield the keys of a sentence that a negated sentence with the same words has too. In Finnish, a negation changes
-    the verb ("pitää", "ei pidä"), and the verb of a sentence without a negation is unknown. So each word is replaced by
-    its first letters in one of the keys."""
+    """Yield the keys that a sentence has in common with a negated sentence of the same words. In Finnish, a negation
+    changes the verb ("pitää", "ei pidä"), and it is unknown which word is the verb. Therefore there is a key for each
+    word, in which this word is replaced by its first letters."""
     texts = [word.text for word in words]
     negated = [n for n, word in enumerate(words) if word.negated]
     if "fi" not in place:
@@ -310,7 +310,7 @@ def _words(text: str, language: str, negators: frozenset[str]) -> list[_Word]:
 
 
 def _is_past(words: Sequence[_Word]) -> bool:
-    """Return whether an English sentence is about the past, so that it can hold together with another sentence."""
+    """Return whether an English sentence is about the past, so that it can be true together with another sentence."""
     written = {word.written for word in words}
     if not _PRESENT.isdisjoint(written):
         return False
@@ -318,7 +318,7 @@ def _is_past(words: Sequence[_Word]) -> bool:
 
 
 def _is_named(before: _Word) -> bool:
-    """Return whether a number names a thing, such as 12 in "room 12". `before` is the word before the number."""
+    """Return whether a number names a thing, such as 12 in "room 12". `before` is the word in front of the number."""
     word = before.written
     counts = word in FUNCTION_WORDS["en"] or word in _NUMBER_VERBS or (len(word) > 3 and word.endswith("s"))
     return not counts or word in _NAMING

@@ -52,7 +52,7 @@ class CoreMemory:
         return sorted(blocks, key=lambda entry: (entry.title, entry.id))
 
     def get(self, name: str, **owner: Unpack[Owner]) -> MemoryEntry:
-        """Return the core block with this name and owner. Raises `NotFound`."""
+        """Return the core block with this name and owner. Raises `NotFound` if it does not exist."""
         return self._get(fields.name("name", name), _checked_owner(**owner))
 
     def append(self, name: str, text: str, **owner: Unpack[Owner]) -> MemoryEntry:
@@ -95,7 +95,7 @@ class CoreMemory:
         return _repeat(edit, name)
 
     def remove(self, name: str, **owner: Unpack[Owner]) -> None:
-        """Delete the core block with this name and owner. Raises `NotFound`."""
+        """Delete the core block with this name and owner. Raises `NotFound` if it does not exist."""
         self._backend.remove([self.get(name, **owner).id])
 
     def tokens(self, block: MemoryEntry) -> int:
@@ -116,7 +116,7 @@ class CoreMemory:
     def _get(self, name: str, owner: dict[str, Any]) -> MemoryEntry:
         if blocks := self._backend.get([block_id(name, **owner)]):
             return blocks[0]
-        # Version 0.1 gave blocks random ids.
+        # In version 0.1, blocks had random ids.
         for entry in self._backend.list(Scope(tiers=("core",), **owner), limit=_PAGE):
             if (entry.title, entry.agent_id, entry.user_id) == (name, owner["agent_id"], owner["user_id"]):
                 return entry

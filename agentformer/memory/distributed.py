@@ -1,5 +1,5 @@
-"""`DistributedMemory`: many nodes of AgentFormer on one PostgreSQL database. A node keeps nothing that is needed later,
-so it may die at any time."""
+"""`DistributedMemory`: many nodes of AgentFormer on one PostgreSQL database. All data is in the database, so a node may
+die at any time."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _QUEUE = """
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeState:
-    """The state of a node, as the server sees it. `seen` is the time in seconds since its last sign of life. `claimed`
-    is the number of entries that it embeds now, and `embedded` the number that it has embedded from the queue. `leases`
-    names what it holds."""
+    """The state of a node in the database. `seen` is the time in seconds since the node last renewed its row. `claimed`
+    is the number of entries that the node embeds now, and `embedded` is the number of entries that it has embedded from
+    the queue. `leases` are the names of the leases that it holds."""
 
     id: str
     name: str  # machine and process id
@@ -46,8 +46,8 @@ class NodeState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueState:
-    """The entries without vectors: their number, how many of them a node embeds now, how many the embedder refused, and
-    the age of the oldest one that was not refused, in seconds."""
+    """The entries without vectors: their number, the number that nodes embed now, the number that the embedder refused,
+    and the age in seconds of the oldest entry that was not refused."""
 
     waiting: int
     claimed: int
@@ -57,7 +57,7 @@ class QueueState:
 
 class DistributedMemory(PostgresMemoryBackend):
     """A `MemoryBackend` on a PostgreSQL database that any number of nodes share. Nodes embed different batches of the
-    queue at once. One node at a time cleans a session or embeds the store again."""
+    queue at the same time. Only one node at a time cleans a session, or embeds the whole store again."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class DistributedMemory(PostgresMemoryBackend):
         release_lease(self._database, name, holder)
 
     def key_place(self, folder: Path) -> DatabaseKeys:
-        """Return the place of the API keys. `folder` is the index folder of this machine, which may have former
-        keys."""
+        """Return the object that stores the API keys in the database. `folder` is the index folder of this machine,
+        which may contain API keys from before the database was used."""
         return DatabaseKeys(self._database, folder)
 
     @property
@@ -109,12 +109,11 @@ class DistributedMemory(PostgresMemoryBackend):
             self.node.join(role)
 
     def listener(self) -> Listener:
-        """Return an object that waits for changes of other nodes. The caller closes it."""
+        """Return an object that waits for changes of other nodes. The caller must close it."""
         return Listener(*self._place)
 
     def nodes(self) -> list[NodeState]:
-        """Return the nodes that are registered, in the order of their start. A node that died is listed for some
-        time."""
+        """Return the nodes that are registered, in the order of their start. A dead node is listed for some time."""
         with self._database.statements() as connection:
             claims = dict(tuple(row) for row in connection.run(_CLAIMS, []))
             held: dict[str, list[str]] = {}
@@ -135,11 +134,11 @@ class DistributedMemory(PostgresMemoryBackend):
         return QueueState(waiting, claimed, refused, micros / 1e6)
 
     def status(self) -> dict[str, Any]:
-        """Return JSON values: those of the backend `postgres`, and the number of nodes that are alive."""
+        """Return JSON values: the status of the backend `postgres`, and the number of nodes that are alive."""
         return {**super().status(), "nodes": sum(node.alive for node in self.nodes())}
 
     def close(self) -> None:
-        """Leave the nodes, and close the connections. Idempotent."""
+        """Remove this process from the nodes, and close the connections. Idempotent."""
         if not self._closed:
             self.node.close()
         super().close()

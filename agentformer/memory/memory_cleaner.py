@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("agentformer")
 
 _MAX_IMMEDIATE = 4  # groups that are cleaned while a caller waits, a few milliseconds each; other groups are queued
-_MAX_SESSIONS = 4096  # at most this many message counts are kept in memory
+_MAX_SESSIONS = 4096  # maximum number of sessions whose message counts are kept in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class MessageCounter:
         with self._lock:
             count = self._counts.pop(session, None)
             if count is not None and (count + 1) % self._every:
-                self._counts[session] = count + 1  # at the end: the first session is the least recently used
+                self._counts[session] = count + 1  # moved to the end: the first session is the least recently used
                 return False
         stored = count_stored()  # if this raises, the next call counts the session in the store again
         with self._lock:
@@ -174,7 +174,7 @@ class MemoryCleaner:
         self._stopped = threading.Event()
         self._last_run: datetime | None = None
         self._last_error: str | None = None
-        self._newest: tuple[int, datetime | None] = (0, None)  # number of stored summaries, and the time of the newest
+        self._newest: tuple[int, datetime | None] = (0, None)  # number of summaries, and the time of the newest one
 
     def run(
         self,

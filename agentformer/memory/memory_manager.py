@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from agentformer.memory.context.plan import Context
     from agentformer.memory.recall import Recall
 
-Entries = list[MemoryEntry]  # inside the class, the name `list` is a method
+Entries = list[MemoryEntry]  # needed because `list` is a method inside the class
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class MemoryManager(BatchOperations):
     def add_message(self, session_id: str, role: str, content: str, **values: Unpack[MessageFields]) -> MemoryEntry:
         """Store a message of a session and return its entry. `role` is user, assistant, system or tool. The default of
         `occurred_at` is now. The other `values` are described in `store`. After each `Settings.clean_every` messages of
-        a session, old messages are summarized. Raises `InvalidInput`."""
+        a session, old messages are summarized. Raises `InvalidInput` for an invalid argument."""
         return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
@@ -87,7 +87,8 @@ class MemoryManager(BatchOperations):
         return self.add_checked([validation.new_message(message) for message in checked])
 
     def add_checked(self, entries: Sequence[MemoryEntry]) -> Entries:
-        """Store entries that `memory.validation` has made with `new_message` or `new_entries`, in one transaction."""
+        """Store entries that `validation.new_message` or `validation.new_entries` has returned, in one transaction, and
+        return them."""
         stored = list(self._backend.store(entries, replacing=validation.replaced(entries))) if entries else []
         for entry in stored:
             if entry.kind == "message":
@@ -154,11 +155,12 @@ class MemoryManager(BatchOperations):
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
-        """Search like `search`, and return the records of the host application that the hits belong to, each once."""
+        """Search like `search`, and return the records of the host application to which the hits belong. Each record is
+        returned once."""
         return _references(self.search(text, **options))
 
     def get(self, entry_id: str) -> MemoryEntry:
-        """Return the entry with this id, even if it is archived. Raises `NotFound`."""
+        """Return the entry with this id, even if it is archived. Raises `NotFound` if it does not exist."""
         self._usage.flush_if_due([fields.name("entry_id", entry_id)])
         entry = existing(self._backend, entry_id)
         self._usage.count([entry_id], others=1)
@@ -177,23 +179,26 @@ class MemoryManager(BatchOperations):
         return [*self._backend.list(wanted, after=after, limit=limit)]
 
     def recent(self, limit: int = 10, **scope: Unpack[ScopeFields]) -> Entries:
-        """Return up to `limit` of the newest episodic entries, newest first, also those that a summary has replaced."""
+        """Return up to `limit` of the newest episodic entries, newest first. Entries that a summary has replaced are
+        included. `scope` contains the filters of `search`."""
         return self.hierarchical.recent(self._scope(scope), fields.limit("limit", limit))
 
     def relevant(self, query: str, limit: int = 10, **scope: Unpack[ScopeFields]) -> Hits:
-        """Search the episodic entries, also those that a summary has replaced. See `search`."""
+        """Search the episodic entries, including entries that a summary has replaced. See `search`."""
         fields.text("query", query)
         hits = self.hierarchical.relevant(query, self._scope(scope), fields.limit("limit", limit))
         self._usage.count((hit.entry.id for hit in hits), matches=1)
         return hits
 
     def history(self, entry_id: str) -> Entries:
-        """Return the former versions of the entry with this id, oldest first. Raises `NotFound`."""
+        """Return the former versions of the entry with this id, oldest first. Raises `NotFound` if there is no such
+        entry."""
         existing(self._backend, entry_id)
         return [*self._backend.history(entry_id)]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Entries:
-        """Return all messages of a session in order of time, with their original text, also if they are archived."""
+        """Return all messages of a session in order of time, with their original text. Archived messages are
+        included."""
         session_id, namespace = fields.name("session_id", session_id), fields.name("namespace", namespace)
         return self.hierarchical.transcript(session_id, namespace=namespace)
 
@@ -216,8 +221,8 @@ class MemoryManager(BatchOperations):
 
     def update(self, entry_id: str, *, expected_version: int | None = None, **changes: Any) -> MemoryEntry:
         """Change fields of an entry, and add its former version to its history. Return the changed entry. Raises
-        `NotFound`, `InvalidInput` if the entry or a field cannot be changed, and `Conflict` if the stored entry has not
-        the `expected_version`."""
+        `NotFound` if the entry does not exist, `InvalidInput` if the entry or a field cannot be changed, and `Conflict`
+        if the stored entry has another version than `expected_version`."""
         former = changeable(self._backend, entry_id)
         checked = validation.changes(former, changes)
         self.hierarchical.check_update(former, checked)
@@ -226,8 +231,8 @@ class MemoryManager(BatchOperations):
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
         """Mark the entry `old_id` as superseded (replaced) by the entry `new_id`, so that searches no longer return it.
         Return the old entry. If the new entry is removed, or archived without a summary, searches find the old entry
-        again. Raises `NotFound`, `InvalidInput` if the new entry cannot supersede the old one, and `Conflict` if one of
-        them is already superseded, or the new one is archived."""
+        again. Raises `NotFound` if one of them does not exist, `InvalidInput` if the new entry cannot supersede the old
+        one, and `Conflict` if one of them is already superseded, or if the new entry is archived."""
         old, new = changeable(self._backend, old_id), changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
@@ -238,10 +243,10 @@ class MemoryManager(BatchOperations):
 
         If a part of a document is in the scope, the complete document is deleted. If an original of a summary is
         deleted, the summary is deleted too, and searches find its other originals again. They also find the entries
-        that a deleted entry superseded. A part of another namespace, user or project is not deleted.
+        that a deleted entry superseded. A part in another namespace, or of another user or project, is not deleted.
 
-        Raises `NotFound`, `Conflict` if the stored entry has not the `expected_version`, and `InvalidInput` for the id
-        of an uploaded document or of a part of one; use `rag.remove` for these."""
+        Raises `NotFound` if the entry does not exist, `Conflict` if it has another version than `expected_version`, and
+        `InvalidInput` if it is an uploaded document or part of one; use `rag.remove` for these."""
         if isinstance(what, Scope):
             return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
         changeable(self._backend, what)
@@ -250,7 +255,8 @@ class MemoryManager(BatchOperations):
         raise NotFound(f"there is no entry {what}")
 
     def mark_read(self, ids: Sequence[str]) -> None:
-        """Count that a person or a model has read the entries with these ids. Raises `NotFound`."""
+        """Count that a person or a model has read the entries with these ids. Raises `NotFound` if one of them does not
+        exist."""
         for entry_id in fields.names("ids", ids):
             existing(self._backend, entry_id)
         self._usage.count(ids, reads=1)
@@ -262,9 +268,10 @@ class MemoryManager(BatchOperations):
         return self._cleaner.run(**{name: fields.optional_name(name, value) for name, value in scope.items()})
 
     def restore(self, summary_id: str) -> Entries:
-        """Undo a summary: archive it, and return the entries that it replaced, which searches find again. Searches also
-        find again an entry that was superseded, or archived without a summary. Raises `NotFound`, `InvalidInput` if the
-        entry is live and no summary, or was archived by a summary, and `Conflict` if the summary was restored."""
+        """Undo a summary: archive it, and make the entries that it replaced live again. Return these entries. Instead
+        of a summary, `summary_id` may be an entry that was superseded, or archived without a summary; this entry
+        becomes live again. Raises `NotFound` if the entry does not exist, `InvalidInput` if nothing can be restored or
+        if a summary has archived the entry, and `Conflict` if the summary was already restored."""
         entry = existing(self._backend, summary_id)
         if entry.superseded_by is not None:
             return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]

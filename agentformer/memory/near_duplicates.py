@@ -1,7 +1,7 @@
 """Finds near-duplicates among many texts. MinHash signatures (Broder 1997) with banding (Leskovec, Rajaraman & Ullman,
 "Mining of Massive Datasets", chapter 3) select the pairs of texts that may be similar. Only for these pairs, the exact
-Jaccard similarity is computed. The work grows with the number of texts, not with the number of pairs. Two texts are
-compared by their runs of characters (shingles), so no tokenizer for words is needed in any language."""
+Jaccard similarity is computed. The time grows with the number of texts, not with the number of pairs. Texts are
+compared by short sequences of characters (shingles), which need no tokenizer in any language."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from agentformer.text.facts import Facts, facts_of, number_values
 from agentformer.text.languages import detect_language
 from agentformer.text.normalize import normalized
 
-MIN_SIMILARITY = 0.8  # least Jaccard index of the shingles of two similar texts
-# Characters. With 3, all long texts of one language are similar. With 5, a typo makes short texts different.
+MIN_SIMILARITY = 0.8  # minimum Jaccard index of the shingles of two similar texts
+# Characters of a shingle. With 3, all long texts of one language are similar. With 5, a typo makes short texts
+# different.
 _SHINGLE = 4
-_BANDS, _ROWS = 20, 6  # a pair of similarity .8 shares a band with probability .998, one of .5 with .27
-_ESTIMATE_ERROR = 0.15  # error of a similarity estimated from signatures: four standard deviations of 120 draws
+_BANDS, _ROWS = 20, 6  # texts of similarity .8 share a band with probability .998, of similarity .5 with .27
+_ESTIMATE_ERROR = 0.15  # error of a similarity that is estimated from signatures: four standard deviations of 120 draws
 _MAX_COMPARED = 20_000  # only this many code points of a text are compared
-_SMALL_RUN = 16  # texts that share a band; up to this number, all pairs are compared
-_LEADERS = 3  # in a larger run, each text is compared with this many first texts and with the text before it
+_SMALL_RUN = 16  # if at most so many texts share a band, all pairs are compared
+_LEADERS = 3  # otherwise, each text is compared with so many first texts and with the text before it
 _CACHED_SHINGLES = 1000  # texts whose shingles are cached; a few hundred megabytes at most
-_CHUNK = 2048  # shingles hashed at a time, which bounds the memory for a long text
+_CHUNK = 2048  # shingles that are hashed at a time, which limits the memory for a long text
 
-# Punctuation has little meaning, in contrast to the signs in "C++", "C#" and "$5".
+# Punctuation is ignored, but not signs as in "C++", "C#" and "$5".
 _IGNORED = re.compile(r"[\s.,;:!?…\"'`´“”„‘’«»()\[\]{}<>\-‐‑–—·•*_。、！？「」『』（）]+")
 
 Hashes = NDArray[np.uint64]
@@ -36,7 +37,8 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that is compared with the other texts of the same `place` (owner). A newer text has a higher `key`."""
+    """A text that is compared with other texts of the same `place`, a string that stands for the owner. A newer text
+    has a higher `key`."""
 
     key: int
     place: str
@@ -158,15 +160,15 @@ def normalize(text: str) -> str:
 
 
 def _comparison_key(text: Text) -> int:
-    """Return a hash of the scope that a text is stored in and of the numbers that it contains. Only texts with
-    equal keys are compared, so that many copies of a form with different numbers are not compared with each other."""
+    """Return a hash of the `place` of a text and of the numbers in the text. Only texts with equal keys are compared,
+    so that many copies of a form with different numbers are not compared with each other."""
     key = "\0".join((text.place, *sorted(number_values(text.content[:_MAX_COMPARED]))))
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 def _shingles(text: str) -> Hashes:
-    """Return the hashes of all runs of `_SHINGLE` characters, sorted and without repetitions. The runs are taken from
-    the text with one space added at each end."""
+    """Return the hashes of all sequences of `_SHINGLE` characters, sorted and without repetitions. One space is added
+    at each end of the text before."""
     codes = np.frombuffer(f" {text} ".encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
     if len(codes) < _SHINGLE:
         codes = np.pad(codes, (0, _SHINGLE - len(codes)))

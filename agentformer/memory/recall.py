@@ -18,8 +18,8 @@ _SALIENCE_WEIGHT = 0.1  # share of the score that a hit loses if the salience of
 
 
 def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
-    """Lower the score of each hit by up to 10%: the lower the salience (importance) of the entry after `decay`, the
-    more. Return the hits with their new scores, best first."""
+    """Return the hits with new scores, best first. The score of a hit is lowered by up to 10%, in proportion to the
+    salience (importance) that its entry lacks after `decay`."""
 
     def weighed(hit: Hit) -> Hit:
         loss = _SALIENCE_WEIGHT * (1 - effective_salience(hit.entry, decay))
@@ -38,9 +38,9 @@ def above_noise(hits: Hits, floor: float) -> Hits:
 
 
 class Recall:
-    """Searches a backend, and ranks the hits by score and salience (importance). Of facts that contradict each other,
-    the newest fact is ranked first. In a hybrid search by words and vectors, `noise_floor` is the lowest cosine of a
-    hit that contains no term of the query."""
+    """Searches a backend, and ranks the hits by score and salience (importance). Among facts that contradict each
+    other, the newest one is ranked first. In a hybrid search by words and vectors, `noise_floor` is the lowest cosine
+    of a hit that contains no term of the query."""
 
     def __init__(self, backend: MemoryBackend, *, noise_floor: float) -> None:
         self._backend = backend
@@ -48,9 +48,8 @@ class Recall:
 
     def search(self, query: Query, *, relevant_only: bool = False, noise_floor: float | None = None) -> Hits:
         """Return at most `query.limit` hits with a score of at least `query.min_score`, best first. With
-        `relevant_only`, hits that are not relevant to the query are dropped. `noise_floor` replaces the one of this
-        object. If nothing is found and the reason is
-        known, a warning gives the reason."""
+        `relevant_only`, hits that are not relevant to the query are dropped. `noise_floor` is used instead of that of
+        this object. If nothing is found and the reason is known, the hits contain a warning with the reason."""
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
         wider = dataclasses.replace(query, limit=count, min_score=0.0)  # the salience changes the scores
         hits = self._backend.search(wider)

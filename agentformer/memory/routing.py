@@ -38,7 +38,7 @@ from agentformer.types import (
     Waiting,
 )
 
-_PAGE = 1_000  # vectors that are imported at a time
+_PAGE = 1_000  # number of vectors that are imported at a time
 Part = TypeVar("Part", bound=MemoryBackend | MemorySnapshot)
 
 
@@ -62,7 +62,7 @@ class _Combined(Generic[Part]):
 
 class CombinedSnapshot(_Combined[MemorySnapshot]):
     """A `MemorySnapshot` that combines the snapshots of several backends. These snapshots are taken one after another,
-    so they show different moments."""
+    so they show the backends at different moments."""
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
         """Yield the vectors that entries of these namespaces use. A vector of the same text and embedding space is
@@ -308,7 +308,8 @@ class RoutedBackend(_Routing):
             backend.close()
 
     def _everywhere(self, check: StoreCheck, target: MemoryBackend) -> StoreCheck:
-        """Return `check` for the backend `target`, in a form that also finds the entries of the other backends."""
+        """Return a check for a transaction of the backend `target`. It calls `check` with the ids of all backends, not
+        only of `target`."""
         others = [backend for backend in self._all if backend is not target]
         return lambda ids: check(
             lambda scope: [*ids(scope), *(entry.id for other in others for entry in all_entries(other, scope))]
@@ -353,7 +354,7 @@ class RoutedBackend(_Routing):
 
 def _combined_move(moves: Sequence[Reembedding]) -> Reembedding:
     """Add the results of `reembed` from several backends. Counts and times are added. `overlap` is the mean over all
-    compared samples."""
+    compared queries."""
     counts = {
         name: sum(getattr(move, name) for move in moves)
         for name in ("entries", "embedded", "reused", "failed", "seconds", "sample")

@@ -54,7 +54,7 @@ class UsageCounter:
                 counts.reads += reads
                 counts.others += others
             if len(self._counts) >= _BATCH and (self._writer is None or not self._writer.is_alive()):
-                # A search does not wait for the disk.
+                # A search must not wait for the disk.
                 self._writer = threading.Thread(target=self.flush, name="agentformer-uses", daemon=True)
                 self._writer.start()
 

@@ -94,11 +94,11 @@ class ScopeFields(Place, total=False):
     source_type: str | None
     source_id: str | None
     parent_id: str | None
-    document_id: str | None  # only the pages and chunks of this document
+    document_id: str | None  # selects only the pages and chunks of this document
     min_salience: float  # 0..1, after decay
     include_archived: bool
-    or_nobody: bool  # with a user or project: also entries without a user or project
-    where: Where | None  # a tree of conditions on metadata and fields
+    or_nobody: bool  # if a user or project is given, also select entries without a user or project
+    where: Where | None  # a tree of conditions on metadata and fields; see docs/MEMORY.md
 
 
 ROLES = ("user", "assistant", "system", "tool")
@@ -107,9 +107,9 @@ CHANGED = tuple(field.name for field in ENTRY_FIELDS if field.changeable)
 _CHECKS = {field.name: field.check for field in ENTRY_FIELDS if field.check}
 _FLAGS = {"verbatim": False, "searchable": True}
 _EMPTY_IF_NONE = frozenset({"title", "category", "speaker"})
-_NAMED = {"source_id": fields.source_id}  # the checks of filters whose values are not names
+_NAMED = {"source_id": fields.source_id}  # filter -> check, for filters whose values are not names
 _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
-_RECALLED = "(recalled memory)"  # the content of a message that only repeats recalled memory
+_RECALLED = "(recalled memory)"  # content that is stored for a message that only repeats recalled memory
 # The parts of a block of recalled memory in a prompt, as `context/plan.py` writes it.
 _MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled|core)-memory>")
 _ITEMS = re.compile("(?:\n?<memory id=[^<]*+</memory>)*")  # the text of an entry is escaped, so it contains no bracket
@@ -118,7 +118,8 @@ _ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
 def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
     """Check the arguments of `store`, and return the new entry. Text that a prompt has quoted from memory is removed
-    from the content, because this text is stored already, unless `verbatim` is given. Raises `InvalidInput`."""
+    from the content, because this text is already stored, unless `verbatim` is true. Raises `InvalidInput` for an
+    invalid argument."""
     check_known(values, STORED)
     flags = {name: fields.flag(name, values.get(name, default)) for name, default in _FLAGS.items()}
     given = _checked_fields({"content": None, **{name: values[name] for name in values if name not in _FLAGS}})
@@ -138,7 +139,8 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def new_entries(items: Iterable[str | Mapping[str, Any]], common: Mapping[str, Any]) -> list[MemoryEntry]:
-    """Check the arguments of `store_many`, and return the new entries. Raises `InvalidInput`."""
+    """Check the arguments of `store_many`, and return the new entries. Raises `InvalidInput` for an invalid
+    argument."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("items", f"must be a list of texts or mappings, got {type(items).__name__}")
     return [new_entry({**common, **(item if isinstance(item, Mapping) else {"content": item})}) for item in items]
@@ -146,7 +148,8 @@ def new_entries(items: Iterable[str | Mapping[str, Any]], common: Mapping[str, A
 
 def new_message(values: Mapping[str, Any]) -> MemoryEntry:
     """Check the arguments of `add_message`, and return the new entry. The `content` of the entry is cleaned for search.
-    If `content` differs from the original text, `raw` is the original text. Raises `InvalidInput`."""
+    If `content` differs from the original text, `raw` is the original text. Raises `InvalidInput` for an invalid
+    argument."""
     check_known(values, ("session_id", "role", "content", *MessageFields.__annotations__))
     role = values.get("role")
     if role not in ROLES:
@@ -178,8 +181,8 @@ def context_line(entry: MemoryEntry) -> str:
 
 def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
     """Check the new `values` of the entry `former`, and return the fields to change. Fields that depend on these
-    values, such as the indexed context, are included. Raises `InvalidInput`, also if only this program changes the
-    entry."""
+    values, such as the indexed context, are included. Raises `InvalidInput` for an invalid value, and for an entry that
+    only AgentFormer itself may change."""
     if not values:
         raise InvalidInput("changes", f"are missing; these fields can be changed: {', '.join(CHANGED)}")
     if unknown := sorted(set(values) - set(CHANGED)):
@@ -192,7 +195,7 @@ def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
         changed["category"] = _CATEGORY_OF_KIND.get(changed["kind"], "")
     after = replace(former, **changed)
     if former.kind == "message" and after.content != former.content and former.raw is None:
-        changed["raw"] = former.content  # a transcript shows the original words
+        changed["raw"] = former.content  # so that a transcript shows the original words
     if former.kind == "message" and (after.content, after.speaker) != (former.content, former.speaker):
         changed["metadata"] = {**after.metadata, fields.WORDS_CHANGED: True}
     if context_line(former) != context_line(after) and former.context == context_line(former):
@@ -212,7 +215,7 @@ def _changed_value(former: MemoryEntry, name: str, value: Any) -> Any:
 
 def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
     """Check the filters in `values`, and return a scope with these filters. `decay` says how salience (importance)
-    falls with time. Raises `InvalidInput`."""
+    falls with time. Raises `InvalidInput` for an invalid filter."""
     check_known(values, ScopeFields.__annotations__)
     given = values.get
     since, until = fields.period(given("since"), given("until"))
@@ -239,22 +242,23 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
 
 
 def checked(scope: Scope) -> Scope:
-    """Check all values of the scope, and return a scope with the checked values. Raises `InvalidInput`."""
+    """Check all values of the scope, and return a scope with the checked values. Raises `InvalidInput` for an invalid
+    value."""
     values = {name: getattr(scope, name) for name in ScopeFields.__annotations__}
     return scope_from(values, scope.decay)
 
 
 def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
     """Check the owner in `values`, and return an owner with all keys. If a key is missing, its value is None; the
-    default of the namespace is "default". Raises `InvalidInput`."""
+    default of the namespace is "default". Raises `InvalidInput` for an invalid value."""
     check_known(values, Place.__annotations__)
     return {"namespace": DEFAULT_NAMESPACE, **dict.fromkeys(_OWNERS), **_checked_fields(values)}
 
 
 def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
-    """Return a scope for each record of the host application that `entries` belong to, and for each user and project of
-    these entries. The scope contains the earlier entries of the record, which the new entries replace. Entries of
-    another user or project are not in the scope, because the same `source_id` can name another record there."""
+    """For each record of the host application in `entries`, and for each of its users and projects, return a scope with
+    the earlier entries of the record. The new entries replace these. Entries of another user or project are not in the
+    scope, because the same `source_id` can name another record there."""
     records = {(e.namespace, e.source_type, e.source_id, e.user_id, e.project) for e in entries if e.source_id}
     return [
         Scope(
@@ -293,7 +297,7 @@ _OWNERS = tuple(name for name in Place.__annotations__ if name != "namespace")
 
 def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Check the values of the fields of an entry, and return the values in the form in which they are stored. Raises
-    `InvalidInput`."""
+    `InvalidInput` for an invalid value."""
     given = {name: value for name, value in values.items() if value is not None or name not in _EMPTY_IF_NONE}
     entry = {name: _CHECKS[name](name, value) for name, value in given.items()}
     if (entry.get("source_type") is None) != (entry.get("source_id") is None):
@@ -330,7 +334,7 @@ def _block_spans(text: str) -> list[tuple[int, int]]:
         elif opened:
             spans.append((opened.pop().start(), marker.end()))
     spans += [marker.span() for opened in unclosed.values() for marker in opened]
-    joined: list[tuple[int, int]] = []  # spans with the entries that follow them; spans do not overlap
+    joined: list[tuple[int, int]] = []  # spans of blocks, each with the entries that follow it; spans do not overlap
     for start, end in sorted(spans):
         if joined and start < joined[-1][1]:
             start, end = joined[-1][0], max(joined.pop()[1], end)

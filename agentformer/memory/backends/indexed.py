@@ -1,5 +1,5 @@
-"""The methods of `MemoryBackend` over records and indexes. The records are complete, and each call that writes is one
-transaction of the records. The database and the indexes are those of a subclass."""
+"""The methods of `MemoryBackend` for backends with a database of records and with indexes. Each call that writes is one
+transaction of the records. A subclass opens the database and the indexes."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ T = TypeVar("T")
 
 
 class Searcher(Protocol):
-    """The search of a backend."""
+    """The part of a backend that searches."""
 
     def search(self, query: Query) -> Hits: ...
 
 
 class BackendIndexes(Protocol):
-    """The indexes of a backend."""
+    """The indexes that an `IndexedBackend` uses."""
 
     @property
     def search(self) -> Searcher: ...
@@ -136,8 +136,8 @@ class StoredRecords:
 
 
 class IndexedBackend(StoredRecords):
-    """A `MemoryBackend` over records and indexes. A subclass opens them: `_database` contains the records, and
-    `_indexes` the embedding queue and the search."""
+    """A `MemoryBackend` with records and indexes. A subclass provides `_database`, which contains the records, and
+    `_indexes`, which has the embedding queue and the search."""
 
     _reranking: Reranking | None = None
 
@@ -177,7 +177,9 @@ class IndexedBackend(StoredRecords):
                 insert_histories(connection, nums, entries, histories)
             meta.end_absence(connection, inserted)
             self._indexes.embedding.commit(connection, nums, inserted, embedded)
-            consolidation.remove(connection, sorted(replaced))  # removed last: vectors of unchanged text are kept
+            consolidation.remove(
+                connection, sorted(replaced)
+            )  # removed last, so that vectors of unchanged texts are kept
             stored = supersession.keep_valid(connection, stored)
         self._indexes.embedding.follow_up(embedded)
         return stored
@@ -278,7 +280,8 @@ class IndexedBackend(StoredRecords):
         return reranking.search(search, query) if reranking else search(query)
 
     def _note_removal(self, connection: sqlite3.Connection) -> None:
-        """Record, in the transaction that removes a scope, that no file may contain its text any more."""
+        """In the transaction that removes a scope, record that the removed text must also be deleted from all other
+        files."""
 
     def _after_removal(self, removed: int) -> None:
         """Delete the files that may still contain the text of removed entries. `removed` is their number."""

@@ -1,7 +1,7 @@
 """Core blocks and recalled entries as text for a prompt, between markers that show a model where data begins and ends.
 
-If source code or events of a project are recalled, they stand below headings of their own: code with the path and the
-lines of its file, and events with their type.
+Recalled source code and recalled events of a project have headings of their own. Code has the path and the lines of its
+file, and events have their type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _MAX_TYPE = 40  # code points of the type of an event
 
 def recalled_block(entries: Iterable[MemoryEntry]) -> str:
     """Return the text of these entries between the markers of recalled memory. The text of each entry has attributes
-    such as kind, date, speaker and document. The order of the entries stays, but code and events come after others."""
+    such as kind, date, speaker and document. The order of the entries is kept, except that code and events come
+    last."""
     entries = list(entries)
     code = [entry for entry in entries if _is_code(entry)]
     past = [entry for entry in entries if entry.tier == "episodic" or entry.kind in _EVENTS]
@@ -60,7 +61,8 @@ def _is_event(entry: MemoryEntry) -> bool:
 
 
 def _code_item(entry: MemoryEntry) -> str:
-    """Return source code below the path and the lines of its file."""
+    """Return the text of a code entry for a prompt: the path and the lines of its file, and below them the source
+    code."""
     assert entry.source is not None  # see `_is_code`
     place = place_name(entry.source.name, entry.source.page, entry.source.label)
     return _item(entry, {"kind": entry.kind}, f"{' '.join(place.split())}\n{entry.content}")

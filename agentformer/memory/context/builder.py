@@ -32,7 +32,7 @@ _SENT_ROLES: dict[str, Literal["system", "user", "assistant"]] = {
     "assistant": "assistant",
     "tool": "user",
 }
-# Results of tools and stored system messages are data. They are sent in the user's role, in these frames.
+# Results of tools and stored system messages are data. They are sent with the role user, quoted in these tags.
 _FRAMES = {"tool": "tool-result", "system": "note"}
 
 
@@ -87,7 +87,7 @@ class ContextBuilder:
         return plan.context()
 
     def _session(self, namespace: str, session_id: str | None) -> list[Turn]:
-        """Return the last messages of a session, from all users, agents and projects."""
+        """Return the last messages of a session as `Turn` objects, from all users, agents and projects."""
         if session_id is None:
             return []
         scope = Scope(namespace, kinds=("message",), session_id=session_id)
@@ -120,8 +120,8 @@ def _check(task: Any, max_tokens: Any) -> None:
 def turns_of(items: Any) -> list[Turn]:
     """Convert the messages of a conversation to `Turn` objects. `items` are `ChatMessage` objects, mappings with `role`
     and `content` (as in the chat API of OpenAI), or entries. Recalled memory is removed, and so are messages that only
-    call a tool. Of a content with several parts, another part than text becomes its type, such as "[image_url]". Raises
-    `InvalidInput` with the position of the wrong item."""
+    call a tool. If a content has several parts, a part that is not text is replaced by its type, such as "[image_url]".
+    Raises `InvalidInput` with the position of the wrong item."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("conversation", f"must be a list of messages, got {type(items).__name__}")
     return [_turn(item, f"conversation[{n}]") for n, item in enumerate(items) if not _is_tool_call(item)]
@@ -135,7 +135,7 @@ def _is_tool_call(item: Any) -> bool:
 
 def _turn(item: Any, label: str) -> Turn:
     if isinstance(item, MemoryEntry):
-        # A stored system message is framed too: any caller may have stored it.
+        # A stored system message is quoted, too, because any caller may have stored it.
         text = item.content if item.raw is None else item.raw
         return _framed_turn(item.role or "user", text, label, item.id, framed_roles=("tool", "system"))
     role: Any

@@ -1,6 +1,7 @@
 """`ContextPlan`: chooses core blocks, recalled entries, messages and the task for a context with a limited number of
-tokens. At first, the tokens of each item are counted separately. A joined text can have more tokens than its items
-together, so the result is counted again, and the least important items are dropped until the result fits."""
+tokens. At first, the tokens of each item are counted separately. A joined text can have more tokens than the sum of its
+items, so the tokens of the result are counted again, and the least important items are dropped until the result
+fits."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from agentformer.memory.context.blocks import memory_text, recalled_block
 from agentformer.text.prompt_quoting import strip_template_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
-# Fractions of the tokens that core blocks and the task leave. The conversation gets at least the rest.
+# Fractions of the tokens that remain after core blocks and the task. The conversation gets at least the rest.
 _EPISODIC_SHARE, _SEMANTIC_SHARE = 0.2, 0.2
-_CHARS_PER_TOKEN = 16  # more than the mean of any text that is written for people
-_COUNTED_BUDGETS = 4  # recalled entries are counted until their text is so many times as long as the budget allows
+_CHARS_PER_TOKEN = 16  # more than the mean number in any text that is written for people
+_COUNTED_BUDGETS = 4  # recalled entries are counted until their text is so many times longer than the budget
 _MAX_MISSES = 20  # older messages are not tried after this many consecutive messages that do not fit
 NO_ROOM = "no tokens are left for this item"
 _COVERED = "the originals of this summary are included"
@@ -155,7 +156,7 @@ class ContextPlan:
         self._shrink("semantic", "episodic")
 
     def context(self) -> Context:
-        """Return the messages together with the report."""
+        """Return the context: its messages and the report."""
         messages = self._messages()
         task = self._task if self._task_fits else None
         conversation = (*self._taken_turns, task) if task else self._taken_turns
@@ -200,7 +201,7 @@ class ContextPlan:
 
     def _take_entries(self, name: str, room: int) -> None:
         """Add entries that were offered for the part `name`, best first. The added entries have at most `room` tokens
-        together."""
+        in total."""
         taken = {entry.id for entry in self._taken[name]}
         frame = 0 if any(self._taken.values()) else self._cost(recalled_block(()))
         for entry in self._offered[name]:

@@ -1,5 +1,5 @@
-"""Messages of the server about changes that other nodes have made (`LISTEN`). Where the server or a pooler sends none,
-a node looks again after some time."""
+"""Notifications of the server about changes of other nodes (`LISTEN`). If the server or a pooler sends none, a node
+reads the tables again after some time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _CHANNEL = "agentformer"
 
 
 class Listener:
-    """Waits for changes of the tables of one store. Not thread-safe. Messages that came before the first `wait` are not
-    seen, so a caller looks at the tables once after it and then waits."""
+    """Waits for changes of the tables of one store. Not thread-safe. Changes before the first `wait` are not noticed,
+    so a caller reads the tables once after the first `wait`."""
 
     def __init__(self, url: str, schema: str) -> None:
         self._url = url
@@ -25,8 +25,9 @@ class Listener:
         self._connection: psycopg.Connection[Any] | None = None
 
     def wait(self, seconds: float, *tables: str) -> bool:
-        """Return True as soon as one of the tables has new rows, and False after `seconds`. A change before the call is
-        seen, too, if the listener was connected. If the server cannot be reached, only the time passes."""
+        """Return True as soon as one of the tables has new rows, and False after `seconds`. If the listener was already
+        connected, a change before the call is noticed, too. If the server cannot be reached, return False after
+        `seconds`."""
         deadline = time.monotonic() + seconds
         wanted = {f"{self._schema}/{table}" for table in tables}
         try:

@@ -1,7 +1,7 @@
 """This process as a node: its row in the table `nodes`, and the claims and leases that it holds.
 
-A thread extends them periodically. If the process dies or loses the server, they end after the time of a lease, by the
-clock of the server. The clocks of the nodes have no influence.
+A thread extends the claims and leases periodically. If the process dies or cannot reach the server, they end after the
+duration of a lease. Only the clock of the server is used.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from agentformer.types import new_id
 
 log = logging.getLogger("agentformer")
 
-_BEATS = 3  # during one lease, so that a lost one does not end the claims
-_FORGOTTEN = 10  # times the lease, after which the row of a dead node is deleted
+_BEATS = 3  # extensions during one lease, so that one lost extension does not end it
+_FORGOTTEN = 10  # the row of a dead node is deleted after so many durations of a lease
 _REGISTER = """
     INSERT INTO nodes (id, name, role, started_at, seen_at, ends_at, embedded)
     VALUES (%s, %s, %s, server_micros(), server_micros(), server_micros() + %s, 0)
     ON CONFLICT (id) DO UPDATE SET role = excluded.role, seen_at = excluded.seen_at, ends_at = excluded.ends_at
 """
-# Rows that a writer has locked are skipped, because waiting for them could end in a deadlock.
+# Rows that a writer has locked are skipped, because waiting for them could cause a deadlock.
 _EXTEND = """
     WITH extended AS (
         UPDATE leases SET ends_at = server_micros() + micros WHERE holder = ANY(%s)
@@ -46,8 +46,8 @@ _TAKE = """
 
 
 class Node(PeriodicThread):
-    """This process as a node. It registers when it first holds something, or by `join`. `seconds` is the time of a
-    lease. Thread-safe."""
+    """This process as a node. It is registered by `join`, or when it takes its first claim or lease. `seconds` is the
+    duration of a lease. Thread-safe."""
 
     name = "agentformer-node"
 
@@ -63,7 +63,8 @@ class Node(PeriodicThread):
         self._lock = threading.Lock()
 
     def join(self, role: str = "") -> None:
-        """Register this process, and begin to extend what it holds. `role` is shown by `agentformer nodes`."""
+        """Register this process, and begin to extend its claims and leases periodically. `agentformer nodes` shows
+        `role`."""
         with self._lock:
             if self._joined and role in ("", self._role):
                 return
@@ -74,8 +75,9 @@ class Node(PeriodicThread):
 
     @contextmanager
     def holding(self) -> Iterator[str]:
-        """Yield a name under which the caller takes claims or leases. Until the end of the context they are extended;
-        the caller releases them before the end. What could not be released ends after the time of a lease."""
+        """Yield a name under which the caller takes claims or leases. They are extended until the end of the context,
+        and the caller must release them before this end. If they cannot be released, they end after the duration of a
+        lease."""
         holder = self.begin()
         try:
             yield holder
@@ -91,7 +93,7 @@ class Node(PeriodicThread):
         return holder
 
     def end(self, holder: str) -> None:
-        """Extend no longer what is held under this name."""
+        """Stop extending the claims and leases under this name."""
         with self._lock:
             self._held.discard(holder)
 
@@ -104,11 +106,12 @@ class Node(PeriodicThread):
                 yield taken
             finally:
                 if taken:
-                    with suppress(StoreError):  # then the lease ends by itself
+                    with suppress(StoreError):  # the lease then ends after its duration
                         release_lease(self._database, name, holder)
 
     def tick(self) -> bool:
-        """Extend the row of this node and everything that it holds. Errors are logged, and the next call repeats it."""
+        """Extend the row of this node and all its claims and leases. Errors are logged, and the next call tries it
+        again."""
         try:
             self.beat()
         except StoreError as error:
@@ -117,7 +120,8 @@ class Node(PeriodicThread):
         return False
 
     def beat(self) -> None:
-        """Extend the row of this node and everything that it holds. Raises `StoreError`."""
+        """Extend the row of this node and all its claims and leases. Raises `StoreError` if the server cannot be
+        used."""
         with self._lock:
             held = list(self._held)
         self._register()

@@ -16,9 +16,9 @@ from agentformer.memory.backends.postgres.indexes import ServerQueue
 from agentformer.memory.nodes.node import Node
 from agentformer.records import vectors as store
 
-_BATCH = 64  # entries: the work that is repeated if a node dies
+_BATCH = 64  # entries of one claim; this work is repeated if a node dies
 _POLL_SECONDS = 0.2
-# Entries whose claim has ended are free. Rows that another statement has locked are skipped and not waited for.
+# Entries whose claim has ended are free. Rows that another statement has locked are skipped, so that no node waits.
 _CLAIM = """
     WITH free AS (
         SELECT entry_namespace, entry FROM pending
@@ -38,8 +38,8 @@ _OTHERS = "SELECT EXISTS (SELECT 1 FROM pending WHERE claim IS NOT NULL AND refu
 
 
 class SharedQueue(ServerQueue):
-    """An `EmbeddingQueue` whose entries several nodes embed at once. An entry belongs to one node at a time. If the
-    node dies, its claim ends, and another node embeds the entries of this batch again."""
+    """An `EmbeddingQueue` that several nodes process at the same time. An entry is claimed by one node at a time. If
+    the node dies, its claim ends, and another node embeds the entries of its batch."""
 
     def __init__(self, node: Node, database: PostgresDatabase, *arguments: Any, **options: Any) -> None:
         super().__init__(lambda wait: database.lock("embedding", wait=wait), database, *arguments, **options)

@@ -14,8 +14,8 @@ from agentformer.errors import StoreError
 from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.nodes.node import Node, take_lease
 
-_PART = 4 * 1024 * 1024  # bytes of a row: PostgreSQL handles rows of this size without trouble
-_PREFIX = "lock/"  # of the leases that are locks
+_PART = 4 * 1024 * 1024  # maximum bytes of a row; longer files have several rows
+_PREFIX = "lock/"  # the names of leases that are locks begin with this
 _KEYS = "access/keys.json"  # file with the API keys
 _LOCK_PAUSE = 0.05  # seconds between two attempts to lock the keys
 _PUT = """
@@ -26,7 +26,7 @@ _PUT = """
 
 
 class DatabaseFiles:
-    """Files in the table `files`. A file is stored by one statement, so no other process sees a part of it."""
+    """Files in the table `files`. Each file is stored by one statement, so no process can read an incomplete file."""
 
     place = "the PostgreSQL database"
 
@@ -52,7 +52,7 @@ class DatabaseFiles:
             return str(connection.run(query, [name]).fetchone()[0] or "")
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the size of each file whose name begins with `prefix`."""
+        """Return a dictionary: name of each file that begins with `prefix` -> size of the file in bytes."""
         query = (
             "SELECT name, sum(octet_length(data)) FROM files WHERE starts_with(name, %s) GROUP BY name ORDER BY name"
         )
@@ -66,8 +66,9 @@ class DatabaseFiles:
 
 
 class DatabaseKeys:
-    """The API keys of all nodes, as a file in the database; see `access.key_place.KeyPlace`. If the database has none,
-    the keys in `folder` of this machine are copied into it, so that a memory that had keys still asks for them."""
+    """The API keys of all nodes, as a file in the database; see `access.key_place.KeyPlace`. If the database has no
+    such file, the file in `folder` on this machine is copied into the database, so that a memory with keys stays
+    protected."""
 
     def __init__(self, database: PostgresDatabase, folder: Path) -> None:
         self._database = database
@@ -78,7 +79,7 @@ class DatabaseKeys:
         return f"the file {_KEYS} in {self._files.place}"
 
     def read(self) -> bytes | None:
-        """Return the stored bytes, or None if no node of this memory ever had keys."""
+        """Return the stored bytes, or None if this memory has never had keys on any node."""
         stored = self._files.get(_KEYS)
         if stored is not None:
             return stored
@@ -92,12 +93,13 @@ class DatabaseKeys:
         return former if stored is None else stored
 
     def write(self, data: bytes) -> None:
-        """Replace the stored bytes for all nodes."""
+        """Store new bytes, which then apply to all nodes."""
         self._files.put(_KEYS, data)
 
     @contextmanager
     def locked(self, seconds: float) -> Iterator[None]:
-        """Hold a lock of the server. Raises `filelock.Timeout` if another process has it for `seconds`."""
+        """Hold the lock of the keys, for all nodes. Raises `filelock.Timeout` if another process holds it for longer
+        than `seconds`."""
         self.read()  # copies the keys of this machine before the lock
         end = time.monotonic() + seconds
         while True:
@@ -116,14 +118,14 @@ class DatabaseKeys:
 
 
 class NodeLocks:
-    """Locks that are leases of a node, which extends them while its process lives."""
+    """Locks for all nodes. Each is a lease that this node extends while its process lives."""
 
     def __init__(self, node: Node, database: PostgresDatabase) -> None:
         self._node = node
         self._database = database
 
     def take(self, name: str) -> NodeLock | None:
-        """Take a lock, or return None if it is held."""
+        """Take a lock, or return None if another holder has it."""
         holder = self._node.begin()
         try:
             taken = take_lease(self._database, _PREFIX + name, holder, self._node.micros)
@@ -136,19 +138,19 @@ class NodeLocks:
         return NodeLock(self._node, self._database, name, holder)
 
     def states(self, prefix: str) -> dict[str, bool]:
-        """Return the locks whose names begin with `prefix`, with True for a lock that is held."""
+        """Return a dictionary: name of each lock that begins with `prefix` -> whether the lock is held."""
         query = "SELECT substr(name, %s), ends_at > server_micros() FROM leases WHERE starts_with(name, %s) ORDER BY 1"
         with self._database.statements() as connection:
             return {row[0]: bool(row[1]) for row in connection.run(query, [len(_PREFIX) + 1, _PREFIX + prefix])}
 
     def forget(self, name: str) -> None:
-        """Delete a lock that nobody holds."""
+        """Delete a lock that is not held."""
         with self._database.statements() as connection:
             query = "DELETE FROM leases WHERE name = %s AND ends_at <= server_micros()"
             connection.run(query, [_PREFIX + name])
 
     def exclusive(self, name: str) -> AbstractContextManager[object]:
-        """Wait for a lock for a short step, and hold it in the context."""
+        """Hold a lock inside the context, for a short step. Waits until the lock is free."""
         return self._database.lock(name, wait=True)
 
 
@@ -162,7 +164,7 @@ class NodeLock:
         self._holder = holder
 
     def release(self) -> None:
-        """End the lock. If the server cannot be reached, the lock ends by itself."""
+        """Release the lock. If the server cannot be reached, the lock ends after the duration of its lease."""
         self._node.end(self._holder)
         query = "UPDATE leases SET ends_at = 0 WHERE name = %s AND holder = %s"
         with suppress(StoreError), self._database.statements() as connection:

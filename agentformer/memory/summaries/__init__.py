@@ -1,6 +1,5 @@
-"""Summaries of entries. Either a language model writes a summary and checks compare it with the entries, or the summary
-consists of sentences of the entries. The functions of this module prepare entries for a
-summary."""
+"""Summaries of entries. Either a language model writes a summary, which is checked against the entries, or the summary
+consists of sentences of the entries. The functions of this module prepare entries for a summary."""
 
 from __future__ import annotations
 

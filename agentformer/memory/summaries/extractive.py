@@ -5,7 +5,7 @@ The value of a sentence depends on the frequency and rarity of its terms (the ce
 rank in the graph of similar sentences (LexRank: Erkan & Radev 2004), and on its kind: a sentence with a date has a
 greater value than a greeting. A term that is already in the summary adds little value (maximal marginal relevance:
 Carbonell & Goldstein 1998). The value of a long sentence is reduced (Lin & Bilmes 2010). Equal entries give equal
-summaries. The work is limited for any input. All sentences of a short conversation are kept, except sentences without
+summaries. The time is limited for any input. All sentences of a short conversation are kept, except sentences without
 content. Sentences of decisions, errors and milestones are selected first.
 """
 
@@ -30,32 +30,32 @@ from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem, wo
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
 
-_SHARE = 1 / 2  # largest share of the tokens of the originals
-_MIN_ROOM = 120  # tokens for sentences, however short the originals are
+_SHARE = 1 / 2  # maximum share of the tokens of the originals
+_MIN_ROOM = 120  # tokens that sentences may have in any case, even if the originals are short
 _PRIORITY_KINDS = frozenset({"decision", "error", "milestone", "task_complete"})  # kinds of entries
-_MIN_CUT = 12  # least number of free tokens for the beginning of a long sentence
+_MIN_CUT = 12  # minimum number of free tokens for the beginning of a long sentence
 _ELLIPSIS = "…"  # after a part of a sentence
-_OWN_WORDS = 8  # shorter sentences of two speakers are not repetitions of each other
+_OWN_WORDS = 8  # words; shorter equal sentences of two speakers are not repetitions
 _DAMPING = 0.85  # damping factor of LexRank; the rest is spread evenly
 _ITERATIONS = 50  # steps of the power iteration, which converges long before
-# Rounded values from a flat neighbourhood: of 15 settings tried on the development conversations of `bench.cleaning`
-# with a third of the tokens kept, most came within 3% (terms) and 5% (answers).
+# Rounded values that are not critical: 15 settings were tried on the development conversations of `bench.cleaning`,
+# with a third of the tokens kept, and the results of most differed by less than 3% (terms) and 5% (answers).
 _FREQUENCY_POWER = 0.5  # exponent of the count of a term
 _CENTRALITY_POWER = 0.5  # exponent of the rank of a sentence in the graph
 _LENGTH_POWER = 0.5  # exponent of the tokens of a sentence; its value is divided by the result
 _REPEATED = 0.3  # factor for the weight of a term that a selected sentence contains
-_MIN_WORTH = 0.01  # value of a sentence without terms, so that its kind still decides
+_MIN_WORTH = 0.01  # value of a sentence without terms, so that its kind can still change its rank
 _MAX_TRIED = 20  # sentences that are tried if the best ones do not fit
-_MAX_READ = 2_000  # sentences that are read; of more, evenly spread ones
-_MAX_RANKED = 400  # sentences in the graph; its cost is quadratic
-_MAX_TOKEN_LENGTH = 20  # code points, to bound the text that is counted
+_MAX_READ = 2_000  # maximum sentences that are read; if there are more, evenly spread ones are chosen
+_MAX_RANKED = 400  # maximum sentences in the graph; its computation is quadratic
+_MAX_TOKEN_LENGTH = 20  # maximum mean code points of a token, which limits the text whose tokens are counted
 _WORDS = re.compile(r"\w+")
 _UNSPACED = "\u0e00"  # scripts from here on put no spaces between words
 _RUN = rf"(?:\d|(?![{_UNSPACED}-\U0010ffff])[^\W_])+"
 _WORDS_AND_NUMBERS = re.compile(rf"{_RUN}(?:(?<=\d)[.,:/'’ \u00a0\u202f-](?=\d){_RUN})*")
 _WORDS_AND_PARTS = re.compile(rf"{_RUN}(?:(?<=\d)[.,:/'’-](?=\d){_RUN})*")  # "1 234,5" has the parts "1" and "234,5"
 _LETTERS = re.compile(r"[^\W\d_]+")
-_UNSPACED_WORD = 4  # letters of a word, in scripts without spaces
+_UNSPACED_WORD = 4  # estimated letters of a word, in scripts without spaces
 _FEW_WORDS = 4  # fewer words rarely have content by themselves
 _SAMPLE = 400  # code points
 _QUESTION = re.compile(r"[?？؟;]\W*$")
@@ -64,7 +64,7 @@ _GREETINGS, _ANSWERS, _COMMENTS = (
 )
 _EMPTY = (_GREETINGS | _COMMENTS) - _ANSWERS
 _NO_CONTENT = _EMPTY | _ANSWERS
-# Beginnings of words for something decided, planned or done, in the best supported languages.
+# Beginnings of words about decisions, plans and finished work, in the best supported languages.
 _DECISIONS = re.compile(
     r"\b(?:decid|decision|agree|agreed|chose|chosen|plan(?:s|ned|ning)?\b|will\b|deadline|promis|book(?:ed|ing)\b|"
     r"bought|start(?:ed|ing)\b|finish|moved\b|married|born\b|"
@@ -124,7 +124,7 @@ class _Selection:
         the beginning of one long sentence can be added. Return "" if no complete sentence fits."""
         room = self._left
         missed = [sentence for sentence in ranked if sentence.priority and not self._add(sentence)]
-        reserved = self._left // 2 if missed else 0  # room for the beginning of a long priority sentence
+        reserved = self._left // 2 if missed else 0  # tokens for the beginning of a long priority sentence
         self._left -= reserved
         missed += [sentence for sentence in ranked if not sentence.priority and not self._add(sentence)]
         self._left += reserved
@@ -232,7 +232,7 @@ def _vectors(counts: Sequence[Counter[str]]) -> Vectors:
     spread = Counter(term for count in counts for term in count)
     columns = {term: n for n, term in enumerate(sorted(term for term, times in spread.items() if times > 1))}
     rows = np.zeros((len(counts), max(1, len(columns))))
-    unshared = np.zeros(len(counts))  # squared length that a sentence's unshared terms add
+    unshared = np.zeros(len(counts))  # squared length of the terms that only this sentence has
     for n, count in enumerate(counts):
         for term, times in count.items():
             value = (1 + math.log(times)) * (1 + math.log(len(counts) / spread[term]))
@@ -290,14 +290,14 @@ def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str
 
 
 def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountTokens, *, labelled: bool = True) -> str:
-    """Return the longest beginning of the sentence `text` that has at most `max_tokens` tokens. With `labelled`, the
-    beginning follows the name of the speaker if there are enough tokens for the name."""
+    """Return the longest beginning of the sentence `text` that has at most `max_tokens` tokens. If `labelled` is true,
+    the name of the speaker is put in front if there are enough tokens for the name."""
 
     def fits(end: int, labelled: bool) -> bool:
         return count_tokens(line_of(entry, text[:end]) if labelled else text[:end]) <= max_tokens
 
     labelled = labelled and fits(1, True)
-    low, high = 0, len(text) + 1  # a beginning of length `low` fits, and a beginning of length `high` does not
+    low, high = 0, len(text) + 1  # a beginning of `low` code points fits, and one of `high` code points does not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle, labelled) else (low, middle)

@@ -1,5 +1,5 @@
-"""`Summarizer`: makes summaries of entries, which are called originals. Either a model writes the summary and checks
-compare it with the originals, or the summary consists of sentences of the originals (extractive). The prompts for the
+"""`Summarizer`: makes summaries of entries, which are called originals. Either a model writes the summary, which is
+checked against the originals, or the summary consists of sentences of the originals (extractive). The prompts for the
 model and the checks of its summary are in this module."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from agentformer.text.prompt_quoting import escape_line, escape_text, strip_temp
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import ChatMessage, LanguageModel, Link, MemoryEntry, Reply, new_id
 
-# The bounds on missing facts are low on purpose: a good summary may leave out most facts, but not all of them.
+# The required numbers of facts are low, because a good summary may leave out most facts, but not all.
 _MIN_FIGURES, _MIN_NAMES = 2, 3  # if the originals contain this many, the summary must keep at least one
 _MIN_NICKNAME = 3  # letters of a short form of a speaker's name
 _MAX_SPELLED = 12  # numbers up to this one are often written as words
@@ -101,7 +101,7 @@ def _keeps_figures(summary: str, figures: _Figures) -> bool:
     if any(months(word.strip(".,;:!?")) & {day.month for day in original_days} for word in summary.split()):
         return True
     years = {day.year for day in summary_days | original_days}
-    # A summary may give fewer parts of a date than its original, or more.
+    # A summary may give a date with fewer or with more parts (day, month, year) than its original.
     return any(is_given(day, original_days, years) for day in summary_days) or any(
         is_given(day, summary_days, years) for day in original_days
     )
@@ -109,7 +109,7 @@ def _keeps_figures(summary: str, figures: _Figures) -> bool:
 
 def _keeps_names(summary: str, names: Iterable[str], language: str) -> bool:
     words = [word for name in names for word in name.split() if len(word) > 1]
-    # "": the summary may be in another language, so any ending matches.
+    # The language "" accepts any ending, because the summary may be in another language.
     return any(any(map(Vocabulary([flatten(summary)], tried).has, words)) for tried in (language, ""))
 
 
@@ -153,7 +153,7 @@ _UNSUPPORTED = "The messages do not hold this {problem}."
 _MISSING = "It keeps none of the messages' {missing}: say what the messages are about, with those that matter."
 _EMPTY = "It has no text."
 _TOO_LONG = "It has {tokens} tokens, and at most {limit} are allowed."
-_WORDS_PER_TOKEN = 0.6  # keeps a model within the limit of tokens in most languages
+_WORDS_PER_TOKEN = 0.6  # with so many words, a summary stays within the limit of tokens in most languages
 _EXTRACTIVE = "extractive"  # stored as the model of a summary without a model
 _MAX_TITLE_NAMES = 8  # names in title and context of the entry; the metadata contain all names
 _MAX_PROMPT = 12_000  # tokens of all originals in a prompt; longer originals are replaced by extracts

@@ -10,19 +10,19 @@ from agentformer.memory.backends import faiss
 from agentformer.types import EmbeddingSpace
 
 CACHE_FOLDER = "cosmos"  # inside `Settings.index_dir`
-SEARCHED_FOLDER = "cosmos-server"  # the same, in the mode `server`
+SEARCHED_FOLDER = "cosmos-server"  # the folder of the local copy in the mode `server`
 
 
 @dataclass(frozen=True, slots=True)
 class CosmosAddress:
-    """The place of a container in Cosmos DB. `repr` does not show the key."""
+    """The address of a container in Cosmos DB, and the key of its account. `repr` does not show the key."""
 
     endpoint: str
     key: str = field(default="", repr=False)
     database: str = "agentformer"
     container: str = "memory"
-    discover: bool = True  # ask the account for the addresses of its regions; an emulator does not have them
-    searched: bool = False  # the mode `server`: Cosmos DB ranks, in a container of its own
+    discover: bool = True  # ask the account for the addresses of its regions; False for an emulator
+    searched: bool = False  # the mode `server`: Cosmos DB ranks the entries of a separate container
     patience: float = 30.0  # seconds for which a throttled request is repeated
 
 
@@ -34,6 +34,6 @@ def stored_space(index_dir: Path) -> EmbeddingSpace | None:
 
 
 def wanted_embedder(index_dir: Path) -> str:
-    """Return the embedder for which the entries of a store without vectors wait, or ""."""
+    """Return the name of the embedder that was requested for a store without vectors, or ""."""
     names = (faiss.wanted_embedder(index_dir / folder) for folder in (CACHE_FOLDER, SEARCHED_FOLDER))
     return next(filter(None, names), "")

@@ -35,9 +35,10 @@ _MOVE_SECONDS = 120.0
 
 
 class CosmosMemoryBackend(FaissMemoryBackend):
-    """A `MemoryBackend` whose records are in a container. `folder` is a cache: it may be deleted while no process uses
-    it. Raises `StoreError` if the account cannot be reached or refuses the key, `StoreBusy` if the account is
-    overloaded, `TooLarge` for a text that needs more than 2 MB, and `MissingExtra`."""
+    """A `MemoryBackend` whose records are in a container. `folder` contains the local copy; it may be deleted while no
+    process uses it. Raises `StoreError` if the account cannot be reached or refuses the key, `StoreBusy` if the account
+    is overloaded, `TooLarge` for a text that needs more than 2 MB, and `MissingExtra` if the client of Cosmos DB is not
+    installed."""
 
     _database: ReplicaDatabase
 
@@ -51,7 +52,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
     ) -> None:
         properties = server_properties(embedder.space.dimension) if address.searched else local_properties()
         self._container = Container(address, properties)
-        if address.discover:  # an emulator has one copy of the data
+        if address.discover:  # not for an emulator, which has only one copy of the data
             check_consistency(self._container)
         heads = Heads(self._container)
 
@@ -113,7 +114,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         return super().embed_pending(progress, refused=refused)
 
     def abandon_reembedding(self) -> bool:
-        """Abandon an unfinished move to another embedder; see `MemoryBackend.abandon_reembedding`."""
+        """Abandon an unfinished move to another embedding space; see `MemoryBackend.abandon_reembedding`."""
         holder = new_id()
         self._begin_move(holder)
         try:
@@ -124,7 +125,8 @@ class CosmosMemoryBackend(FaissMemoryBackend):
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
-        """Move to another embedder; see `MemoryBackend.reembed`. Only one process moves at a time."""
+        """Embed all entries again with the embedder `target`; see `MemoryBackend.reembed`. Raises `Conflict` while
+        another process does this."""
         if self._server is not None and target.space.dimension != self._embedder.space.dimension:
             raise InvalidInput(
                 "target",
@@ -155,13 +157,14 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         self._container.close()
 
     def _begin_move(self, holder: str) -> None:
-        """Take the right to move the store to another embedding space. Raises `Conflict` if another node has it."""
+        """Take the lease for a move of the store to another embedding space. Raises `Conflict` if another node holds
+        this lease."""
         if not self.lease(_MOVE, holder, _MOVE_SECONDS):
             raise Conflict("another node is re-embedding this store; wait until it has finished, or stop that node")
 
     def _refresh(self) -> None:
-        """Apply the transactions of other nodes. If one of them removed a scope, delete the index files, which may
-        contain the removed text."""
+        """Apply the transactions of other nodes. If one of these transactions removed a scope, delete the index files,
+        because they may contain the removed text."""
         self._database.refresh()
         if self._database.erasures:
             self._database.erasures = False
@@ -173,8 +176,8 @@ class CosmosMemoryBackend(FaissMemoryBackend):
 
 
 def check_consistency(container: Container) -> None:
-    """Raise `StoreError` if the account may answer with former versions of items. A transaction of another node would
-    then be seen in part."""
+    """Raise `StoreError` if the account may return former versions of items, because a node could then read only a part
+    of another node's transaction."""
     if (level := container.consistency()) != "Strong":
         raise StoreError(
             f"the account at {container.name} has the default consistency {level}, with which a machine can read "

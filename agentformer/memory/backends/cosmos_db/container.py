@@ -23,7 +23,7 @@ MAX_ITEM_BYTES = 1_900_000  # the service allows 2 MB; the rest is for the field
 _MAX_PARTITION_BYTES = 2_000  # of 2,048
 _PAGE = 500  # items of one page of a query
 _CONNECT_SECONDS = 10
-_THROTTLED_TRIES = 60  # more than the patience allows, so that the patience decides
+_THROTTLED_TRIES = 60  # so many attempts never fit into the patience, so the patience is the limit
 _REFUSED = (401, 403)
 _LATER = (408, 410, 429, 449, 503)  # the service asks for a later attempt
 
@@ -39,10 +39,12 @@ class Changed(Exception):
 class Container:
     """A container of Cosmos DB. The database and the container are created if they are missing. Thread-safe. Raises
     `StoreError` if the account cannot be reached or refuses the key, `StoreBusy` if the account is throttled for longer
-    than the patience of the address, `TooLarge`, and `MissingExtra`."""
+    than the patience of the address, `TooLarge` if an item is too large, and `MissingExtra` if the client of Cosmos DB
+    is not installed."""
 
     def __init__(self, address: CosmosAddress, properties: Mapping[str, Any] | None = None) -> None:
-        """`properties` are further properties of a container that is created, such as its policies."""
+        """`properties` are additional properties, such as policies, of a container that does not exist yet and is
+        created."""
         try:
             from azure.cosmos import CosmosClient, PartitionKey
         except ImportError as error:
@@ -70,12 +72,13 @@ class Container:
         return f"{redact_url(address.endpoint)} ({address.database}/{address.container})"
 
     def create(self, item: Item) -> Item:
-        """Create an item. Raises `Exists`."""
+        """Create an item. Raises `Exists` if the partition has an item with this id."""
         with self._errors(item):
             return dict(self._container.create_item(item))
 
     def replace(self, item: Item, etag: str) -> Item:
-        """Replace an item if it still has this etag, and return the item with its new etag. Raises `Changed`."""
+        """Replace an item if it still has this etag, and return the item with its new etag. Raises `Changed` if it does
+        not."""
         from azure.core import MatchConditions
 
         with self._errors(item):
@@ -101,7 +104,7 @@ class Container:
 
     def query(self, text: str, **parameters: Any) -> Iterator[Item]:
         """Yield the results of a query over all partitions. The pages are read one by one, each with the continuation
-        of the page before. Values are sent as parameters and are never a part of the text."""
+        token of the previous page. Values are sent as parameters and are never a part of the text."""
         with self._errors():
             yield from self._container.query_items(
                 text,
@@ -173,7 +176,8 @@ def item_bytes(value: Mapping[str, Any] | Sequence[Any]) -> int:
 
 
 def partition_of(namespace: str) -> str:
-    """Return the partition key of a namespace. It differs from `CONTROL` for every namespace. Raises `TooLarge`."""
+    """Return the partition key of a namespace. It differs from `CONTROL` for every namespace. Raises `TooLarge` if the
+    name of the namespace is too long."""
     partition = f"ns:{namespace}"
     if len(partition.encode("utf-8", "surrogatepass")) > _MAX_PARTITION_BYTES:
         raise TooLarge("namespace", f"Cosmos DB allows at most {_MAX_PARTITION_BYTES} bytes; choose a shorter name")

@@ -38,10 +38,10 @@ from agentformer.types import new_id
 log = logging.getLogger("agentformer")
 
 FORMAT = 1
-LEASE_SECONDS = 15.0  # a writer that has not changed the head for so long is taken for dead
+LEASE_SECONDS = 15.0  # a writer that has not changed the head for so long is considered dead
 BUSY_SECONDS = 60.0  # time that a writer waits for other writers
 _INLINE_BYTES = 1_000_000  # longer changes are written into further items
-_PAUSES = (0.002, 0.05)  # seconds between two looks at the head of another writer, chosen at random
+_PAUSES = (0.002, 0.05)  # seconds between two reads of the head while another node writes, chosen at random
 _THREADS = 8
 _TRIES = 4
 _HEAD = "head"
@@ -57,9 +57,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The state of a container. `last` is the number of the last transaction, and `commit` its random id. `changes` are
-    the changes of this transaction that may not be written to their items yet; `parts` is the number of further items
-    that contain them."""
+    """The state of a container. `last` is the number of the last transaction, and `commit` is its random id. `changes`
+    are the changes of this transaction that may not be in their items yet. If they are stored in further items, `parts`
+    is the number of these items."""
 
     store: str
     last: int = 0
@@ -115,7 +115,7 @@ class Heads:
 
     def acquire(self) -> Writer:
         """Wait for other writers, and return a `Writer`. A transaction of a dead writer is finished first. Raises
-        `StoreBusy` if the other writers need too long."""
+        `StoreBusy` if other writers write for too long."""
         started = seen_at = time.monotonic()
         seen = ""
         while True:
@@ -146,8 +146,8 @@ class Heads:
             self._container.delete(part["id"], CONTROL)
 
     def pending_changes(self, head: Head) -> Sequence[Change] | None:
-        """Return the changes of the last transaction that may not be written yet. Return None if they were finished in
-        the meantime."""
+        """Return the changes of the last transaction that may not be in their items yet. Return None if all of them
+        were written in the meantime."""
         changes = list(head.changes)
         for number in range(head.parts):
             rows = self._container.query(
@@ -163,8 +163,8 @@ class Heads:
 
 
 class Writer:
-    """The exclusive right to write, until `release`. The right is renewed in the background, so that a long transaction
-    is not taken for a dead one."""
+    """The exclusive right to write, until `release`. The right is renewed in the background, so that the writer of a
+    long transaction is not considered dead."""
 
     def __init__(self, heads: Heads, head: Head) -> None:
         self._heads = heads
@@ -176,9 +176,10 @@ class Writer:
         self._beats.start()
 
     def commit(self, changes: Sequence[Change], sequences: Mapping[str, int]) -> None:
-        """Commit a transaction with these changes; `finish` must follow. Raises `StoreBusy` if another node took over:
-        then nothing has changed. If the connection is lost in the moment of the commit, the head is read again to find
-        out whether the commit happened."""
+        """Commit a transaction with these changes. The caller must call `finish` afterwards. Raises `StoreBusy` if
+        another node has taken the right to write; nothing has changed then. If the connection is lost during the
+        commit, read the head to find out whether the commit succeeded. Raises `StoreError` if this cannot be found
+        out."""
         commit, inline, parts = new_id(), tuple(changes), 0
         if item_bytes(_packed(changes)) > _INLINE_BYTES:
             inline, parts = (), self._write_parts(commit, changes)
@@ -190,7 +191,7 @@ class Writer:
                 self.head = self._decided(commit, error)
 
     def _decided(self, commit: str, error: Exception) -> Head:
-        """Return the head if it has this commit. Otherwise raise an error."""
+        """Return the head if it contains the commit `commit`. Otherwise raise an error."""
         try:
             head = self._heads.read()
         except StoreError as unreachable:
@@ -219,7 +220,8 @@ class Writer:
             self._container.delete(_part_id(commit, number), CONTROL)
 
     def release(self) -> None:
-        """End the right to write. An error is logged, because other nodes take over after `LEASE_SECONDS`."""
+        """Release the right to write. An error is only logged, because other nodes can write after `LEASE_SECONDS` in
+        any case."""
         self._ended.set()
         with self._lock:
             try:
@@ -267,7 +269,8 @@ class Writer:
 
 
 def swap(container: Container, head: Head, **values: Any) -> Head:
-    """Replace the head by a head with other values, and return it. Raises `Changed` if another node has changed it."""
+    """Replace the head by a head with the new `values`, and return the new head. Raises `Changed` if another node has
+    changed the head."""
     new = replace(head, **values)
     return replace(new, etag=container.replace(new.to_item(), head.etag)["_etag"])
 

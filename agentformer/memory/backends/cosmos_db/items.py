@@ -1,9 +1,9 @@
 """Conversion of rows of the local copy to items of the container, and back.
 
-Each item contains one row: an entry (raw text, metadata, times, its place in the embedding queue), a former version of
-an entry, or a window of an entry with its vector. These items are in the partition of their namespace. Rows that belong
-to no namespace (embedding spaces, leases, ...) are in the partition `CONTROL`. A deleted item stays as a short mark for
-`GONE_SECONDS`, so that other nodes see the deletion.
+Each item contains one row: an entry (original text, metadata, times, and its row in the embedding queue), a former
+version of an entry, or a window of an entry with its vector. These items are in the partition of their namespace. Rows
+that belong to no namespace (embedding spaces, leases, ...) are in the partition `CONTROL`. A deleted item is replaced
+by a short mark for `GONE_SECONDS`, so that other nodes see the deletion.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agentformer.memory.backends.cosmos_db.container import (
 from agentformer.memory.backends.cosmos_db.server_mode import searched_fields
 
 GONE_SECONDS = 30 * 24 * 3600
-TABLES: Mapping[str, str] = {  # the types of items, and their tables
+TABLES: Mapping[str, str] = {  # type of an item -> table of its row
     "entry": "entries",
     "history": "history",
     "window": "windows",
@@ -45,10 +45,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "absent": ("id",),
     "meta": ("key",),
 }
-QUEUES = ("pending", "moving")  # tables with one row for each waiting entry; their rows are a part of the entry's item
-LOCAL_META = ("store_id", "former_log")  # keys of `meta` that describe the local file
-_EXACT = 2**53  # JSON numbers of Cosmos DB are floats
-_RESERVE = 10_000  # bytes of the item that holds a change until it is written
+QUEUES = ("pending", "moving")  # tables with a row for each waiting entry; this row is stored in the item of the entry
+LOCAL_META = ("store_id", "former_log")  # keys of `meta` that describe only the local file
+_EXACT = 2**53  # larger integers lose digits, because JSON numbers of Cosmos DB are floats
+_RESERVE = 10_000  # bytes that the item of a change needs in addition until the change is written
 
 
 class RowKey(NamedTuple):
@@ -71,8 +71,8 @@ def read_item(
     connection: sqlite3.Connection, key: RowKey, seq: int, change: int, *, searched: bool = False
 ) -> Item | None:
     """Return the item of a row, or None if the row does not exist. `seq` is the number of the transaction, and `change`
-    the number of the last transaction that changed the entry for the indexes. If `searched` is True, the item gets the
-    fields of the mode `server`."""
+    is the number of the last transaction after which the indexes must update the entry. If `searched` is True, the item
+    gets the fields of the mode `server`."""
     condition = " AND ".join(f"{name} = ?" for name in KEYS[key.type])
     row = connection.execute(f"SELECT * FROM {TABLES[key.type]} WHERE {condition}", key.values).fetchone()
     if row is None:
@@ -110,7 +110,7 @@ def read_item(
 
 
 def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any]) -> Item:
-    """Return the fields of the mode `server`: of a window, or of an entry that has no window."""
+    """Return the fields for the mode `server` of a window, or of an entry without windows."""
     if key.type == "history":
         return {}
     if key.type == "entry":

@@ -41,7 +41,7 @@ _SCHEMA = (
 )
 _SEQUENCES = ("entries", "windows")
 _FEED = "SELECT * FROM c WHERE c.seq > @since"
-_ORDER = ("window", "history", "entry", "lease", "absent", "meta", "space")  # parts are deleted before their wholes
+_ORDER = ("window", "history", "entry", "lease", "absent", "meta", "space")  # rows before those to which they refer
 _CONDITIONS = {
     "window": "id = ?",
     "history": "entry = ? AND version = ?",
@@ -54,9 +54,9 @@ _CONDITIONS = {
 
 
 def _triggers() -> Iterator[str]:
-    """Yield the statements that make a connection record the keys of all rows that it changes. They are temporary: a
-    copy of the file does not have them."""
-    # without a key: a statement with a conflict clause would apply its clause to this table
+    """Yield SQL statements for temporary triggers, which record the keys of all rows that a connection changes. A copy
+    of the file does not contain temporary triggers."""
+    # the table has no key, because a statement with a conflict clause would apply this clause to the table
     yield "CREATE TEMP TABLE IF NOT EXISTS dirty (type TEXT, key TEXT)"
     insert = "INSERT INTO dirty SELECT '{kind}', json_array({values}){where};"
     trigger = "CREATE TEMP TRIGGER IF NOT EXISTS dirty_{name} AFTER {event} ON main.{table} BEGIN {body} END"
@@ -80,7 +80,7 @@ def _triggers() -> Iterator[str]:
 
 
 class _Known(NamedTuple):
-    """The last transaction of the container that the local copy has."""
+    """The last transaction of the container that the local copy contains."""
 
     store: str = ""
     last: int = 0
@@ -92,13 +92,13 @@ class ReplicaDatabase(Database):
     write; one of them writes at a time."""
 
     def __init__(self, path: Path, container: Container, heads: Heads, *, searched: bool = False) -> None:
-        """If `searched` is True, the items get the fields of the mode `server`, see `server_mode`."""
+        """If `searched` is True, the items get the fields of the mode `server`; see `server_mode`."""
         self._searched = searched
         self._container = container
         self._heads = heads
         self._mutex = threading.RLock()
         self._known = _Known()
-        self.erasures = False  # True if another node removed a scope since the last look
+        self.erasures = False  # True if another node removed a scope since the last check
         super().__init__(path)
         with super().writing() as connection:
             for statement in _SCHEMA:
@@ -132,7 +132,7 @@ class ReplicaDatabase(Database):
                 writer.release()
 
     def write_copy(self, path: Path) -> None:
-        """Write a copy, which the backend `faiss` can open."""
+        """Write a copy of the database to the new file `path`. The backend `faiss` can open the copy."""
         self.refresh()
         super().write_copy(path)
         with closing(sqlite3.connect(path)) as connection:
@@ -146,7 +146,7 @@ class ReplicaDatabase(Database):
         return self._known.last
 
     def compare(self) -> Check:
-        """Compare the local copy with the ids of all items of the container. Other nodes wait meanwhile."""
+        """Compare the local copy with the ids of all items of the container. Other nodes cannot write meanwhile."""
         with self._mutex:
             writer = self._heads.acquire()
             try:
@@ -175,11 +175,11 @@ class ReplicaDatabase(Database):
             _watch(connection)
 
     def _follow(self, head: Head) -> None:
-        """Apply all transactions up to `head`, or up to a later one. All are applied, or none."""
+        """Apply all transactions up to `head`, or up to a later one. After an error, none of them is applied."""
         with super().writing() as connection:
             known = _read_state(connection)
             if known == _known(head):
-                self._known = known  # another process with the same folder was faster
+                self._known = known  # another process with the same folder has already applied them
                 return
             lost = known.store != head.store or known.last > head.last
             if lost or (known.last == head.last and known.commit != head.commit):
@@ -212,7 +212,7 @@ class ReplicaDatabase(Database):
 
 
 def _watch(connection: sqlite3.Connection) -> None:
-    """Make the connection record all changed rows, if the database has its tables already."""
+    """Make the connection record all changed rows, if the database already has its tables."""
     query = "SELECT count(*) FROM sqlite_master WHERE name = 'absent_documents'"
     if connection.execute(query).fetchone()[0]:
         for statement in _triggers():
@@ -224,8 +224,8 @@ def _known(head: Head) -> _Known:
 
 
 def _finish(writer: Writer) -> None:
-    """Write the items of the committed transaction. After an error, the next writer does so: the transaction itself is
-    safe in the head, and must not be reported as failed."""
+    """Write the items of the committed transaction. An error is only logged: the transaction is already committed in
+    the head, and the next writer writes its items."""
     try:
         writer.finish()
     except StoreError as error:
@@ -282,8 +282,9 @@ def _write_state(connection: sqlite3.Connection, known: _Known) -> None:
 
 
 class Following:
-    """Applies items in any order, and some of them more than once, if they are read while writers work. `finish` must
-    be called last. `since` is the number of the last transaction that the local copy has."""
+    """Applies items of the container to the local copy. The items may come in any order and more than once, because
+    they are read while other nodes write. `finish` must be called last. `since` is the number of the last transaction
+    in the local copy."""
 
     def __init__(self, connection: sqlite3.Connection, since: int) -> None:
         self._connection = connection
@@ -301,7 +302,7 @@ class Following:
         return any(item_id == RowKey("meta", ("erasure_due",)).item_id for item_id in self._present)
 
     def add(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Apply items."""
+        """Apply items of the container, except the deletions and the embedding spaces, which `finish` applies."""
         for item in items:
             key, seq = key_of(item), item["seq"]
             if item.get("change", 0) > self._since and key.type == "entry":
@@ -393,5 +394,6 @@ class Following:
 
 
 def _update(key: str, row: Mapping[str, Any]) -> str:
-    """Return the clause that overwrites a row. `INSERT OR REPLACE` would also delete the rows that refer to the row."""
+    """Return the SQL clause that overwrites an existing row. `INSERT OR REPLACE` would also delete the rows that refer
+    to the row."""
     return f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in row if name != key)}"

@@ -1,6 +1,6 @@
-"""The search of the mode `server`, in which Cosmos DB ranks: the policies of its container, the fields of its items,
-and its queries. A query names the tenant twice, in the partition key and as a field, and contains values only as
-parameters. The local copy has the entries of the passages that Cosmos DB finds."""
+"""The search of the mode `server`, in which Cosmos DB ranks the passages: the policies of the container, the fields of
+the items, and the queries. A query names the tenant twice, in the partition key and as a field, and contains values
+only as parameters. Cosmos DB returns passages, and their entries are read from the local copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentformer.records.scopes import OWNERS, searchable_numbers
 from agentformer.records.spaces import active_space
 from agentformer.types import UNSEARCHED_KINDS, Embedder, Hit, Hits, Query, Scope, Span, Vector
 
-LANGUAGE = "en-US"  # of the analysis of words by the service
+LANGUAGE = "en-US"  # language in which the service analyzes words
 MAX_ROWS = 1_000  # the client refuses a longer hybrid search
 _MAX_TERMS = 30
 _EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document_id", "source_type", "source_id")
@@ -35,10 +35,10 @@ _COPIED = (
     "archived_at",
     "superseded_by",
 )
-_READ = ("pk", "seq", "type", "namespace")  # the fields that other queries use
-_MAX_AMONG = 20_000  # numbers of entries in a query, whose text and parameters have at most 512 kB
+_READ = ("pk", "seq", "type", "namespace")  # indexed fields that other queries use
+_MAX_AMONG = 20_000  # maximum entry numbers in a query, because its text and parameters may have at most 512 kB
 _PASSAGES = 4  # requested passages for each wanted entry; an entry can have several
-_K = 60  # of the score 61/(60 + rank), which is 1 for the first hit
+_K = 60  # the score of a hit is 61/(60 + rank), which is 1 for the first hit
 _WORDS_ALONE = "only words were searched, because vectors are unavailable: {}"
 
 
@@ -87,7 +87,7 @@ def searched_fields(entry: Mapping[str, Any], passage: str, vector: Sequence[flo
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a query, each once. The service analyses them."""
+    """Return the distinct words of a query, for the service, which analyzes them."""
     return list(dict.fromkeys(re.findall(r"\w+", text.casefold())))[:_MAX_TERMS]
 
 
@@ -101,8 +101,8 @@ def search_query(
     among: Sequence[int] | None = None,
 ) -> ServerQuery:
     """Return the query that ranks the passages of a scope by words, by a vector, or by both (`RRF`). `space` is the
-    number of the embedding space. There must be a term or a vector. If `among` is given, only passages of the entries
-    with these numbers are ranked."""
+    number of the embedding space. At least one term or a vector is required. If `among` is given, only passages of the
+    entries with these numbers are ranked."""
     condition, values = scope_condition(scope)
     if among is not None:
         condition, values = f"{condition} AND ARRAY_CONTAINS(@among, c.scope.num)", {**values, "among": [*among]}
@@ -129,9 +129,9 @@ def search_query(
 
 
 def scope_condition(scope: Scope) -> ServerQuery:
-    """Return the condition that an item with `searched_fields` is in the scope, and its parameters. The decay of the
-    salience is not in the condition: it only lowers the salience, so the caller tests the results. `where` is not in
-    the condition either: the caller gives the numbers of the entries that match it."""
+    """Return the condition that an item with `searched_fields` is in the scope, and its parameters. The condition does
+    not contain the decay of the salience: decay only lowers the salience, so the caller must test the results. It does
+    not contain `where` either: the caller passes the numbers of the matching entries as `among`."""
     parts = [f"c.{PARTITION_KEY} = @partition", "c.namespace = @namespace"]
     values: dict[str, Any] = {"partition": partition_of(scope.namespace), "namespace": scope.namespace}
 
@@ -177,7 +177,8 @@ def _indexing(paths: Sequence[str]) -> dict[str, Any]:
 
 
 def _pair(key: str, value: Any) -> str:
-    """Return a text that is equal for equal pairs of metadata: numbers are compared by value."""
+    """Return a text for a key and a value of metadata. Equal pairs have the same text; numbers are compared by
+    value."""
     return json.dumps([key, _plain(value)], sort_keys=True)
 
 
@@ -190,7 +191,7 @@ def _plain(value: Any) -> Any:
 
 
 class ServerSearch:
-    """Searches in the container `container`. `database` is the local copy."""
+    """Searches in the container `container`. `database` is the local copy, from which the entries are read."""
 
     def __init__(self, container: Container, database: Database, embedder: Embedder) -> None:
         self._container = container
@@ -198,14 +199,14 @@ class ServerSearch:
         self._embedder = embedder
 
     def search(self, query: Query) -> Hits:
-        """Return the hits, best first. More passages are requested until there are enough entries in the scope."""
+        """Return the hits, best first. More passages are requested until enough entries of the scope are found."""
         if query.limit < 1 or not query.text.strip():
             return Hits()
         with self._database.reading() as connection:
             active = active_space(connection)
             among = searchable_numbers(connection, query.scope).tolist() if query.scope.where else None
         if among is not None and len(among) > _MAX_AMONG:
-            among = None  # many entries match: their passages are selected from the results
+            among = None  # too many entries match: their passages are selected from the results
         vector: Vector | None = None
         warnings: tuple[str, ...] = ()
         if active is not None and query.mode != "lexical":

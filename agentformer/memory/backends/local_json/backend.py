@@ -52,8 +52,8 @@ _NO_VECTORS = "local_json stores no vectors; search in the mode lexical or hybri
 
 
 class FolderSnapshot:
-    """A `MemorySnapshot` over the contents of all files at one moment. Raises `StoreDamaged` if a file that is needed
-    cannot be read."""
+    """A `MemorySnapshot` over the contents of all files at one moment. Methods raise `StoreDamaged` if they need a file
+    that cannot be read."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -71,11 +71,11 @@ class FolderSnapshot:
         return [_copied(state) for state in record.former] if record else []
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Return no vectors, because this backend stores no vectors."""
+        """Yield nothing, because this backend stores no vectors."""
         return iter(())
 
     def entry_vectors(self, namespace: str, *, every: int = 1) -> Iterator[EntryVector]:
-        """Return no vectors, because this backend stores no vectors."""
+        """Yield nothing, because this backend stores no vectors."""
         return iter(())
 
 
@@ -184,8 +184,8 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         """Change fields of an entry, and return the changed entry. The former version is added to the history of the
-        entry. Raises `NotFound`. Raises `Conflict` if `expected_version` is given and the stored entry has another
-        version."""
+        entry. Raises `NotFound` if the entry does not exist, and `Conflict` if `expected_version` is given and the
+        stored entry has another version."""
         check_settable(changes)
         with self._folder.writing() as (contents, records):
             contents.check_ids([entry_id, *filter(None, [changes.get("superseded_by")])])

@@ -41,7 +41,7 @@ UNREADABLE: Version = (0, 0, 0)
 
 
 class Record:
-    """An entry with its former versions, oldest first. A record does not change: a change of the entry creates a new
+    """An entry with its former versions, oldest first. A record is immutable: a change of the entry creates a new
     record."""
 
     def __init__(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
@@ -269,7 +269,7 @@ def _load_json(data: bytes) -> Any:
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
-    if len(values) < len(pairs):  # refused, because the next write would lose one of the values
+    if len(values) < len(pairs):  # a repeated key is refused, because the next write would lose one of its values
         names = [name for name, _ in pairs]
         duplicate = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"an object has the key {duplicate!r:.{SHOWN}} twice")

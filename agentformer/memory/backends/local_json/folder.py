@@ -217,7 +217,7 @@ class Folder:
         self, contents: Contents, records: Mapping[str, Record], absent: Mapping[str, tuple[AbsentDocument, ...]]
     ) -> None:
         """Write the files of all namespaces whose records or absent documents differ from `contents`. Either all of
-        these files are written or none. Raises `StoreFull`."""
+        these files are written or none. Raises `StoreFull` if they cannot be written."""
         new = changed_files(contents, records, absent)
         if not new:
             return

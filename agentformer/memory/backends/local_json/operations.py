@@ -1,5 +1,5 @@
-"""Functions that change and check the records of a store. `records` maps ids to records. `records` is a copy that is
-thrown away after an error, so no function needs to undo a change."""
+"""Functions that change and check the records of a store. The parameter `records` maps ids to records. It is a copy
+that the caller discards after an error, so no function undoes a change."""
 
 from __future__ import annotations
 
@@ -154,10 +154,10 @@ def update(records: Records, entry_id: str, changes: Mapping[str, Any]) -> Memor
 
 
 def keep_valid(records: Records, ids: Iterable[str]) -> None:
-    """Remove the successor (the entry in `superseded_by`) of each of these new entries whose successor is not valid."""
+    """For each of these new entries, delete `superseded_by` if the entry with this id is not a valid successor."""
     find, ending = _finder(records), set[str]()
     ids, lost = list(ids), True
-    while lost:  # an entry of a cycle can be archived alone, so that its predecessors are lost when it is made current
+    while lost:  # repeated: an entry of a cycle may be archived alone; its predecessors are then lost again
         lost = False
         for entry_id in ids:
             if supersession.is_lost(records[entry_id].entry, find, ending):
@@ -254,8 +254,8 @@ def check_links(records: Mapping[str, Record]) -> Findings:
 
 def check_superseded(records: Mapping[str, Record]) -> Findings:
     """Check that the entry which superseded another entry exists and is not archived alone, and that no entries
-    supersede each other in a cycle. The keys of the findings are the ids of the entries that no search would find
-    again, newest first."""
+    supersede each other in a cycle. The keys of the findings are the ids of the superseded entries that searches can no
+    longer find, newest first."""
     findings = Findings("superseded", SUPERSEDED)
     findings.looked_at = sum(record.entry.superseded_by is not None for record in records.values())
     find, ending = _finder(records), set[str]()

@@ -18,7 +18,7 @@ from agentformer.text.analysis import query_terms, stored_terms, text_terms
 from agentformer.text.languages import language_code
 from agentformer.types import Decay, MemoryEntry, Scope
 
-_K1 = 1.2  # how soon further repetitions of a word stop to count
+_K1 = 1.2  # saturation of repeated words
 _B = 0.75  # how much a long text lowers the score
 _EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
 

@@ -32,7 +32,8 @@ def stored_space(settings: Settings) -> EmbeddingSpace | None:
 
 
 def remove_store(settings: Settings) -> None:
-    """Delete the schema of the settings with all its tables. For the memory of a measurement."""
+    """Delete the schema of the settings with all its tables. Used for temporary stores, such as those of
+    measurements."""
     drop_schema(settings.postgres_url, schema_of(settings))
 
 

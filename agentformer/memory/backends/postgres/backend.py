@@ -1,5 +1,5 @@
-"""The backend `postgres`: records, vectors and words in one PostgreSQL database. Any number of nodes may open it; a
-node keeps no state of its own. Each call that writes is one transaction, which also writes the words and vectors."""
+"""The backend `postgres`: records, vectors and words in one PostgreSQL database. Any number of nodes may open it, and a
+node stores nothing locally. Each call that writes is one transaction, which also writes the words and vectors."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["PostgresMemoryBackend", "PostgresOptions"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_REPEATS = 3  # of a call whose transaction was lost with the connection
+_REPEATS = 3  # attempts of a call whose transaction was undone because the connection was lost
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PostgresOptions:
     """Options of the search in a PostgreSQL database. `schema` is the schema that contains the tables, and
-    `connections` the most connections of this process."""
+    `connections` is the maximum number of connections of this process."""
 
     schema: str = "agentformer"
     connections: int = 16
@@ -47,7 +47,7 @@ class PostgresOptions:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> PostgresOptions:
-        """Return the options that the settings name."""
+        """Return the search options in the settings."""
         reranker = named_reranker(settings)
         return cls(
             schema=schema_of(settings),
@@ -70,8 +70,8 @@ class PostgresOptions:
 
 class PostgresMemoryBackend(IndexedBackend):
     """A `MemoryBackend` that stores entries in a PostgreSQL database with pgvector. `url` has the form
-    `postgresql://user:password@host:5432/name`; error messages never contain it. Raises `MissingExtra` without psycopg,
-    and `StoreError` if the server cannot be used."""
+    `postgresql://user:password@host:5432/name`; error messages never contain it. Raises `MissingExtra` if psycopg is
+    not installed, and `StoreError` if the server cannot be used."""
 
     def __init__(self, url: str, embedder: Embedder, options: PostgresOptions = PostgresOptions()) -> None:
         self._database: PostgresDatabase = PostgresDatabase(url, options.schema, options.connections)
@@ -95,8 +95,8 @@ class PostgresMemoryBackend(IndexedBackend):
         """Open the database of `Settings.postgres_url`, with the search options of the settings."""
         return cls(settings.postgres_url, embedder, PostgresOptions.from_settings(settings))
 
-    # A call is repeated if its connection was lost and the server has undone its transaction. If the server does not
-    # know whether the transaction was committed, the call raises `StoreError`.
+    # A call is repeated if its connection was lost and the server has undone its transaction. If it cannot be found out
+    # whether the transaction was committed, the call raises `StoreError`.
 
     def store(self, entries: Sequence[MemoryEntry], **options: Any) -> list[MemoryEntry]:
         check_texts(entries)
@@ -126,7 +126,7 @@ class PostgresMemoryBackend(IndexedBackend):
         return _repeated(lambda: super(PostgresMemoryBackend, self)._read(query, *args, **options))
 
     def backup(self, folder: Path) -> None:
-        """Write the records and vectors at this moment as a store of the backend `faiss` into `folder`."""
+        """Write the records and vectors of this moment into `folder`, as a store that the backend `faiss` can open."""
         copy_to_sqlite(self._database, folder)
 
     def status(self) -> dict[str, Any]:

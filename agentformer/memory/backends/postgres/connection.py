@@ -1,8 +1,8 @@
 """A store in a PostgreSQL database: transactions and locks.
 
 Writers of one store take turns: a transaction that writes holds an advisory lock from its first statement to its end.
-So the numbers of the change feed have the order of the commits, and a writer sees the changes of all former writers, as
-with SQLite. Readers never wait: a read transaction sees the state of one moment.
+The numbers of the change feed therefore have the order of the commits, and a writer sees the changes of all earlier
+writers, as with SQLite. Readers never wait: a read transaction sees the state of one moment.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ __all__ = [
     "translated_errors",
 ]
 
-# A node that is lost in a transaction keeps the lock of the writers for so long.
+# If a node is lost during a transaction, the write lock stays held for this time.
 _LIMIT = "SET LOCAL idle_in_transaction_session_timeout = '120s'"
-_DOUBT_SECONDS = 15.0  # in which the server is asked whether a transaction was committed
+_DOUBT_SECONDS = 15.0  # seconds in which the server is asked whether a transaction was committed
 _IN_DOUBT = (
     "the server was lost during a commit, and whether the change is stored is not known; "
     "repeat the call with the same ids: an entry that is stored already raises a conflict"
 )
-# Each transaction that writes records a new token under its connection. If the answer of a commit is lost, the token
-# tells whether the transaction was committed. Transaction numbers cannot: after a crash, a server gives the number of a
-# transaction that left nothing on the disk to another transaction.
+# Each transaction that writes stores a new token under the name of its connection. If the answer to a commit is lost,
+# the token shows whether the transaction was committed. A transaction number could not show this: after a crash, a
+# server reuses the number of a transaction that left nothing on the disk.
 _STARTED = """
     INSERT INTO commits AS c VALUES (%s, %s, server_micros())
     ON CONFLICT (connection) DO UPDATE SET token = excluded.token, at = excluded.at
     RETURNING (SELECT coalesce(max(seq), 0) FROM changes)
 """
-# A write, so that its commit also waits for synchronous standbys: then they have the transaction in doubt.
+# This statement writes, so its commit waits for synchronous standbys, which then have the transaction in doubt, too.
 _OUTCOME = "UPDATE commits SET at = server_micros() WHERE connection = %s RETURNING token"
-_FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that are long gone
+_FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that ended long ago
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _NOTHING: Ready = {}
 _Hook = Callable[[sqlite3.Connection, int], object]
@@ -79,8 +79,9 @@ _Hook = Callable[[sqlite3.Connection, int], object]
 
 class PostgresDatabase:
     """A store in one schema of a database. Any number of threads, processes and machines may open it. The methods
-    `reading`, `writing` and `snapshot` are those of `records.database.Database`. `before_commit(connection, since)`
-    is called at the end of each transaction that writes; `since` is the number of the last change before it."""
+    `reading`, `writing` and `snapshot` are those of `records.database.Database`. `before_commit(connection, since)` is
+    called at the end of each transaction that writes; `since` is the number of the last change before this
+    transaction."""
 
     def __init__(self, url: str, schema_name: str = "agentformer", connections: int = 16) -> None:
         self._schema = schema_name
@@ -107,9 +108,10 @@ class PostgresDatabase:
     def reading(
         self, ready: Ready = _NOTHING, setting: str = "", *, beyond: bool = False
     ) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction. All statements see the data as of the first statement. The results
-        of `ready` come with the beginning of the transaction, after the statement `setting`. With `beyond`, the
-        connection does not count."""
+        """Yield a connection in a read transaction. All statements see the data as of the first statement. The
+        statement `setting` and the statements `ready` are sent together with the beginning of the transaction, so that
+        their results need no round trip. If `beyond` is true, the connection does not count for the limit of
+        connections."""
         begin = "; ".join(filter(None, (_READ, setting, *ready.values())))
         with self._connections.borrow(begin, beyond=beyond) as raw:
             try:
@@ -145,9 +147,9 @@ class PostgresDatabase:
 
     @contextmanager
     def lock(self, name: str, *, wait: bool) -> Iterator[Connection]:
-        """Hold a lock that one process of all nodes can have, and yield a connection without a transaction. The server
-        frees the lock when the process dies. Raises `filelock.Timeout` if another process has the lock and `wait` is
-        False."""
+        """Hold a lock that only one process of all nodes can hold, and yield a connection without a transaction. The
+        server releases the lock if the process dies. Raises `filelock.Timeout` if another process holds the lock and
+        `wait` is False."""
         number = _lock_number(f"{self._schema}/{name}")
         with self._connections.borrow() as raw, translated_errors():
             if wait:
@@ -164,8 +166,8 @@ class PostgresDatabase:
 
     @contextmanager
     def statements(self) -> Iterator[Connection]:
-        """Yield a connection in which each statement is a transaction without the write lock of the store. For the
-        tables of the nodes, whose statements must not wait for writers."""
+        """Yield a connection in which each statement is a transaction without the write lock of the store. Used for the
+        tables of the nodes, because their statements must not wait for writers."""
         with self._connections.borrow() as raw:
             yield Connection(raw)
 
@@ -199,8 +201,9 @@ class PostgresDatabase:
 
     def _was_committed(self, name: str, token: str) -> bool:
         """Ask the server whether the transaction with this token was committed, after its connection was lost. Raises
-        `StoreError` if no server answers. While this process has the lock of the writers, the transaction in doubt,
-        which had it, has ended. A promoted standby gives the answer for what it has received."""
+        `StoreError` if no server answers. The question is asked while this process holds the write lock; the
+        transaction in doubt held it before, so it has ended. A promoted standby answers for the transactions that it
+        has received."""
         begin = f"BEGIN; SET LOCAL lock_timeout = '{_DOUBT_SECONDS:.0f}s'; "
         begin += f"SELECT pg_advisory_xact_lock({self._lock_number})"
         end = time.monotonic() + _DOUBT_SECONDS
@@ -216,7 +219,7 @@ class PostgresDatabase:
 
 @contextmanager
 def _lost_transactions(raw: psycopg.Connection[Any]) -> Iterator[None]:
-    """Raise `TransactionLost` for an error that ends the connection before a commit."""
+    """Raise `TransactionLost` if an error ends the connection before a commit."""
     try:
         yield
     except StoreError as error:

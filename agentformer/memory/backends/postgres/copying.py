@@ -10,7 +10,7 @@ from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.records.database import Database
 
-# In an order in which each row refers to rows that are copied already; each with the columns of its key.
+# Table -> columns of its key. The order is such that each row refers only to rows that were copied before.
 _TABLES = {
     "entries": ("num",),
     "history": ("entry", "version"),
@@ -27,7 +27,8 @@ _ROWS = 1_000  # copied at a time
 
 
 def copy_to_sqlite(source: PostgresDatabase, folder: Path) -> None:
-    """Write the store at this moment into a new SQLite file in `folder`. Raises `StoreFull` if it cannot be written."""
+    """Write the store at this moment into a new SQLite file in `folder`. Raises `StoreFull` if the file cannot be
+    written."""
     path = folder / DATABASE_FILE
     target = Database(path)
     try:
@@ -46,7 +47,7 @@ def copy_to_sqlite(source: PostgresDatabase, folder: Path) -> None:
 def _copy(rows: sqlite3.Connection, copy: sqlite3.Connection, table: str, key: tuple[str, ...]) -> None:
     names = [row[1] for row in copy.execute(f"PRAGMA table_info({table})")]
     columns, marks, order = ", ".join(names), ", ".join("?" * len(names)), ", ".join(key)
-    query = f"SELECT DISTINCT ON ({order}) {columns} FROM {table}"  # equal vectors of several namespaces have one key
+    query = f"SELECT DISTINCT ON ({order}) {columns} FROM {table}"  # several namespaces may store the same vector
     last: list[object] = []
     while True:
         after = f" WHERE ({order}) > ({', '.join('?' * len(key))})" if last else ""

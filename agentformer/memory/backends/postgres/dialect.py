@@ -1,9 +1,8 @@
-"""The dialect of the shared statements. The modules of `records/` write their statements for SQLite; this module
-translates a statement to PostgreSQL, and the parameters with it. Functions that only SQLite has are functions of our
-schema, see `schema`.
+"""Translation of SQL statements. The modules of `records/` write their statements for SQLite; this module translates a
+statement and its parameters for PostgreSQL. Functions that only SQLite has are defined in the schema; see `schema`.
 
-PostgreSQL text cannot contain the character NUL. A text is therefore stored with NUL written as two characters, and
-read back without loss.
+PostgreSQL text cannot contain the character NUL. In a stored text, NUL is therefore replaced by two characters, and it
+is restored when the text is read.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-ESCAPE = "\uf8f0"  # of the private use area; a text that contains it is escaped, too
+ESCAPE = "\uf8f0"  # a character of the private use area; if a text contains it, it is escaped, too
 _KEYS = {
     "meta": "key",
     "leases": "name",
@@ -84,7 +83,7 @@ _NAMESPACED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]],
             r"INSERT OR IGNORE INTO pending (entry_namespace, entry, attempts, last_error, refused) "
             r"SELECT namespace, num, 0, \1, 0 FROM entries",
         ),
-        # one vector of equal texts of several namespaces
+        # several namespaces may store the vector of the same text; only one is read
         (
             r"^SELECT hash, id FROM vectors WHERE space = \? AND hash IN \((\?(?:,\?)*)\)$",
             lambda match: (
@@ -113,7 +112,7 @@ _NAMESPACED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]],
         (r"\b(\w+)\.(num = (?!changes\.)(\w+)\.entry)\b", r"\1.namespace = \3.entry_namespace AND \1.\2"),
     )
 )
-# Each rule: a pattern of SQLite, and its replacement. `@` marks a parameter that is a JSON list.
+# Each rule: a pattern in a statement for SQLite, and its replacement. `@` marks a parameter that is a JSON list.
 _RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -139,15 +138,16 @@ _IGNORE = re.compile(r"\s*INSERT OR IGNORE INTO (\w+)")
 
 
 class Statement(NamedTuple):
-    """A statement for PostgreSQL. `keys` contains for each of its parameters the index or the name of the value in the
-    parameters of the original statement; `lists` contains the keys of the values that are JSON lists."""
+    """A statement for PostgreSQL. `keys` contains for each parameter the index or the name of its value in the
+    parameters of the original statement. `lists` contains the keys of the values that are JSON lists."""
 
     text: str
     keys: tuple[int | str | slice, ...]
     lists: frozenset[int | str]
 
     def bind(self, values: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-        """Return the values in the order of the parameters of this statement. The values of a slice are one list."""
+        """Return the values in the order of the parameters of this statement. If a parameter takes several values, they
+        are passed as one list."""
         return [
             [*values[key]] if isinstance(key, slice) else _value(values[key], key in self.lists)  # type: ignore[index]
             for key in self.keys
@@ -162,7 +162,7 @@ def _value(value: Any, is_list: bool) -> Any:
 
 @lru_cache(maxsize=1024)
 def translate(sql: str) -> Statement:
-    """Return the statement of PostgreSQL that does what `sql` does in SQLite."""
+    """Return the statement for PostgreSQL that has the same effect as the statement `sql` for SQLite."""
     end = ""
     for known, namespaced in _NAMESPACED:
         sql = known.sub(namespaced, sql)
@@ -208,14 +208,14 @@ def _as_list(match: re.Match[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Return the text as PostgreSQL stores it, without NUL."""
+    """Return the text in the form in which PostgreSQL stores it, without NUL."""
     if "\0" not in text and ESCAPE not in text:
         return text
     return text.replace(ESCAPE, ESCAPE + "1").replace("\0", ESCAPE + "0")
 
 
 def unescape(text: str) -> str:
-    """Return the text that `escape` has changed."""
+    """Return the original of a text that `escape` returned."""
     if ESCAPE not in text:
         return text
     return text.replace(ESCAPE + "0", "\0").replace(ESCAPE + "1", ESCAPE)

@@ -32,7 +32,7 @@ _MOVING = "another node is re-embedding this store; wait until it has finished, 
 
 
 class ServerQueue(EmbeddingQueue):
-    """An `EmbeddingQueue` that stores the new vectors in the namespace of their entries."""
+    """An `EmbeddingQueue` that stores new vectors in the namespace of their entries."""
 
     def commit(
         self,
@@ -41,8 +41,8 @@ class ServerQueue(EmbeddingQueue):
         entries: Sequence[MemoryEntry],
         outcome: EmbeddedEntries | NotEmbedded,
     ) -> None:
-        """Write the windows and vectors of entries; see `EmbeddingQueue.commit`. Vectors for entries of several
-        namespaces are copied into each of them when their windows are written."""
+        """Write the windows and vectors of entries; see `EmbeddingQueue.commit`. If entries of several namespaces need
+        a vector, it is copied into each namespace when the windows are written."""
         namespaces = {entry.namespace for entry in entries}
         native(connection).namespace = namespaces.pop() if len(namespaces) == 1 else None
         try:
@@ -52,7 +52,7 @@ class ServerQueue(EmbeddingQueue):
 
 
 class ServerSearch(RankedSearch):
-    """A `RankedSearch` in one transaction, if the vector of the query is known or not needed."""
+    """A `RankedSearch` that uses one read transaction if the vector of the query is cached or not needed."""
 
     reads: SearchReads
 
@@ -66,7 +66,7 @@ class ServerSearch(RankedSearch):
 
 
 class ServerIndexes:
-    """The indexes of one database. Thread-safe."""
+    """The indexes of one PostgreSQL database. Thread-safe."""
 
     def __init__(
         self,
@@ -99,13 +99,14 @@ class ServerIndexes:
             lambda wait: database.lock("embedding", wait=wait), database, embedder, window_tokens=window_tokens
         )
         self._imported = VectorImport(database, embedder)
-        self.moving: Callable[[], AbstractContextManager[bool]] = self._locked  # nodes replace it by a lease
+        self.moving: Callable[[], AbstractContextManager[bool]] = self._locked  # a `DistributedMemory` sets a lease
         self._prepared = threading.local()  # the terms of the entries that this thread stores
         database.before_commit = self._update_words
 
     @contextmanager
     def prepared(self, entries: Sequence[MemoryEntry]) -> Iterator[None]:
-        """Analyze the words of entries before they are stored in the context, so that other writers wait less."""
+        """Analyze the words of entries that the caller stores in the context. This is done before the transaction
+        begins, so that other writers wait less."""
         self._prepared.terms = prepare(entries, self._analyzers)
         try:
             yield
@@ -134,7 +135,7 @@ class ServerIndexes:
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Take a lock of the server for a migration. Yield False if another process has it."""
+        """Hold the lock for a migration, and yield True. Yield False if another process holds it."""
         with ExitStack() as lock:
             try:
                 lock.enter_context(self._database.lock("migration", wait=False))
@@ -149,7 +150,7 @@ class ServerIndexes:
 
     def verify(self, *, repair: bool) -> Sequence[Check]:
         """Compare the records with their checksums, with each other, and with the words and vectors; see
-        `MemoryBackend.verify`. Damage of the server's files is the task of PostgreSQL."""
+        `MemoryBackend.verify`. PostgreSQL itself must detect damage of its files."""
         if repair and self._database.read_only:
             raise StoreFull("the PostgreSQL store cannot be written, so nothing in it can be repaired")
         results = []

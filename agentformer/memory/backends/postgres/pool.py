@@ -1,7 +1,8 @@
-"""The connections of a process to a PostgreSQL server. Their number is limited, and a lost server is waited for.
+"""The connections of a process to a PostgreSQL server. Their number is limited. If the server is unreachable, calls
+wait some seconds for it.
 
-`psycopg_pool` is not used: it connects in a thread, so that the caller of a server that refuses the login would only
-learn that the pool has no connection.
+`psycopg_pool` is not used: it connects in a thread, so if the server refuses the login, the caller would only get the
+error that the pool has no connection.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 
 _MAX_IDLE = 8  # idle connections that stay open
 _WAIT = 30.0  # seconds for a free connection
-_PATIENCE = 15.0  # seconds in which a lost server is tried again; a restart takes a few seconds, a failover more
+_PATIENCE = 15.0  # seconds in which an unreachable server is tried again: a restart needs a few, a failover more
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # seconds between two attempts
-# A server notices late that a client is gone, and keeps the lock of its transaction. Such transactions are ended.
+# A server notices late that a client has died, and its transaction keeps its locks until then. These settings make the
+# server notice earlier.
 _KEEPALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 _END = """
     SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid = ANY(%s)
@@ -42,9 +44,9 @@ _END = """
 
 
 class Connections:
-    """The connections to one schema of a database, at most `limit`. A thread that has a connection may have further
-    ones beyond the limit, so that threads never wait for each other in a circle. `lock` is the number of the advisory
-    lock of writers. Thread-safe."""
+    """The connections to one schema of a database, at most `limit`. A thread that already has a connection may get more
+    beyond the limit, so that threads cannot wait for each other in a deadlock. `lock` is the number of the advisory
+    lock that writers hold. Thread-safe."""
 
     def __init__(self, url: str, schema: str, limit: int, lock: int) -> None:
         self._url = url
@@ -54,8 +56,8 @@ class Connections:
         self._processes: WeakKeyDictionary[psycopg.Connection[Any], int] = WeakKeyDictionary()
         self._names: WeakKeyDictionary[psycopg.Connection[Any], str] = WeakKeyDictionary()
         self._results: WeakKeyDictionary[psycopg.Connection[Any], list[list[Any]]] = WeakKeyDictionary()
-        self._ending: WeakSet[psycopg.Connection[Any]] = WeakSet()  # whose last answer was not read
-        self._lost: list[int] = []  # processes of the server whose connections were lost
+        self._ending: WeakSet[psycopg.Connection[Any]] = WeakSet()  # connections whose last answer was not read
+        self._lost: list[int] = []  # ids of server processes whose connections were lost
         self._idle: list[psycopg.Connection[Any]] = []
         self._mutex = threading.Lock()
         self._free = threading.BoundedSemaphore(limit)
@@ -65,8 +67,8 @@ class Connections:
 
     @contextmanager
     def borrow(self, begin: str = "", *, beyond: bool = False) -> Iterator[psycopg.Connection[Any]]:
-        """Yield a connection in which the statements `begin` were executed. Raises `StoreBusy` if no connection gets
-        free. With `beyond`, the connection does not count."""
+        """Yield a connection in which the statements `begin` were executed. Raises `StoreBusy` if no connection becomes
+        free in time. If `beyond` is true, the connection does not count for the limit."""
         depth = getattr(self._held, "depth", 0)
         counted = not depth and not beyond
         if counted and not self._free.acquire(timeout=_WAIT):
@@ -87,7 +89,8 @@ class Connections:
                 self._free.release()
 
     def connect(self, *, extended: bool = True) -> psycopg.Connection[Any]:
-        """Return a new connection. `extended` needs the extension pgvector."""
+        """Return a new connection. If `extended` is true, prepare it for the extension pgvector, which must be
+        installed."""
         from pgvector.psycopg import register_vector
 
         raw = open_connection(self._url)
@@ -100,7 +103,7 @@ class Connections:
         return raw
 
     def results(self, raw: psycopg.Connection[Any], ready: Ready) -> dict[ReadyKey, list[Any]]:
-        """Return the results of `ready`, the last statements that `begin` has sent on this connection."""
+        """Return the results of `ready`, the last statements of `begin`, with which the connection was borrowed."""
         return dict(zip(ready, self._results.pop(raw), strict=True)) if ready else {}
 
     def end_reading(self, raw: psycopg.Connection[Any]) -> None:
@@ -121,7 +124,8 @@ class Connections:
             return self._names.setdefault(raw, new_id())
 
     def note_lost(self, raw: psycopg.Connection[Any]) -> None:
-        """Let the next use of a connection end the transaction of a lost connection, if it has the lock of writers."""
+        """Record a lost connection. If its transaction still holds the write lock, the next use of a connection ends
+        this transaction on the server."""
         with self._mutex:
             if process := self._processes.pop(raw, 0):
                 self._lost.append(process)
@@ -135,8 +139,8 @@ class Connections:
             connection.close()
 
     def _begun(self, begin: str) -> psycopg.Connection[Any]:
-        """Return a connection in which `begin` was executed. An idle connection may have been cut by a restart of the
-        server; nothing was changed yet, so a new connection is tried."""
+        """Return a connection in which `begin` was executed. A restart of the server may have closed an idle
+        connection. Nothing was changed yet, so another connection is used."""
         while True:
             with self._mutex:
                 if self._closed:
@@ -153,7 +157,7 @@ class Connections:
 
     def _patiently(self, connect: Callable[[], psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
         """Return a new connection. An unreachable server is tried again until `_PATIENCE` seconds after the first
-        failure of all threads; later calls fail at once, until the server is there again."""
+        failure of all threads; later calls fail immediately until the server can be reached again."""
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -170,7 +174,7 @@ class Connections:
                 return raw
 
     def _executed(self, raw: psycopg.Connection[Any], begin: str) -> psycopg.Connection[Any]:
-        """Execute `begin`, after the lost transactions of this process were ended."""
+        """End the lost transactions of this process, and then execute `begin`."""
         with self._mutex:
             self._processes[raw] = raw.info.backend_pid
             lost, self._lost = self._lost, []
@@ -204,8 +208,8 @@ class Connections:
 
 
 def _read_answer(raw: psycopg.Connection[Any]) -> None:
-    """Read the answer to a statement that was sent without waiting. `get_result` alone would wait with the lock of the
-    interpreter, and stop all threads."""
+    """Read the answer to a statement that was sent without waiting. `get_result` alone would hold the lock of the
+    interpreter while it waits, and stop all threads."""
     pgconn = raw.pgconn
     with selectors.DefaultSelector() as selector:
         selector.register(pgconn.socket, selectors.EVENT_READ)
@@ -218,7 +222,7 @@ def _read_answer(raw: psycopg.Connection[Any]) -> None:
 
 
 def _all_results(cursor: psycopg.Cursor[Any]) -> list[list[Any]]:
-    """Return the rows of each of the statements that returns rows."""
+    """Return a list with the rows of each statement that returned rows."""
     results = []
     while True:
         if cursor.description is not None:

@@ -1,7 +1,7 @@
 """The schema of the tables in PostgreSQL as a list of numbered migrations. A new migration is appended to the list; a
 released migration never changes. The columns of the records are those of `records.schema`.
 
-Several nodes may start at once: each migration is one transaction that holds an advisory lock.
+Several nodes may start at the same time, because all migrations run in one transaction that holds an advisory lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OLDEST_PGVECTOR = (0, 8)  # the first version with iterative scans
 
-# Functions that the shared statements call by the names that they have in SQLite.
+# Functions that the statements of `records/` call. They have the same names as in SQLite.
 _FUNCTIONS = r"""
 CREATE FUNCTION json_extract(document text, path text) RETURNS text IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql
     AS $$ SELECT jsonb_path_query_first(replace(document, '\u0000', '\uf8f00')::jsonb, path::jsonpath) #>> '{}' $$;
@@ -50,7 +50,7 @@ CREATE FUNCTION randomblob(length integer) RETURNS bytea VOLATILE LANGUAGE sql
     AS $$ SELECT substring(uuid_send(gen_random_uuid()) from 1 for length) $$;
 """
 
-# The tables of the nodes, see `memory.nodes`. The clock is always that of the server.
+# The tables of the nodes, see `memory.nodes`. All times are those of the server's clock.
 _NODES = """
 CREATE FUNCTION server_micros() RETURNS bigint VOLATILE LANGUAGE sql
     AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
@@ -83,13 +83,13 @@ CREATE TABLE jobs (
 );
 """
 
-# The last transaction of each connection that writes, see `connection`.
+# The token of the last write transaction of each connection, see `connection`.
 _COMMITS = """
 CREATE TABLE commits (connection text COLLATE "C" PRIMARY KEY, token text NOT NULL, at bigint NOT NULL)
     WITH (fillfactor = 50);
 """
 
-# What searches need of an entry beside its fields, see `index.derived`.
+# Properties that searches derive from an entry, see `index.derived`.
 _DERIVED = """
 CREATE TABLE derived (
     entry bigint PRIMARY KEY REFERENCES entries ON DELETE CASCADE, version bigint NOT NULL, source bigint,
@@ -98,7 +98,7 @@ CREATE TABLE derived (
 );
 """
 
-# The numbers of the words are those of the whole store.
+# The numbers of entries per word are counted for the whole store.
 _COUNTS = """
 ALTER TABLE word_counts RENAME TO former_counts;
 ALTER TABLE word_totals RENAME TO former_totals;
@@ -114,12 +114,12 @@ INSERT INTO word_totals SELECT language, sum(entries),
 DROP TABLE former_counts, former_totals;
 """
 
-# All keys of what belongs to an entry begin with the namespace. `entry_places` has the namespace of each entry, for
-# calls that name an entry by its id or number alone. Equal texts of several namespaces have a vector in each of them,
+# All keys of rows that belong to an entry begin with the namespace. `entry_places` contains the namespace of each
+# entry, for calls with only an id or a number. If several namespaces have the same text, each has a copy of its vector,
 # all with the same id. A vector that no namespace uses yet has `NO_NAMESPACE`, which no entry can have: it contains
-# `dialect.ESCAPE` in a place where `dialect.escape` writes none.
+# `dialect.ESCAPE` at a position where `dialect.escape` never writes it.
 NO_NAMESPACE = r"U&'\F8F0none'"
-_CHILDREN = ("history", "windows", "pending", "moving", "derived")  # tables of what belongs to an entry
+_CHILDREN = ("history", "windows", "pending", "moving", "derived")  # tables with rows that belong to an entry
 _COLUMNS = {
     "history": "entry, version, state, checksum",
     "windows": "id, space, entry, span_start, span_end, vector, checksum",
@@ -216,7 +216,7 @@ END $$;
 
 
 MIGRATIONS: tuple[str, ...] = (
-    # 1: the records, as `records.schema` has them; texts that are compared or sorted are compared by their bytes.
+    # 1: the records, as in `records.schema`; texts are compared and sorted by their bytes.
     _FUNCTIONS
     + """
 CREATE TABLE meta (key text COLLATE "C" PRIMARY KEY, value text NOT NULL, checksum bigint);
@@ -332,7 +332,7 @@ CREATE TABLE word_totals (
 
 def migrate(connection: psycopg.Connection[Any], schema: str, lock: int) -> None:
     """Create the schema, or migrate it to the newest version. `lock` is the number of the advisory lock that writers of
-    this store hold. Raises `StoreError` if the schema is newer than this software, or if pgvector is missing or
+    this store hold. Raises `StoreError` if the schema is newer than this software, or if pgvector is missing or too
     old."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock])

@@ -1,9 +1,9 @@
-"""The windows of small scopes with their vectors in the memory of a process. The server needs several milliseconds for
-each thousand vectors that it compares one by one; this process compares them in a fraction of one.
+"""The windows of small scopes with their vectors in the memory of a process. The server needs several milliseconds to
+compare a thousand vectors one by one; this process needs less than one.
 
-A search uses cached vectors only if they are those of its own read transaction: the last change and the active space
-of this transaction decide. After changes, only the changed entries are read again, so that the acknowledged writes of
-all nodes are seen.
+A search uses cached vectors only if they are current in its own read transaction, which is decided by its last change
+and its active space. After changes, only the changed entries are read again. A search therefore sees the acknowledged
+writes of all nodes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from agentformer.memory.backends.postgres.scopes import WINDOWS_OF_ENTRIES, scop
 from agentformer.memory.backends.postgres.server import KnownRows, row_type
 from agentformer.types import Matrix, Scope, Vector
 
-_MAX_BYTES = 128 << 20  # of the vectors of all scopes; the least recently used scopes are dropped
+_MAX_BYTES = 128 << 20  # size of the vectors of all scopes; the least recently used scopes are dropped
 _MAX_SCOPES = 256
 _MAX_CHANGES = 1_000  # after more changes, the scope is read again
-_ROW_BYTES = 500  # of the other fields of a window, about
+_ROW_BYTES = 500  # estimated size of the other fields of a window
 _COLUMNS = ("id", "space", "entry", "span_start", "span_end", "vector", "checksum")
-# The last change with its random token, and a number that changes when the store moves to another space.
+# The last change, its random token, and a number that changes when the store moves to another embedding space.
 STATE: ReadyKey = (
     "SELECT seq, token, (SELECT xmin::text FROM spaces WHERE active = 1) FROM points ORDER BY seq DESC LIMIT 1",
     (),
@@ -45,8 +45,8 @@ class _State(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The windows of a scope: the ids of the windows, of their entries and vectors, the stored vectors as a matrix with
-    one row for each window, and for each window the pair of its row and the checksum of its vector."""
+    """The windows of a scope: the ids of the windows, of their entries and vectors, the stored vectors as a matrix,
+    (windows, dim), and for each window the pair of its row in the database and the checksum of its vector."""
 
     windows: IntArray
     entries: IntArray
@@ -55,17 +55,17 @@ class Windows(NamedTuple):
     stored: NDArray[Any]
 
     def at(self, places: NDArray[Any]) -> Windows:
-        """Return the windows at these places."""
+        """Return the windows at these indexes."""
         columns = self.windows[places], self.entries[places], self.vectors[places]
         return Windows(*columns, self.rows[places], self.stored[places])
 
     @property
     def size(self) -> int:
-        """The size in bytes, about."""
+        """The estimated size in bytes."""
         return self.rows.nbytes + len(self.rows) * _ROW_BYTES
 
     def known(self) -> KnownRows:
-        """Return the rows of the vectors and windows."""
+        """Return the stored rows of the vectors and windows, so that a connection need not read them again."""
         ids, blobs = self.vectors.tolist(), (row.tobytes() for row in self.rows.astype("<f4", copy=False))
         vectors = zip(ids, blobs, (checksum for _, checksum in self.stored), strict=True)
         windows = zip(self.windows.tolist(), (row for row, _ in self.stored), strict=True)
@@ -81,9 +81,9 @@ class ScopeVectors:
         self._bytes = 0
 
     def windows(self, connection: Connection, space: int, scope: Scope, dimension: int) -> Windows | None:
-        """Return the windows of a scope as the transaction of `connection` sees them. Return None if the scope is
-        searched for the first time, so that a scope of one search is not read, if its entries depend on the time, or if
-        a vector does not have the dimension."""
+        """Return the windows of a scope as the transaction of `connection` sees them. Return None in three cases: the
+        scope is searched for the first time (it may never be searched again), the entries of the scope depend on the
+        time, or a vector has another dimension."""
         if scope.min_salience > 0:
             return None
         key = space, repr(scope)
@@ -114,8 +114,8 @@ class ScopeVectors:
 
 
 def nearest(windows: Windows, query: Vector, limit: int, spare: int) -> tuple[VectorHits, Windows]:
-    """Return the nearest windows of at least `limit` entries, best first, and at least `spare` more windows, if there
-    are as many."""
+    """Return the nearest windows, best first, and the stored data of these windows. The windows belong to at least
+    `limit` entries, and at least `spare` more windows are added, if there are enough."""
     scores = windows.rows @ query
     order = np.lexsort((windows.windows, -scores))
     count = limit + spare
@@ -138,8 +138,9 @@ def _followed(
     state: _State,
     dimension: int,
 ) -> Windows | None:
-    """Return the windows after the changes since those that are `known`. Return None if they cannot be followed: there
-    are many changes, the database was put back from a backup, or the store has moved."""
+    """Apply the changes since `known` to its windows, and return the result. Return None if the scope must be read
+    again: there are many changes, a backup of the database was restored, or the store has moved to another embedding
+    space."""
     former, windows = known
     token, changed = connection.run(_CHANGES, [former.seq, former.seq, _MAX_CHANGES + 1]).fetchone()
     if former.space != state.space or bytes(token or b"") != former.token or len(changed) > _MAX_CHANGES:
@@ -159,8 +160,8 @@ def _followed(
 def _read(
     connection: Connection, space: int, scope: Scope, dimension: int, among: list[int] | None = None
 ) -> Windows | None:
-    """Read the windows of a scope, or of those of its entries that have one of the numbers `among`. Return None if a
-    vector does not have the dimension."""
+    """Read the windows of a scope. If `among` is given, read only the windows of the entries with these numbers. Return
+    None if a vector has another dimension."""
     condition, values = scope_condition(scope)
     if among is not None:
         condition, values = f"num = ANY(%s::bigint[]) AND {condition}", [among, *values]

@@ -15,9 +15,9 @@ from agentformer.memory.backends.postgres import dialect
 from agentformer.records.scopes import SEARCHED, where
 from agentformer.types import Scope
 
-FEW = 5_000  # entries; the vectors of a scope with at most as many are compared one by one
+FEW = 5_000  # in a scope with at most so many entries, vectors are compared one by one
 _MAX_CACHED = 256
-# The windows of the entries `e` in the space that is a parameter, with their vectors.
+# The windows of the entries `e` with their vectors. The embedding space is a parameter.
 WINDOWS_OF_ENTRIES = (
     "JOIN windows AS w ON w.entry_namespace = e.namespace AND w.entry = e.num AND w.space = %s "
     "JOIN vectors AS v ON v.entry_namespace = w.entry_namespace AND v.id = w.vector"
@@ -39,7 +39,7 @@ class ServerScopes:
         self._cached: OrderedDict[str, tuple[int, ScopeRows]] = OrderedDict()
 
     def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeRows:
-        """Return the scope with its count. `seq` is the newest change that `connection` can read."""
+        """Return the scope with the number of its entries. `seq` is the newest change that `connection` can read."""
         key = repr(scope)
         with self._lock:
             cached = self._cached.get(key)
@@ -58,7 +58,7 @@ class ServerScopes:
 
 
 def scope_condition(scope: Scope) -> tuple[str, list[Any]]:
-    """Return a condition of PostgreSQL on the searched entries of a scope, and its parameters."""
+    """Return an SQL condition for the searchable entries of a scope, and its parameters."""
     condition, values = where(scope)
     statement = dialect.translate(f"{condition} AND {SEARCHED}")
     return statement.text, statement.bind(values)

@@ -1,5 +1,6 @@
-"""The read transactions of a search. A round trip to the server costs more than most of the statements of a search, so
-a search needs few of them: what it always reads comes with `BEGIN`, and its last steps share one transaction."""
+"""The read transactions of a search. A round trip to the server takes longer than most statements of a search. To save
+round trips, the statements that each search needs are sent together with `BEGIN`, and the last steps of a search share
+one transaction."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from agentformer.memory.backends.postgres.scope_vectors import STATE
 from agentformer.records.database import RecordsSnapshot
 from agentformer.types import RecordStore
 
-# Statements of `records/` without parameters or with constant ones, as `records/` and as PostgreSQL write them. Another
-# spelling in `records/` costs round trips, which a test counts.
+# Statements of `records/` without parameters, or with constant ones: the statement as in `records/` -> the same for
+# PostgreSQL. If `records/` changes a statement, it needs another round trip; a test counts these.
 _LAST_SEQ: Ready = {
     ("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points", ()): (
         "SELECT max(seq), (SELECT max(seq) FROM changes) FROM points"
@@ -34,12 +35,12 @@ _QUEUE: Ready = {
         "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= 1)"
     ),
 }
-# Else the planner may sort all vectors instead of using their index, or read all windows for a scope with few entries.
+# Otherwise, the planner may sort all vectors and not use their index, or read all windows for a scope with few entries.
 _NO_SCAN = "SET LOCAL enable_seqscan = off"
 
 
 class SearchReads(RecordStore):
-    """The database as a search reads it. Thread-safe."""
+    """The database for one search after another: its parts read in as few transactions as possible. Thread-safe."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
@@ -49,7 +50,8 @@ class SearchReads(RecordStore):
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction: in that of `joined`, if this thread is in its context."""
+        """Yield a connection in a read transaction. Inside the context `joined` or `whole` of this thread, this is the
+        transaction of the context."""
         joined: sqlite3.Connection | None = getattr(self._local, "joined", None)
         if joined is not None:
             yield joined
@@ -59,8 +61,9 @@ class SearchReads(RecordStore):
 
     @contextmanager
     def beside(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction for a part of a search that runs in a helper thread. The
-        connection does not count, because the search may hold the last one and wait for this part."""
+        """Yield a connection in a read transaction, for the part of a search that runs in a helper thread. The
+        connection does not count for the limit of connections, because the search may hold the last one while it waits
+        for this part."""
         joined: sqlite3.Connection | None = getattr(self._local, "joined", None)
         if joined is not None:  # this part runs in the thread of the search
             yield joined
@@ -70,7 +73,8 @@ class SearchReads(RecordStore):
 
     @contextmanager
     def joined(self, mask: ScopeMask) -> Iterator[None]:
-        """Let all `reading` of this thread use one transaction in the context, for a search in the scope `mask`."""
+        """Inside the context, let all calls of `reading` in this thread use one transaction, for a search in the scope
+        `mask`."""
         if getattr(self._local, "joined", None) is not None:
             yield
             return
@@ -78,8 +82,8 @@ class SearchReads(RecordStore):
             yield
 
     def whole(self) -> AbstractContextManager[None]:
-        """Let a whole search of this thread use one transaction: a search that computes no vector, since a connection
-        must not wait for an embedder."""
+        """Inside the context, let all calls of `reading` in this thread use one transaction. Only for a search that
+        computes no vector, because a connection must not wait for an embedder."""
         return self._join({**_STATE, **_QUEUE})
 
     @contextmanager

@@ -1,4 +1,5 @@
-"""One connection to a PostgreSQL server: statements of `records/`, and errors that name no credentials."""
+"""One connection to a PostgreSQL server: it executes the statements of `records/`, and its errors contain no
+credentials."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
 if TYPE_CHECKING:
     import psycopg
 
-# Parameters of a connection whose address does not have them. A connection over a dead network ends after 30 seconds.
+# Defaults for parameters that the address does not contain. If the network is dead, a connection ends after 30 seconds.
 _PARAMETERS = {
     "connect_timeout": "10",
     "keepalives_idle": "10",
@@ -33,7 +34,8 @@ _ADD_VECTOR = f"""
         AS v (space, hash, data, checksum, half)
     WHERE NOT EXISTS (SELECT 1 FROM vectors AS o WHERE o.space = v.space AND o.hash = v.hash) ON CONFLICT DO NOTHING
 """
-# The windows with the namespaces of their entries. A namespace that lacks a vector of them gets a copy.
+# The new windows with the namespaces of their entries. If a vector is missing in one of these namespaces, it is copied
+# there.
 _NEW_WINDOWS = """
     WITH new AS MATERIALIZED (
         SELECT p.namespace, w.* FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],
@@ -59,20 +61,21 @@ _DROP_CLAIMED = f"DELETE FROM vectors WHERE entry_namespace = {NO_NAMESPACE} AND
 
 
 class ServerUnreachable(StoreError):
-    """The server cannot be reached now, or it has no free connection. Nothing was changed."""
+    """Raised if the server cannot be reached, or has no free connection. Nothing was changed."""
 
 
 class TransactionLost(StoreError):
-    """The connection was lost, and the server has undone the transaction. The caller can repeat it."""
+    """Raised if the connection was lost and the server has undone the transaction. The caller can repeat the
+    transaction."""
 
 
-# Statements of `records/` with their parameters, and the same statements of PostgreSQL without parameters.
+# A statement of `records/` and its parameters -> the same statement for PostgreSQL, without parameters.
 ReadyKey = tuple[str, tuple[Any, ...]]
 Ready = Mapping[ReadyKey, str]
 
 
 class Row(tuple[Any, ...]):
-    """A row whose values are found by position and by column name, like those of `sqlite3.Row`."""
+    """A row whose values can be read by position and by column name, like `sqlite3.Row`."""
 
     names: tuple[str, ...]
 
@@ -95,13 +98,15 @@ def row_type(names: tuple[str, ...]) -> type[Row]:
 
 
 class KnownRows(NamedTuple):
-    """Rows of vectors (id, data, checksum) and of windows by their id, as the transaction of a connection sees them."""
+    """Rows of vectors (id, data, checksum) and of windows by their id, that the transaction of a connection would
+    return."""
 
     vectors: Mapping[int, tuple[Any, ...]]
     windows: Mapping[int, Row]
 
     def answer(self, sql: str, ids: Sequence[Any]) -> list[Any] | None:
-        """Return the rows that a statement of `records/` reads, or None if not all of them are known."""
+        """Return the rows for a statement of `records/` that reads vectors or windows by id. Return None for another
+        statement, or if one of the rows is missing here."""
         known: Mapping[int, Any]
         if sql.startswith("SELECT id, data, checksum FROM vectors WHERE id IN ("):
             known = self.vectors
@@ -113,8 +118,8 @@ class KnownRows(NamedTuple):
 
 
 class Connection:
-    """A connection that executes the statements of `records/`, which are written for SQLite. It has those methods of
-    `sqlite3.Connection` that they call. Errors are `StoreError`s."""
+    """A connection that executes the statements of `records/`, which are written for SQLite. It has the methods of
+    `sqlite3.Connection` that these statements need. Methods raise `StoreError` if a statement fails."""
 
     row_factory: Any = None
     text_factory: Any = str
@@ -122,7 +127,7 @@ class Connection:
     def __init__(self, raw: psycopg.Connection[Any], ready: dict[ReadyKey, list[Any]] | None = None) -> None:
         self.raw = raw
         self.known = KnownRows({}, {})
-        self.namespace: str | None = None  # of the entries whose vectors are inserted, if it is known
+        self.namespace: str | None = None  # namespace of the entries whose vectors are inserted, or None
         self._ready = ready or {}  # results of statements that were executed in advance
 
     def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
@@ -162,7 +167,7 @@ class Connection:
         return self
 
     def _insert_vectors(self, rows: Iterable[Any]) -> None:
-        """Insert vectors, and beside each the same vector in half precision."""
+        """Insert vectors, each also in half precision."""
         import numpy as np
         from pgvector import HalfVector
 
@@ -181,7 +186,7 @@ class Connection:
             cursor.executemany(_ADD_VECTOR.encode(), bound)
 
     def _insert_windows(self, rows: Iterable[Any]) -> None:
-        """Insert windows, and let the namespaces of their entries have their vectors."""
+        """Insert windows. If the namespace of an entry does not have the vector of a window, copy the vector there."""
         columns = [list(column) for column in zip(*rows, strict=True)]
         if columns:
             claimed = [row[0] for row in self.run(_CLAIM_VECTORS, columns)]
@@ -224,17 +229,18 @@ def open_connection(url: str) -> psycopg.Connection[Any]:
 
 
 def as_connection(raw: psycopg.Connection[Any]) -> sqlite3.Connection:
-    """Return the connection as `records/` uses it: it has the methods of `sqlite3.Connection` that `records/` calls."""
+    """Return the connection as the type that `records/` expects: it has the methods of `sqlite3.Connection` that
+    `records/` calls."""
     return cast(sqlite3.Connection, Connection(raw))
 
 
 def native(connection: sqlite3.Connection) -> Connection:
-    """Return the connection with its method for statements of PostgreSQL."""
+    """Return the connection as a `Connection`, which can also execute statements written for PostgreSQL."""
     return cast(Connection, connection)
 
 
 def import_psycopg() -> Any:
-    """Return the module psycopg. Raises `MissingExtra`."""
+    """Return the module psycopg. Raises `MissingExtra` if it is not installed."""
     try:
         import pgvector  # noqa: F401
         import psycopg
@@ -245,7 +251,7 @@ def import_psycopg() -> Any:
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Raise an error of psycopg as a `StoreError`."""
+    """Convert an error of psycopg to a `StoreError`."""
     psycopg = import_psycopg()
     try:
         yield
@@ -254,7 +260,8 @@ def translated_errors() -> Iterator[None]:
 
 
 def store_error(error: Any) -> StoreError:
-    """Return the error with advice. The message contains no password, because the server never returns one."""
+    """Return a `StoreError` with advice for an error of psycopg. The message contains no password, because the server
+    never returns one."""
     state = error.sqlstate or ""
     text = " ".join(str(error).split())[:300]
     if state in ("25006", "42501") or "read-only" in text:
@@ -279,7 +286,7 @@ def store_error(error: Any) -> StoreError:
 
 
 def register_text(raw: Any) -> None:
-    """Let the connection store texts that contain NUL, see `dialect`."""
+    """Make the connection store and return texts with NUL; see `dialect`."""
     from psycopg.adapt import Loader
     from psycopg.pq import Format
     from psycopg.types.string import StrDumperUnknown

@@ -1,7 +1,7 @@
 """The search by vectors in PostgreSQL. The windows of a scope with few entries are compared one by one: by the server,
-or by this process if the scope is searched again (`scope_vectors`). In larger scopes, an HNSW index of the embedding
-space finds candidates. The vectors of these comparisons have half precision, and the caller ranks the best windows
-again by their stored vectors.
+or, from the second search of the scope on, by this process (`scope_vectors`). In larger scopes, an HNSW index of the
+embedding space finds candidates. These comparisons use vectors of half precision; the caller then ranks the best
+windows by their stored vectors.
 
 The index of a space is created in the background when the space has many vectors; other spaces are searched exactly.
 """
@@ -29,10 +29,10 @@ from agentformer.types import RecordStore, Vector
 
 log = logging.getLogger("agentformer")
 
-INDEXED_FROM = 10_000  # vectors; a smaller space is searched exactly
-_SPARE = 16  # additional windows, since rounding may have moved good ones below the limit
-_EFFORT = (200, 1_000)  # least and most candidates that the index keeps during a search (hnsw.ef_search)
-_MAX_CANDIDATES = 20_000  # of the index (hnsw.max_scan_tuples); after them, the scope is searched exactly
+INDEXED_FROM = 10_000  # number of vectors; a smaller space is searched exactly
+_SPARE = 16  # additional windows, because rounding may have moved good ones below the limit
+_EFFORT = (200, 1_000)  # minimum and maximum candidates that the index considers at a time (hnsw.ef_search)
+_MAX_CANDIDATES = 20_000  # maximum candidates of the index (hnsw.max_scan_tuples); then the search is exact
 _BUILD = {"m": 16, "ef_construction": 100}
 _COLUMNS = "w.id, w.entry, w.vector, -(v.half <#> %b) AS cosine"
 
@@ -51,15 +51,15 @@ class ServerVectors:
         self.problem = ""
 
     def __len__(self) -> int:
-        return INDEXED_FROM  # the server computes, so the words are always searched at the same time
+        return INDEXED_FROM  # large, so that words are always searched at the same time: the server computes
 
     def follow(self, database: RecordStore, newest: int, space: int) -> None:
-        """Remember the space; the server has applied all changes."""
+        """Record the embedding space. Changes need not be applied, because the server has already applied them."""
         self.space = space
 
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
-        """Return the windows of the scope that are nearest to the query. Their cosines are those of vectors in half
-        precision, or exact ones."""
+        """Return the windows of the scope that are nearest to the query. Their cosines are computed in half precision,
+        or exactly if the vectors are cached."""
         from pgvector import HalfVector
 
         assert isinstance(allowed, ScopeRows)
@@ -68,7 +68,7 @@ class ServerVectors:
             windows = self._scopes.windows(raw, space, allowed.scope, len(query)) if allowed.count <= FEW else None
             if windows is not None:
                 hits, best = nearest(windows, query, limit, _SPARE)
-                raw.known = best.known()  # the last steps of the search need not read them again
+                raw.known = best.known()  # so that the last steps of the search do not read them again
                 return hits
             half, rows = HalfVector(np.asarray(query, np.float16)), None
             if allowed.count > FEW and self._has_index(raw, space):
@@ -86,8 +86,8 @@ class ServerVectors:
         return {"kind": kind, "training": training, "problem": self.problem or None}
 
     def build(self, *, wait: bool) -> None:
-        """Create the index of the last searched space if it has many vectors and no index. Without `wait`, a thread
-        creates it."""
+        """Create the index of the last searched space if it has many vectors and no index. If `wait` is false, a
+        background thread creates it."""
         with self._lock:
             if self._builder is None or not self._builder.is_alive():
                 self._builder = threading.Thread(target=self._build, name="agentformer-hnsw", daemon=True)
@@ -146,8 +146,8 @@ def create_index(raw: Connection) -> None:
 
 
 def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any]:
-    """Compare all windows of the scope with the query. Windows of at least `limit` entries are returned, if there are
-    as many."""
+    """Compare all windows of the scope with the query. Return the best windows, which belong to at least `limit`
+    entries if there are enough."""
     condition, values = scope_condition(allowed.scope)
     count = limit + _SPARE
     while True:
@@ -163,15 +163,15 @@ def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRow
 
 def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any] | None:
     """Return the nearest windows of the scope among the candidates of the index, which are vectors of its namespace.
-    Return None if the index would have to compare very many vectors, because the scope or its namespace has few of
-    them."""
+    Return None if only a few vectors of the index belong to the scope or its namespace, because the index would then
+    compare very many vectors."""
     condition, values = scope_condition(allowed.scope)
     dimension = half.dimensions() if callable(getattr(half, "dimensions", None)) else len(half.to_list())
     count = (limit + _SPARE) * 2
     while count <= _MAX_CANDIDATES:
         effort = min(max(count, _EFFORT[0]), _EFFORT[1])
         raw.run(f"SET LOCAL hnsw.ef_search = {effort}", [])
-        # OFFSET 0: else the planner may find the vectors of the namespace by another index, and sort them
+        # without OFFSET 0, the planner may find the vectors of the namespace by another index, and sort them
         nearest = (
             f"SELECT * FROM (SELECT entry_namespace, id, half FROM vectors WHERE space = {space} "
             f"AND entry_namespace <> {NO_NAMESPACE} "

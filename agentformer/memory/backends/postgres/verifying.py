@@ -1,5 +1,5 @@
 """The checks of a store in PostgreSQL. The checks of the records are those of `records.integrity.verify`. PostgreSQL
-checks its own files; rows with a wrong checksum are therefore reported and not moved."""
+itself checks its files. Rows with a wrong checksum are only reported; they are not moved to a quarantine file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentformer.types import RecordStore
 _PAGE = 500  # entries analyzed at a time
 _RESTORE = "restore the row from a backup of the database"
 _SEARCHED_OR_STORED = f"SELECT num FROM entries WHERE {SEARCHED} UNION SELECT num FROM word_entries ORDER BY num"
-# Entries of which a term is missing in the inverted table.
+# Entries with a term that is missing in the inverted table.
 _INCOMPLETE = """
     SELECT e.num FROM word_entries AS e CROSS JOIN LATERAL unnest(e.terms) AS t (term)
     LEFT JOIN words AS w ON w.namespace = e.namespace AND w.term = t.term AND w.num = e.num
@@ -49,7 +49,7 @@ CHECKS: tuple[tuple[Check, Mend | None], ...] = (
 
 
 def check_copies(connection: sqlite3.Connection, findings: Findings) -> None:
-    """Add to the findings of the vectors those whose copies in several namespaces differ."""
+    """Add a finding to the findings of the vectors for each vector whose copies in several namespaces differ."""
     query = (
         "SELECT id FROM vectors GROUP BY id HAVING count(DISTINCT (space, hash)) > 1 OR count(DISTINCT data) > 1 "
         "OR count(DISTINCT checksum) > 1 OR count(checksum) NOT IN (0, count(*)) ORDER BY id"
@@ -62,7 +62,7 @@ def check_copies(connection: sqlite3.Connection, findings: Findings) -> None:
 
 
 def check_words(connection: sqlite3.Connection, analyzers: Analyzers) -> Findings:
-    """Check that the stored terms of each searched entry are those of its text. The keys of the findings are the
+    """Check that the stored terms of each searchable entry are the terms of its text. The keys of the findings are the
     numbers of the entries whose terms differ."""
     findings = Findings("words", "each searched entry has the terms of its text")
     raw = native(connection)
@@ -78,7 +78,7 @@ def check_words(connection: sqlite3.Connection, analyzers: Analyzers) -> Finding
 
 
 def repair_words(database: RecordStore, findings: Findings, analyzers: Analyzers) -> None:
-    """Write the terms of all entries anew, since damaged rows cannot show what else of them is in the counts."""
+    """Write the terms of all entries again, because damaged rows may also have made the counts wrong."""
     with database.writing() as connection:
         raw = native(connection)
         nums = [row[0] for row in raw.run(_SEARCHED_OR_STORED, []).fetchall()]

@@ -1,10 +1,10 @@
-"""The search by words: our own terms in tables of the database, ranked by BM25 as the index of the embedded backend
-ranks them.
+"""The search by words. The terms of `text.analysis` are stored in tables of the database, and entries are ranked by
+BM25, as in the word index of the embedded backend.
 
 The terms of a changed entry are written in the transaction that changes the entry, so a search sees every acknowledged
-write. For each term, the number of its entries is kept, and for each language the number of entries and of terms. These
-numbers are those of the whole store, as with the embedded backend, because ranks by them are better in small
-namespaces. So other namespaces have an influence on the rarity of a word, but none of their entries is read.
+write. The tables contain the number of entries for each term, and the numbers of entries and terms for each language.
+These are counted over the whole store, as in the embedded backend, because this gives better ranks in small namespaces.
+Other namespaces therefore influence the rarity of a word, but their entries are never read.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from agentformer.text.analysis import QueryTerms
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, RecordStore, Scope
 
-_K1, _B = 1.2, 0.75  # of BM25, as tantivy has them
-_LARGE = 10_000  # entries; in a larger store, queries are stemmed in the main languages only
+_K1, _B = 1.2, 0.75  # parameters of BM25, as in tantivy
+_LARGE = 10_000  # number of entries; in a larger store, queries are stemmed only in the main languages
 _LANGUAGE_SHARE = 0.001
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
-_HEAD = 3  # first entries of a result whose share of the query is computed
+_HEAD = 3  # number of first entries of a result for which `covered` is computed
 _FIELDS = tuple(BOOSTS)
 _BATCH = 500  # entries analyzed at a time
 
@@ -72,8 +72,8 @@ _TOTAL = """
 
 
 class _Terms(NamedTuple):
-    """The terms of one entry as they are stored. `postings` has for each term its hash, how often it occurs, and the
-    length of its field."""
+    """The terms of one entry in the form in which they are stored. `postings` contains for each term its hash, its
+    number of occurrences, and the length of its field."""
 
     num: int
     namespace: str
@@ -83,7 +83,7 @@ class _Terms(NamedTuple):
     digest: bytes
 
 
-Prepared = Mapping[str, tuple[MemoryEntry, _Terms]]  # by the id of the entry
+Prepared = Mapping[str, tuple[MemoryEntry, _Terms]]  # id of an entry -> the entry and its terms
 _NOTHING: Prepared = {}
 
 
@@ -96,8 +96,8 @@ def term_hash(field: str, term: str) -> int:
 def update_words(
     connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared = _NOTHING
 ) -> int:
-    """Write the terms of these entries anew, and remove the terms of entries that do not exist. Return how many entries
-    had other terms. `prepared` has the terms of entries that `prepare` has analyzed."""
+    """Write the terms of these entries again, and remove the terms of entries that no longer exist. Return the number
+    of entries whose terms were different before. `prepared` is a result of `prepare`."""
     changed = 0
     for start in range(0, len(nums), _BATCH):
         changed += _update_batch(connection, nums[start : start + _BATCH], analyzers, prepared)
@@ -115,7 +115,7 @@ def prepare(entries: Sequence[MemoryEntry], analyzers: Analyzers) -> Prepared:
 
 
 def differing(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> list[int]:
-    """Return those of these entries whose stored terms are not those of their texts."""
+    """Return the numbers of those entries whose stored terms are not the terms of their texts."""
     new = {terms.num: terms.digest for terms in _analyze(connection, nums, analyzers)}
     old = {
         row[0]: bytes(row[1])
@@ -167,8 +167,8 @@ def _insert(raw: Connection, new: Sequence[_Terms]) -> None:
 
 
 def _array(numbers: Iterable[int]) -> str:
-    """Return an array as PostgreSQL writes it: it has no arrays of arrays with different lengths, and psycopg needs
-    longer for a list."""
+    """Return an array as a PostgreSQL literal. A literal is needed because PostgreSQL has no arrays of arrays with
+    different lengths; it is also faster than a list for psycopg."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
@@ -194,7 +194,7 @@ def _analyze(
 
 
 def _analyzed_fields(entry: MemoryEntry) -> tuple[Any, ...]:
-    """Return the fields on which the terms of an entry without neighbors depend."""
+    """Return the values on which the terms of an entry without neighbors depend."""
     times = entry.occurred_at, entry.created_at
     session = entry.session_id if entry.kind == "message" else None
     return (entry.namespace, entry.kind, entry.content, entry.title, entry.context, entry.metadata, times, session)
@@ -214,7 +214,7 @@ def _terms(num: int, entry: MemoryEntry, analyzers: Analyzers, around: Sequence[
 
 
 def stored_length(length: int) -> int:
-    """Return a length as tantivy rounds it: exact below 40, and above with four binary digits."""
+    """Return a length, rounded as tantivy rounds it: exact below 40, and with four binary digits above."""
     if length < 40:
         return length
     shift = (length - 24).bit_length() - 4
@@ -224,7 +224,7 @@ def stored_length(length: int) -> int:
 class _Statistics(NamedTuple):
     entries: int
     languages: dict[str, int]  # entries of each
-    means: dict[str, float]  # terms of each field per entry
+    means: dict[str, float]  # field -> mean number of terms per entry
 
 
 class ServerWords:
@@ -240,7 +240,7 @@ class ServerWords:
 
 
 class ServerView:
-    """The words as one search reads them."""
+    """The words of a store for one search."""
 
     def __init__(self, reads: SearchReads, analyzers: Analyzers) -> None:
         self._reads = reads
@@ -275,7 +275,7 @@ class ServerView:
 def _held(
     connection: sqlite3.Connection, nums: Sequence[int], rarities: Mapping[str, float], namespace: str
 ) -> list[float]:
-    """Return for each of these entries the sum of the `rarities` of the stems that it has; see
+    """For each of these entries, add the `rarities` of the stems that it has, and return the sums; see
     `CommittedIndex.held`."""
     values = [[term_hash("stems", term) for term in rarities], [*rarities.values()], namespace, [*nums]]
     return [row[0] for row in native(connection).run(_HELD, values)]
@@ -321,17 +321,18 @@ def _query_values(
 
 
 def _best(connection: sqlite3.Connection, values: list[Any], scope: Scope, limit: int, *, small: bool) -> Scored:
-    """Return the best entries of the scope with their scores. Entries with the score of the last one are included."""
+    """Return the best entries of the scope with their scores. All entries with the same score as the last one are
+    included."""
     raw = native(connection)
     condition, more = scope_condition(scope)
     if small:
         inside = f"WITH inside AS MATERIALIZED (SELECT num FROM entries WHERE {condition})"
-        # IS TRUE: as a join, each score is compared with each entry while the server has no statistics of the tables
+        # IS TRUE prevents a join, which would compare each score with each entry while the server has no statistics
         query = f"{inside} {_SCORES} WHERE (p.num IN (SELECT num FROM inside)) IS TRUE GROUP BY p.num"
         return _scored(raw.run(query, [*more, *values]).fetchall())
     count = (limit + _MORE) * 2
     ranked = f"SELECT * FROM ({_SCORES} GROUP BY p.num) AS s ORDER BY score DESC, num LIMIT %s"
-    # in a statement of its own: joined to the scores, entries are read once for each score if statistics are missing
+    # a separate statement: in a join, entries would be read once for each score if statistics are missing
     inside = f"SELECT num FROM entries WHERE num = ANY(%s::bigint[]) AND {condition}"
     while True:
         rows = raw.run(ranked, [*values, count]).fetchall()
