@@ -40,9 +40,7 @@ class JobQueue(Generic[Job]):
             if self._closed:
                 return
             self._waiting[job] = None
-            if (
-                self._thread is None or not self._thread.is_alive()
-            ):  # not alive after a fork, which does not copy threads
+            if self._thread is None or not self._thread.is_alive():  # not alive after a fork, which copies no threads
                 self._thread = threading.Thread(target=self._work, name="agentformer-cleaner", daemon=True)
                 self._thread.start()
 

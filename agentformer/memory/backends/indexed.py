@@ -177,9 +177,7 @@ class IndexedBackend(StoredRecords):
                 insert_histories(connection, nums, entries, histories)
             meta.end_absence(connection, inserted)
             self._indexes.embedding.commit(connection, nums, inserted, embedded)
-            consolidation.remove(
-                connection, sorted(replaced)
-            )  # removed last, so that vectors of unchanged texts are kept
+            consolidation.remove(connection, sorted(replaced))  # removed last: vectors of unchanged texts are kept
             stored = supersession.keep_valid(connection, stored)
         self._indexes.embedding.follow_up(embedded)
         return stored
