@@ -256,8 +256,9 @@ class VectorFollower:
             self._adopt(database, stopped)
 
     def _write_frozen(self, database: RecordStore, index: VectorIndex) -> None:
-        """Write a snapshot of a large index while searches and changes continue. If an entry in it was removed
-        meanwhile, perhaps by another process, the snapshot is deleted. Raises `OSError`."""
+        """Write a snapshot of a large index while searches and changes continue. If an entry of the snapshot was
+        removed meanwhile, also by another process, the snapshot is deleted. Raises `OSError` if the files cannot be
+        written."""
         with self._following:
             if self._index is not index:
                 return
@@ -269,7 +270,7 @@ class VectorFollower:
             snapshots.discard(self._folder)
         else:
             self._set_saved(seq)
-        self._seen = ()  # so that this process maps its codes too
+        self._seen = ()  # so that this process loads the snapshot and maps its codes, too
 
     def _adopt(self, database: RecordStore, stopped: Stopped) -> None:
         """Replace the index by the index in the snapshot if that is better: if another process has trained it, or if
@@ -319,7 +320,7 @@ class VectorFollower:
             self._saved_seq, self._unsaved = saved, len(changed)
 
     def _set_saved(self, seq: int) -> None:
-        """Note that the snapshot contains all changes up to `seq`."""
+        """Record that the snapshot contains all changes up to `seq`."""
         self._saved_seq, self._unsaved, self._seen = seq, 0, snapshots.version(self._folder)
 
     def _save_trained(self, image: Image, space: int, seq: int, point: str, changed: Callable[[], IntArray]) -> None:

@@ -38,13 +38,13 @@ _SLICE = 4_096  # rows between two checks of `stopped`: a third of a second in a
 _PER_LIST = 40  # sampled rows per centroid; FAISS warns below 39
 _MARGIN = 1.25  # the codes can represent numbers up to this factor times the largest one of the sample
 _ROUNDS = 8  # number of k-means iterations; more had no measurable benefit
-_ONE_LEVEL = 1_024  # lists up to which k-means compares each row of the sample with each centroid
-_REFINING = 2  # further iterations with all centroids, after those within each group
-_GRAPH = 2_048  # lists from which on a graph finds the nearest centroids faster than a comparison with each of them
-# Of this graph (HNSW): links of a centroid, and the widths of its searches; 99.2% of the rows of 12,640 lists come into
-# the nearest one, in .58 of the time of a comparison with each centroid.
+_ONE_LEVEL = 1_024  # up to this number of lists, k-means compares each row of the sample with each centroid
+_REFINING = 2  # additional iterations with all centroids, after the iterations within each group
+_GRAPH = 2_048  # from this number of lists on, a graph finds the nearest centroids faster than a comparison with all
+# Parameters of this graph (HNSW): links of a centroid, and the widths of the searches. With 12,640 lists, it finds the
+# nearest list for 99.2% of the rows, in 58% of the time of a comparison with each centroid.
 _LINKS, _BUILD_WIDTH, _WIDTH = 32, 80, 32
-_UNTUNED_SHARE, _UNTUNED_CANDIDATES = 0.02, 128  # of all lists, that a search reads before the first tuning; rows
+_UNTUNED_SHARE, _UNTUNED_CANDIDATES = 0.02, 128  # before the first tuning: share of lists read, rows re-ranked
 
 TUNING_QUERIES = 200  # number of queries with which recall is measured
 

@@ -166,8 +166,7 @@ class Memtable:
             # If the index on disk does not have a term, its frequency is the number of entries in memory.
             frequency = frequencies.get((name, term)) or len(matching)
             rarity = math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
-            # If the index on disk has none of the query's terms in a field, the mean length is that of the entries in
-            # memory.
+            # If a field on disk has none of the query's terms, the mean length is that of the entries in memory.
             mean = lengths.get(name) or sum(_stored_length(e, name) for e in matching) / len(matching)
             for entry in matching:
                 count, num = entry.counts[name][term], entry.analyzed.num
@@ -261,9 +260,8 @@ class CommittedIndex:
             scored = Scored.of(nums, [score for score, _ in hits]).inside(allowed)
             if hidden:
                 scored = scored.where(~np.isin(scored.entries, list(hidden)))
-            # Entries outside of the scope may have filled the list, and entries with equal scores may have been cut off
-            # at its end. Tantivy orders equal scores by segment, which differs between two stores with the same
-            # entries.
+            # Entries outside of the scope may have filled the list, or equal scores may have been cut off at its end.
+            # Tantivy orders equal scores by segment, which differs between two stores with the same entries.
             scores = scored.scores
             complete = len(scores) > limit and (scores[-1] < scores[limit - 1] or count > limit * _MAX_TIES)
             if complete or len(hits) < count:

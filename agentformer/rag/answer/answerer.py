@@ -45,8 +45,7 @@ from agentformer.types import (
 _MAX_QUOTES = 3
 # The model is not asked if no hit shares a term with the question and no sentence reaches this cosine. `abstain` does
 # not apply to the answer of a model, because a model translates, answers "what is this about?", and says what it cannot
-# answer. For German questions over English passages, extractive answers decline one in three questions; a model answers
-# all.
+# answer. Of German questions over English passages, extractive answers decline one in three; a model answers all.
 _FAR = 0.25
 _WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meaning
 _NO_CITATIONS = "the model cited no passage; compare the answer with the hits"
@@ -219,8 +218,7 @@ class Answerer:
         self, request: _Request, count: int, prompt: Sequence[ChatMessage], answer: Answer, limit: int
     ) -> Answer:
         """Ask the model once more if its answer states what the passages do not contain. Return the second answer if it
-        makes fewer such statements. Return the first answer if it does not, or if the model fails or declines to
-        answer."""
+        makes fewer such statements. Otherwise, or if the model then fails or declines, return the first answer."""
         if not answer.unsupported or self.check != "retry" or self.model is None:
             return answer
         prompt = [*prompt, ChatMessage("user", support.finding(answer.unsupported))]
@@ -284,9 +282,8 @@ class Answerer:
         return self.model
 
     def _is_hopeless(self, request: _Request) -> bool:
-        """Return True if the hits have nothing in common with the question: no term of the question occurs in a hit,
-        and no sentence has a similar meaning. Return False if there is no embedder, because then the meaning cannot be
-        compared."""
+        """Return True if no term of the question occurs in a hit and no sentence has a similar meaning. Return False if
+        there is no embedder, because then the meaning cannot be compared."""
         if request.shares_terms():  # fast, and true for most questions
             return False
         cosines = [sentence.cosine for sentence in request.ranked if sentence.cosine is not None]

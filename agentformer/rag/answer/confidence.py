@@ -34,16 +34,16 @@ from agentformer.types import Embedder, EmbeddingSpace, TokenEmbedder
 _LOGIT_WORDS = (-4.41, 7.89, 0.0)
 _LOGIT_BOTH = (-6.54, 5.73, 6.39)
 _LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
-# Coefficients of `QuoteFeatures.values`. Fitted by `python -m bench.answers --fit` to questions of even number; every
-# tenth of them is also asked of hits without the answer.
+# Coefficients of `QuoteFeatures.values`. Fitted by `python -m bench.answers --fit` to questions with even numbers.
+# Every tenth question is also asked of hits without the answer.
 _QUOTE = (-0.55, 0.27, 0.46, 1.13, 2.96, -0.57, 1.17)
-_MOST_LOGIT = 2.0  # of the hits; more than this says nothing about the quote
-_HOPELESS = 0.1  # hits of a lower probability: the quote is not more probable
-_UNKNOWN = 0.1  # factor if the question names what no hit names
-_OTHER_PERIOD = 0.6  # factor of a monthly amount if a yearly one is asked for: of use, but no answer
-_EDGE = 1e-4  # least distance of a probability from 0 and 1
-# Questions, and passages unrelated to each of them. Texts of two languages are often further apart, so the baseline is
-# measured within each language.
+_MOST_LOGIT = 2.0  # upper limit of the logit of `hits`; a higher one does not make the quote more probable
+_HOPELESS = 0.1  # if `hits` is lower, the confidence is at most `hits`
+_UNKNOWN = 0.1  # factor if the question contains a number or a name that no hit contains
+_OTHER_PERIOD = 0.6  # factor if the quote has a monthly amount and the question asks for a yearly one
+_EDGE = 1e-4  # the smallest distance of a probability from 0 and from 1
+# For each language, questions and passages that are not about them. Texts of two languages are often further apart, so
+# the baseline is measured within each language.
 _DIFFERENT = {
     "en": (
         ("Which gas do plants take from the air?", "Who won the chess tournament last summer?"),
@@ -108,12 +108,13 @@ class ConfidenceFeatures:
 
 class QuoteFeatures(NamedTuple):
     """The values from which the confidence of an answer is computed. `hits` is the probability that the hits contain
-    the answer (`ConfidenceFeatures.confidence`), and `score` that of the first quote among all sentences, if one of
-    them answers. `covered` is the share of the question's terms that the quote and the headings above it contain.
-    `quotes` is the number of quotes: the others are nearly as probable as the first. `cosine` is that of the quote
-    (None if it was not embedded). `unknown` is true if the question contains a number or a name that no hit contains,
-    and `other_period` if it asks for an amount per year and the quote states one per month. `telling` is the feature of
-    the quote with this name (`Features`); 0 if no tokens were compared."""
+    the answer (`ConfidenceFeatures.confidence`). `score` is the probability that, of all sentences, the first quote
+    answers, given that one sentence answers. `covered` is the share of the question's terms that the quote and the
+    headings above it contain. `quotes` is the number of quotes; several quotes are about equally probable. `cosine` is
+    the cosine of the first quote (None if it was not embedded). `unknown` is true if the question contains a number or
+    a name that no hit contains. `other_period` is true if the question asks for an amount per year and the quote states
+    one per month. `telling` is the field of this name in the `Features` of the quote, or 0 if no tokens were
+    compared."""
 
     hits: float
     score: float
@@ -198,7 +199,7 @@ BASELINES = CosineBaselines()
 
 
 def _samples(space: EmbeddingSpace) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
-    """Yield the questions and the passages of each language of the space, or else the English ones."""
+    """Yield the questions and the passages of each language of the space. If there are none, yield the English ones."""
     codes = [code for code in _DIFFERENT if space.languages == "*" or code in space.languages.split()]
     yield from (_DIFFERENT[code] for code in codes or ("en",))
 

@@ -51,16 +51,17 @@ _FIELD = {"who": "person", "where": "place", "when": "time", "many": "number", "
 
 class Features(NamedTuple):
     """The features of a sentence for a question, each about 0..1. `words` is the share of the question's terms that the
-    sentence contains, `similar` the share of which it contains another form, and `pieces` the share of the parts of
-    compounds. `phrase` is the share of the question's neighboring words that are neighbors in the sentence. `before`,
-    `after` and `heading` are the shares that the sentences beside it and the headings add; if the sentence before
-    belongs to the quote, `quoted_before` has its share instead of `before`, and `quoted_pieces` that of the parts.
-    `around` is the share of the terms that the sentence and the two on each side of it contain.
-    `passage` is the score of the passage relative to the best, `rank` its reciprocal rank, and `nearness` the
-    difference of its cosine to the best cosine. `short`, `long` and `asks` describe the form. The fields from `number`
-    to `means` tell how surely the sentence contains what is asked for; only the field of the question's type is set.
-    `cosine`, `alike` and `telling` are 0 until the sentence is embedded: its cosine, the mean cosine of the tokens of
-    the question with the nearest tokens of the sentence, and the same for those that tell the sentences apart."""
+    sentence contains. `similar` is the share of terms of which it contains only another form, and `pieces` the share of
+    the parts of compounds. `phrase` is the share of the question's pairs of neighboring words that are neighbors in the
+    sentence, too. `before`, `after` and `heading` are the shares that the previous sentence, the next sentence and the
+    headings add. If the quote includes the previous sentence, `quoted_before` has its share instead of `before`, and
+    `quoted_pieces` its share of the parts of compounds. `around` is the share of the terms in the sentence and in two
+    sentences before and after it. `passage` is the score of the passage relative to the best, `rank` its reciprocal
+    rank, and `nearness` the difference of its cosine to the best cosine. `short`, `long` and `asks` describe the form.
+    The fields from `number` to `means` say how surely the sentence contains what the question asks for; only the field
+    of the question's type is set. `cosine`, `alike` and `telling` are 0 until the sentence is embedded. `cosine` is the
+    cosine of the sentence. `alike` is the mean cosine of the question's tokens with the nearest tokens of the sentence.
+    `telling` is the same mean with more weight for tokens that distinguish the sentences."""
 
     words: float = 0.0
     similar: float = 0.0

@@ -34,22 +34,23 @@ _WEIGHTS_WITH_COSINE = Features(
     heading=3.0, around=1.8, passage=3.9, rank=0.6, nearness=1.0, short=-0.3, long=-0.4, asks=-2.0, number=3.3,
     time=1.8, person=1.8, place=1.8, reason=1.9, means=0.6, cosine=4.2,
 )  # fmt: skip
-# With vectors of tokens, fitted to three sets in three languages. A cosine of whole sentences adds nothing to them.
+# Weights with vectors of tokens, fitted to three sets in three languages. In addition to these, the cosine of whole
+# sentences would not improve the ranking.
 _WEIGHTS_WITH_TOKENS = Features(
     words=2.6, similar=2.9, pieces=1.4, phrase=1.1, before=1.0, quoted_before=1.9, quoted_pieces=1.3, after=-0.8,
     heading=2.5, around=1.9, passage=2.8, rank=0.8, nearness=0.6, short=-0.3, long=-0.7, asks=-2.0, number=2.6,
     time=1.5, person=1.6, place=1.6, reason=1.3, means=0.2, alike=2.2, telling=3.2,
 )  # fmt: skip
-_TYPED = 60  # sentences in which candidates are searched: the best by words; tables have many alike
+_TYPED = 60  # the best sentences by words, in which candidates are searched; tables have many similar rows
 _EMBEDDED = 5  # sentences that are embedded for one question
 _COMPARED = 5  # sentences whose tokens are compared with those of the question
 _WINDOW = 1_200  # code points of sentences that are read in one window
-_LETTERS = 1.5  # mean letters of a token; with less, the model reads a script letter by letter (Japanese with MiniLM)
+_LETTERS = 1.5  # minimum mean letters of a token; with fewer, the model reads single letters (Japanese with MiniLM)
 _EVEN = 1e-3  # weight of a token that is equally near to all sentences
-_OF_PASSAGE = 1  # sentences of each passage among them
-_CLOSE = 0.07  # of the first quote's probability; a sentence with a lower one is not quoted
-_ALIKE = 0.3  # of the probability of a sentence; a neighbor with at least this share is quoted with it
-_SAY = 0.3  # weight of the vectors' vote, 0..1; lower ones are of languages that the embedder hardly knows
+_OF_PASSAGE = 1  # of these, the sentences of each passage
+_CLOSE = 0.07  # a sentence is quoted if it has at least this share of the first quote's probability
+_ALIKE = 0.3  # a neighbor is quoted with a sentence if it has at least this share of its probability
+_SAY = 0.3  # weight (0..1) of the vectors in the ranking; it is lower for languages that the embedder hardly knows
 
 MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
 OMITTED = " … "  # stands between a lead-in and a list item if other items are left out between them
@@ -88,7 +89,8 @@ def rank_sentences(
 ) -> list[RankedSentence]:
     """Return all sentences of the passages, best first. If there is no `embedder`, or if the embedder is unavailable,
     the score depends only on words and on the ranks of the passages. `vectors` is a cache for the embedder, and
-    `baselines` are its cosines of unrelated texts. Raises `EmbedderError` if the embedder fails in another way."""
+    `baselines` are the mean cosines that the embedder gives to unrelated texts. Raises `EmbedderError` if the embedder
+    fails in another way."""
     sentences = read_sentences(passages)
     if not sentences:
         return []
@@ -166,7 +168,8 @@ def _best(features: Sequence[Features], weights: Features, count: int) -> list[i
 
 
 def _to_embed(features: Sequence[Features], passages: Sequence[Passage], weights: Features, count: int) -> list[int]:
-    """Return the numbers of the sentences to embed: the best of each passage, and the best of all."""
+    """Return the indexes of at most `count` sentences to embed: the best sentences of each passage, and then the best
+    of all."""
     order = _best(features, weights, len(features))
     of_passage: dict[int, list[int]] = {}
     for n in order:
@@ -193,8 +196,8 @@ class _Compared:
     baselines: Baselines
 
     def with_vectors(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]]:
-        """Return the features with those of vectors, the weights for them, and the cosines of sentences by their
-        numbers. If the embedder is unavailable, return the features as they are."""
+        """Return three values: the features with the fields from vectors, the weights for these features, and a
+        dictionary: index of a sentence -> its cosine. If the embedder is unavailable, return the features unchanged."""
         try:
             return self._by_tokens(features) or self._by_sentences(features) or (features, _WEIGHTS, {})
         except EmbedderUnavailable:
@@ -202,7 +205,8 @@ class _Compared:
 
     def _by_tokens(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
         """Compare the tokens of sentences with those of the question (late interaction: Khattab and Zaharia, SIGIR
-        2020, "ColBERT"). Return None if the embedder has no vectors of tokens, or hardly knows the words."""
+        2020, "ColBERT"). Return None if the embedder has no vectors of tokens, or hardly knows the words of the
+        question."""
         if self.baselines.token is None:
             return None
         read = self.vectors.tokens([self.question], self.embedder, query=True)
@@ -228,7 +232,8 @@ class _Compared:
         return read_features, _WEIGHTS_WITH_TOKENS, self._normalized(cosines)
 
     def _by_sentences(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
-        """Compare the vectors of sentences with that of the question. Return None if cosines mean nothing here."""
+        """Compare the vectors of sentences with the vector of the question. Return None if the cosines of this embedder
+        are not usable."""
         if self.baselines.text is None:
             return None
         best = _to_embed(features, [s.passage for s in self.sentences], _WEIGHTS_WITH_COSINE, _EMBEDDED)
@@ -246,8 +251,8 @@ class _Compared:
 
 
 class _Window(NamedTuple):
-    """A text that is embedded: quotes that touch each other, so that each is read in its context. `parts` are the
-    positions of the sentences in it, by their numbers."""
+    """A text to embed: several quotes of a passage that touch each other, so that each is embedded with its context.
+    `parts` is a dictionary: index of a sentence -> position of its quote in the text."""
 
     text: str
     parts: dict[int, Span]
@@ -279,7 +284,8 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans, in their order, with those joined that overlap or have only a space between them."""
+    """Return the spans in their order. Spans that overlap or have only one character between them are joined, up to
+    `_WINDOW` code points."""
     joined: list[Span] = []
     for span in spans:
         last = joined[-1] if joined else None
@@ -291,15 +297,15 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
 
 
 def _word_tokens(text: str, read: TokenVectors) -> dict[int, Span]:
-    """Return the tokens with a letter or a digit, by their numbers."""
+    """Return a dictionary: index of each token with a letter or a digit -> its span."""
     return {n: span for n, span in enumerate(read.spans) if any(map(str.isalnum, text[span.start : span.end]))}
 
 
 def _likeness(nearest: Mapping[int, Vector], baseline: float) -> dict[int, list[float]]:
-    """Return two values for each sentence: the mean cosine of the tokens of the question with the nearest token of the
-    sentence, and the same with more weight for the tokens that tell sentences apart, those near to only a few of them.
-    `nearest` has the cosines of each sentence, shape (tokens of the question); `baseline` is the mean of unrelated
-    texts, which becomes 0."""
+    """Return two values for each sentence: the mean cosine of the question's tokens with the nearest tokens of the
+    sentence, and the same mean with more weight for the tokens that are near to only a few sentences. `nearest`
+    contains for each sentence one cosine for each token of the question. `baseline` is the mean cosine of unrelated
+    texts; the cosines are scaled so that it becomes 0."""
     if not nearest:
         return {}
     cosines = (np.array(list(nearest.values())) - baseline) / (1 - baseline)  # (sentences, tokens)
