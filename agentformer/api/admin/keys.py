@@ -24,7 +24,7 @@ _MOST_DAYS = 36_500
 _OTHER_KEYS = "the host application checks who may send requests, so this memory has no keys of its own"
 _FIRST_KEY = (
     "the first key must have the right admin and no limit of namespaces, because every request needs a key from then "
-    "on; add a key with the right admin first, and then, with it, this key"
+    "on; first add a key with the right admin, and then use that key to add this one"
 )
 
 router = Router("server")

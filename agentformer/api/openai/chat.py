@@ -79,7 +79,7 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
     forwarder = service.chat()
     if forwarder is None:
         raise NotFound(
-            "no language model with a server is configured; its administrator must set AGENTFORMER_LLM_MODEL, such as "
+            "no language model with a server is configured; the administrator must set AGENTFORMER_LLM_MODEL, such as "
             "ollama:gemma3, or openai:MODEL with AGENTFORMER_LLM_BASE_URL"
         )
     messages, recalled = with_memory(af, body.messages, place)

@@ -57,7 +57,7 @@ class FilesQuery(ParameterModel):
     order: Literal["asc", "desc"] = Field(default="desc", description="The order by the time of creation.")
     after: Id | None = Field(default=None, description="The id of the last item of the previous page.")
     purpose: str | None = Field(
-        default=None, description="Every file has the purpose `assistants`. For other purposes, the list is empty."
+        default=None, description="`assistants` and `user_data` list all files. Other values list none."
     )
 
 

@@ -124,7 +124,9 @@ def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
     for number in itertools.count(1):
         namespace = first if number == 1 else f"{first[: fields.MAX_NAME - _NUMBER]} ({number})"
         if not grant.reaches(namespace):
-            raise Conflict(f"the vector store {store_id(first)} exists already, and this key can create no other one")
+            raise Conflict(
+                f"the vector store {store_id(first)} exists already, and this key may not use another namespace"
+            )
         try:
             if birth_of(service, namespace) is None:
                 _store_record(service, namespace, {**values, "name": name})

@@ -44,7 +44,8 @@ class ChatFile(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A JSON value of a file, its number (in JSON Lines, the number of its line), and the position of its last byte."""
+    """A JSON value of a file, its number (in JSON Lines, the number of its line), and the number of bytes of the file
+    that were read up to its end."""
 
     value: Any
     number: int

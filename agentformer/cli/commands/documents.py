@@ -263,7 +263,7 @@ def _sources_of(options: dict[str, Any]) -> dict[str, Any]:
     `recall`, the command reads the memories of all users unless a user is given."""
     documents, memories = options.pop("documents"), options.pop("memories")
     if documents and memories:
-        raise InvalidInput("--documents", "and --memories exclude each other; without both, both are used")
+        raise InvalidInput("--documents", "cannot be combined with --memories; omit both options to use both")
     sources = ("documents",) if documents else ("memories",) if memories else None
     return {"sources": sources, "every_user": True, **{name: options.pop(name) for name in ("user_id", "project")}}
 

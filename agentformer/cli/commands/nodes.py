@@ -61,7 +61,7 @@ def _follow_jobs(af: AgentFormer, closing: ExitStack) -> None:
     try:
         from agentformer.api.uploads import upload_jobs
     except ImportError as error:
-        log.warning("this worker follows no upload jobs, because the extra `server` is not installed: %s", error)
+        log.warning("this worker does not continue upload jobs, because the extra `server` is not installed: %s", error)
         return
     closing.callback(upload_jobs(af).close)
 
