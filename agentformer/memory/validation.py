@@ -256,9 +256,9 @@ def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
-    """For each record of the host application in `entries`, and for each of its users and projects, return a scope with
-    the earlier entries of the record. The new entries replace these. Entries of another user or project are not in the
-    scope, because the same `source_id` can name another record there."""
+    """Return a scope for each record of the host application in `entries`, and for each of its users and projects. The
+    scope contains the earlier entries of the record, which the new entries replace. Entries of another user or project
+    are not in the scope, because the same `source_id` can name another record there."""
     records = {(e.namespace, e.source_type, e.source_id, e.user_id, e.project) for e in entries if e.source_id}
     return [
         Scope(

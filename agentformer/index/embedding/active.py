@@ -117,8 +117,8 @@ class ActiveEmbedder:
         return None if thread.is_alive() else self.for_space(stored)
 
     def follow_store(self) -> None:
-        """From now on, replace the embedder when the store changes to another embedding space. At the time of this
-        call, the store must be empty, or use the embedding space of the current embedder."""
+        """Start to follow the store: replace the embedder whenever the store changes to another embedding space. At the
+        time of this call, the store must be empty, or use the embedding space of the current embedder."""
         self._follows = True
 
     def register(self, embedder: GuardedEmbedder) -> None:

@@ -124,7 +124,7 @@ class Ivf:
             self._open_part().reserve(end)
 
     def spill(self, path: Path, above: int) -> None:
-        """If the codes of the last part have more than `above` bytes, move its rows to a mapped file. The file is
+        """Move the rows of the last part to a mapped file, if their codes have more than `above` bytes. The file is
         deleted immediately, but stays readable while it is mapped. If the file cannot be written, the rows stay in
         memory."""
         last = self.parts[-1]

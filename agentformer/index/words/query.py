@@ -269,7 +269,7 @@ class CommittedIndex:
             count *= 4
 
     def held(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
-        """For each of these entries, add the `rarities` of the stems that it has. Return these sums in any order."""
+        """Return the sum of the `rarities` of the stems that an entry has, for each of these entries, in any order."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         stems = [(self._term("stems", term, "basic"), weight) for term, weight in rarities.items()]
         stems = [(query, weight) for query, weight in stems if weight > 0]

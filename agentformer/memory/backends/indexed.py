@@ -278,7 +278,7 @@ class IndexedBackend(StoredRecords):
         return reranking.search(search, query) if reranking else search(query)
 
     def _note_removal(self, connection: sqlite3.Connection) -> None:
-        """In the transaction that removes a scope, record that the removed text must also be deleted from all other
+        """Record, in the transaction that removes a scope, that the removed text must also be deleted from all other
         files."""
 
     def _after_removal(self, removed: int) -> None:

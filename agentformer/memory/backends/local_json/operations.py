@@ -154,7 +154,7 @@ def update(records: Records, entry_id: str, changes: Mapping[str, Any]) -> Memor
 
 
 def keep_valid(records: Records, ids: Iterable[str]) -> None:
-    """For each of these new entries, delete `superseded_by` if the entry with this id is not a valid successor."""
+    """Delete `superseded_by` of each of these new entries if the entry with this id is not a valid successor."""
     find, ending = _finder(records), set[str]()
     ids, lost = list(ids), True
     while lost:  # repeated: an entry of a cycle may be archived alone; its predecessors are then lost again

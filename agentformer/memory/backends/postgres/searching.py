@@ -73,8 +73,8 @@ class SearchReads(RecordStore):
 
     @contextmanager
     def joined(self, mask: ScopeMask) -> Iterator[None]:
-        """Inside the context, let all calls of `reading` in this thread use one transaction, for a search in the scope
-        `mask`."""
+        """Let all calls of `reading` in this thread use one transaction until the end of the context, for a search in
+        the scope `mask`."""
         if getattr(self._local, "joined", None) is not None:
             yield
             return
@@ -82,8 +82,8 @@ class SearchReads(RecordStore):
             yield
 
     def whole(self) -> AbstractContextManager[None]:
-        """Inside the context, let all calls of `reading` in this thread use one transaction. Only for a search that
-        computes no vector, because a connection must not wait for an embedder."""
+        """Let all calls of `reading` in this thread use one transaction until the end of the context. The search must
+        not compute a vector, because a connection must not wait for an embedder."""
         return self._join({**_STATE, **_QUEUE})
 
     @contextmanager

@@ -275,7 +275,7 @@ class ServerView:
 def _held(
     connection: sqlite3.Connection, nums: Sequence[int], rarities: Mapping[str, float], namespace: str
 ) -> list[float]:
-    """For each of these entries, add the `rarities` of the stems that it has, and return the sums; see
+    """Return the sum of the `rarities` of the stems that an entry has, for each of these entries; see
     `CommittedIndex.held`."""
     values = [[term_hash("stems", term) for term in rarities], [*rarities.values()], namespace, [*nums]]
     return [row[0] for row in native(connection).run(_HELD, values)]
