@@ -100,7 +100,7 @@ class FolderSync:
 
     @property
     def scope(self) -> Scope:
-        """The documents of the folder."""
+        """The scope that contains the stored documents of the folder."""
         return Scope(self._namespace, kinds=("document",), metadata={"root": self._origin})
 
     def run(

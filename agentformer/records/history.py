@@ -17,8 +17,8 @@ Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of 
 
 def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None, *, unique: bool) -> Histories:
     """Check the former versions that will be stored with `entries`, and return them without empty histories. Raises
-    `InvalidInput` if the versions cannot belong to these entries, or if `unique` is true, because a duplicate entry is
-    not stored and has no history."""
+    `InvalidInput` if the versions cannot belong to these entries, or if versions are given although `unique` is true,
+    because a duplicate entry is not stored and has no history."""
     checked = {entry_id: versions for entry_id, versions in (histories or {}).items() if versions}
     if checked and unique:
         raise InvalidInput(

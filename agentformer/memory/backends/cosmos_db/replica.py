@@ -233,8 +233,8 @@ def _finish(writer: Writer) -> None:
 
 
 def _changes(connection: sqlite3.Connection, seq: int, *, searched: bool) -> Iterator[Change]:
-    """Yield the items of all rows that the transaction has changed. If `searched` is True, the windows of a changed
-    entry are changed too, because their items contain fields of the entry."""
+    """Yield the items of all rows that the transaction has changed. If `searched` is True, the items of the windows of
+    a changed entry are included, because they contain fields of the entry."""
     keys: dict[RowKey, None] = {}
     changed = set()
     for kind, text in connection.execute("SELECT DISTINCT type, key FROM dirty ORDER BY type, key").fetchall():

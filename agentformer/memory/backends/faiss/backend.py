@@ -84,8 +84,8 @@ class FaissMemoryBackend(IndexedBackend):
         return cls(settings.index_dir, embedder, open_indexes, search_options(settings))
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the entries that have no vectors yet, and return the number of entries that still have none. With
-        `refused`, the entries that the embedder refused are tried again, and the vector index is trained if
+        """Embed the entries that have no vectors yet, and return the number of entries that still have none. If
+        `refused` is true, the entries that the embedder refused are tried again, and the vector index is trained if
         necessary."""
         remaining = super().embed_pending(progress, refused=refused)
         if refused:  # an explicit call trains now, so that a store of short-lived processes is trained too
@@ -150,7 +150,7 @@ class FaissMemoryBackend(IndexedBackend):
 
 
 def search_options(settings: Settings) -> FaissOptions:
-    """Return the options of the search and of the indexes."""
+    """Return the options of the search and of the indexes that the settings contain."""
     reranker = named_reranker(settings)
     return FaissOptions(
         fanout=settings.fanout,

@@ -230,9 +230,9 @@ class StoreVerifier:
             return None, str(error)
 
     def _check_index_files(self, damaged: Collection[int], damaged_vectors: Collection[int]) -> list[Findings]:
-        """Check the word index and the vector index, and return the findings for each of them. With `repair`, a wrong
-        index is deleted. Entries and vectors that are damaged in the database are not compared; `damaged` and
-        `damaged_vectors` contain their numbers."""
+        """Check the word index and the vector index, and return the findings for each of them. If `repair` is
+        requested, a wrong index is deleted. Entries and vectors that are damaged in the database are not compared;
+        `damaged` and `damaged_vectors` contain their numbers."""
         words = verify_words(self._folder, self._database, damaged)
         snapshot = verify_snapshot(self._folder, self._database, damaged, damaged_vectors)
         if self._repair and words.found:

@@ -233,8 +233,8 @@ def check_history(records: Mapping[str, Record]) -> Findings:
 
 
 def check_links(records: Mapping[str, Record]) -> Findings:
-    """Check the links between summaries and their originals (the entries that they replaced): either the summary is
-    live or its originals are live, but not both. An archived entry is not live."""
+    """Check each entry that was archived for a summary: the summary must exist in the same namespace and be live, and
+    the entry itself must be archived."""
     findings = Findings("links", "each entry that a summary replaces is archived", _EDIT)
     for record in records.values():
         entry = record.entry
