@@ -23,14 +23,14 @@ from agentformer.records.codec import from_row
 from agentformer.records.scopes import SEARCHED
 from agentformer.text.dates.expressions import find_date_ranges, time_languages
 from agentformer.text.dates.phrases import DaySpan
-from agentformer.text.facts.current import MAX_LENGTH, current_facts
+from agentformer.text.facts.single_values import MAX_LENGTH, current_facts
 from agentformer.text.languages import LanguageVotes, detect_language, language_code, language_votes
 from agentformer.text.sentences import is_question, stated
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
-# `text.facts.current` or of `text.sentences` returns another result for a text. `tests/index/test_derived.py` detects
-# such a change.
+# `text.facts.single_values` or of `text.sentences` returns another result for a text.
+# `tests/index/test_derived.py` detects such a change.
 VERSION = 1
 INLINE = 32  # maximum entries whose rows are written in their own transaction; the analysis of each takes up to 1 ms
 DATE_TEXT = 2_000  # code points in which days are searched
@@ -217,7 +217,7 @@ def entry_language(entry: MemoryEntry) -> str:
 def stated_facts(
     entry: MemoryEntry, language: Callable[[], str]
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Yield the facts of an entry that have one value at a time; see `text.facts.current`. Parts of documents and
+    """Yield the facts of an entry that have one value at a time; see `text.facts.single_values`. Parts of documents and
     summaries have none. `language` returns the language of the entry."""
     if entry.kind not in DOCUMENT_KINDS and entry.kind != "summary" and len(entry.content) <= MAX_LENGTH:
         yield from current_facts(entry.content, language(), labels=entry.kind != "message")

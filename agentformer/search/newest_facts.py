@@ -2,7 +2,7 @@
 
 For example, "Anna lives in Turku" from last year is ranked after "Anna lives in Oslo" from this year. Only the hits of
 one search are compared. Two facts contradict each other if they have the same subject and verb, or the same label, but
-a different name or number (`text.facts.current`).
+a different name or number (`text.facts.single_values`).
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class Kept(Generic[Row]):
         self.rows: dict[int, Row] = {}
 
     def add(self, rows: Mapping[int, Row]) -> None:
+        """Keep these rows. If there are too many, the oldest tenth or more is dropped."""
         self.rows.update(rows)
         if len(self.rows) > self._most:
             self.drop(list(islice(self.rows, len(self.rows) - int(self._most * (1 - _DROPPED)))))
@@ -75,6 +76,7 @@ class KeptVectors:
         return ([at for at, _ in found], self._matrix[[place for _, place in found]]) if found else None
 
     def add(self, numbers: Sequence[int], rows: Matrix) -> None:
+        """Keep these vectors, one in each row of `rows`. Vectors of another dimension are dropped first."""
         most = max(1, _VECTOR_BYTES // (rows.shape[1] * rows.itemsize))
         if self._matrix.shape[1] != rows.shape[1]:
             self.clear()

@@ -22,7 +22,7 @@ from agentformer.text.analysis import QueryTerms, Terms
 from agentformer.text.languages import stem
 from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import Question, classify, question_words
-from agentformer.text.rows import TableRow
+from agentformer.text.table_rows import TableRow
 from agentformer.types import Span
 
 _MARKUP = " \t#*_>-=|"

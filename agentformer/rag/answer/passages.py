@@ -10,8 +10,8 @@ from agentformer.rag.chunks import CARRIED
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import Terms, text_terms
 from agentformer.text.places import SEPARATOR
-from agentformer.text.rows import TableRow, TextTable, find_rows
 from agentformer.text.sentences import sentence_spans
+from agentformer.text.table_rows import TableRow, TextTable, find_rows
 from agentformer.types import Hit, Span
 
 _CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page

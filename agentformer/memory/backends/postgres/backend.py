@@ -99,6 +99,7 @@ class PostgresMemoryBackend(IndexedBackend):
     # whether the transaction was committed, the call raises `StoreError`.
 
     def store(self, entries: Sequence[MemoryEntry], **options: Any) -> list[MemoryEntry]:
+        """Store entries as `MemoryBackend.store` does. Their words are analyzed before the transaction begins."""
         check_texts(entries)
         entries = [with_times(entry) for entry in entries]
         with self._opened.prepared(entries):

@@ -143,40 +143,57 @@ SELECT setval(pg_get_serial_sequence('entry_places', 'num'), most, true)
 """
 
 
-def _by_namespace() -> str:
-    """Return the migration to keys that begin with the namespace."""
-    drop = "".join(
-        f"ALTER TABLE {table} DROP CONSTRAINT {table}_entry_fkey, DROP CONSTRAINT {table}_pkey, "
-        'ADD COLUMN entry_namespace text COLLATE "C";\n'
-        f"UPDATE {table} AS c SET entry_namespace = p.namespace FROM entry_places AS p WHERE p.num = c.entry;\n"
-        for table in _CHILDREN
+_FORMER_KEYS_GONE = "".join(
+    f"ALTER TABLE {table} DROP CONSTRAINT {table}_entry_fkey, DROP CONSTRAINT {table}_pkey, "
+    'ADD COLUMN entry_namespace text COLLATE "C";\n'
+    f"UPDATE {table} AS c SET entry_namespace = p.namespace FROM entry_places AS p WHERE p.num = c.entry;\n"
+    for table in _CHILDREN
+)
+_KEYS_BY_NAMESPACE = "".join(
+    f"ALTER TABLE {table} ALTER COLUMN entry_namespace SET NOT NULL, "
+    f"ADD PRIMARY KEY (entry_namespace, {_KEYS[table]}), "
+    "ADD FOREIGN KEY (entry_namespace, entry) REFERENCES entries (namespace, num) ON DELETE CASCADE;\n"
+    for table in _CHILDREN
+)
+_INDEXES_BY_NUMBER = "".join(
+    f"CREATE INDEX {table}_by_number ON {table} ({column});\n"
+    for table, column in (
+        *(("entries", "num"), ("history", "entry"), ("windows", "id"), ("pending", "entry"), ("moving", "entry")),
+        *(("derived", "entry"), ("vectors", "id"), ("word_entries", "num")),
     )
-    add = "".join(
-        f"ALTER TABLE {table} ALTER COLUMN entry_namespace SET NOT NULL, "
-        f"ADD PRIMARY KEY (entry_namespace, {_KEYS[table]}), "
-        "ADD FOREIGN KEY (entry_namespace, entry) REFERENCES entries (namespace, num) ON DELETE CASCADE;\n"
-        for table in _CHILDREN
-    )
-    indexes = "".join(
-        f"CREATE INDEX {table}_by_number ON {table} ({column});\n"
-        for table, column in (
-            *(("entries", "num"), ("history", "entry"), ("windows", "id"), ("pending", "entry"), ("moving", "entry")),
-            *(("derived", "entry"), ("vectors", "id"), ("word_entries", "num")),
-        )
-    )
-    copies = "".join(
-        f"    INSERT INTO {table} (entry_namespace, {_COLUMNS[table]}) SELECT target, {_COLUMNS[table]} FROM {table}\n"
-        "        WHERE entry_namespace = former AND entry = moved;\n"
-        for table in _CHILDREN
-    )
-    return f"""
+)
+_COPIES = "".join(
+    f"    INSERT INTO {table} (entry_namespace, {_COLUMNS[table]}) SELECT target, {_COLUMNS[table]} FROM {table}\n"
+    "        WHERE entry_namespace = former AND entry = moved;\n"
+    for table in _CHILDREN
+)
+# Moves an entry and all that belongs to it to another namespace.
+_MOVE_ENTRY = f"""CREATE FUNCTION move_entry(moved_id text, target text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE former text; moved bigint; used bigint[];
+BEGIN
+    SELECT num, namespace INTO moved, former FROM entry_places WHERE id = moved_id FOR UPDATE;
+    IF moved IS NULL OR former = target THEN RETURN; END IF;
+    INSERT INTO entries SELECT (jsonb_populate_record(e, jsonb_build_object('namespace', target))).*
+        FROM entries AS e WHERE e.namespace = former AND e.num = moved;
+    used := ARRAY(SELECT vector FROM windows WHERE entry_namespace = former AND entry = moved);
+    INSERT INTO vectors (entry_namespace, {_VECTOR}) SELECT target, {_VECTOR} FROM vectors
+        WHERE entry_namespace = former AND id = ANY(used) ON CONFLICT DO NOTHING;
+{_COPIES}
+    DELETE FROM entries WHERE namespace = former AND num = moved;
+    DELETE FROM vectors WHERE entry_namespace = former AND id = ANY(used) AND NOT EXISTS
+        (SELECT 1 FROM windows AS w WHERE w.entry_namespace = former AND w.vector = vectors.id);
+    UPDATE entry_places SET namespace = target WHERE num = moved;
+END $$;
+"""
+# Keys that begin with the namespace.
+_BY_NAMESPACE = f"""
 DO $$ DECLARE name text; BEGIN  -- they are created again in the background
     FOR name IN SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
         WHERE i.indrelid = 'vectors'::regclass AND c.relname LIKE 'vectors\\_of\\_space\\_%'
     LOOP EXECUTE format('DROP INDEX %I', name); END LOOP; END $$;
 {_PLACES}
 ALTER TABLE windows DROP CONSTRAINT windows_vector_fkey;
-{drop}
+{_FORMER_KEYS_GONE}
 ALTER TABLE vectors DROP CONSTRAINT vectors_pkey, DROP CONSTRAINT vectors_space_hash_key,
     ADD COLUMN entry_namespace text COLLATE "C" NOT NULL DEFAULT {NO_NAMESPACE};
 UPDATE vectors SET entry_namespace = w.first
@@ -192,27 +209,11 @@ ALTER TABLE entries DROP CONSTRAINT entries_pkey, DROP CONSTRAINT entries_id_key
 DROP INDEX entries_by_id;
 ALTER TABLE entries ADD UNIQUE (namespace, id);
 CREATE INDEX entries_by_id ON entries (id);
-{add}
+{_KEYS_BY_NAMESPACE}
 ALTER TABLE windows ADD FOREIGN KEY (entry_namespace, vector) REFERENCES vectors (entry_namespace, id);
 ALTER TABLE word_entries DROP CONSTRAINT word_entries_pkey, ADD PRIMARY KEY (namespace, num);
-{indexes}
-CREATE FUNCTION move_entry(moved_id text, target text) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE former text; moved bigint; used bigint[];
-BEGIN
-    SELECT num, namespace INTO moved, former FROM entry_places WHERE id = moved_id FOR UPDATE;
-    IF moved IS NULL OR former = target THEN RETURN; END IF;
-    INSERT INTO entries SELECT (jsonb_populate_record(e, jsonb_build_object('namespace', target))).*
-        FROM entries AS e WHERE e.namespace = former AND e.num = moved;
-    used := ARRAY(SELECT vector FROM windows WHERE entry_namespace = former AND entry = moved);
-    INSERT INTO vectors (entry_namespace, {_VECTOR}) SELECT target, {_VECTOR} FROM vectors
-        WHERE entry_namespace = former AND id = ANY(used) ON CONFLICT DO NOTHING;
-{copies}
-    DELETE FROM entries WHERE namespace = former AND num = moved;
-    DELETE FROM vectors WHERE entry_namespace = former AND id = ANY(used) AND NOT EXISTS
-        (SELECT 1 FROM windows AS w WHERE w.entry_namespace = former AND w.vector = vectors.id);
-    UPDATE entry_places SET namespace = target WHERE num = moved;
-END $$;
-"""
+{_INDEXES_BY_NUMBER}
+{_MOVE_ENTRY}"""
 
 
 MIGRATIONS: tuple[str, ...] = (
@@ -326,7 +327,7 @@ CREATE TABLE word_totals (
     # 6: numbers of words
     _COUNTS,
     # 7: keys that begin with the namespace
-    _by_namespace(),
+    _BY_NAMESPACE,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.text.rows import find_rows
+from agentformer.text.table_rows import find_rows
 
 CASH = """CONSOLIDATED STATEMENTS OF CASH FLOWS
 (in millions)
