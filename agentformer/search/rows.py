@@ -47,7 +47,7 @@ class Kept(Generic[Row]):
         self.rows: dict[int, Row] = {}
 
     def add(self, rows: Mapping[int, Row]) -> None:
-        """Keep these rows. If there are too many, the oldest tenth or more is dropped."""
+        """Keep these rows. If there are too many, the oldest quarter is dropped."""
         self.rows.update(rows)
         if len(self.rows) > self._most:
             self.drop(list(islice(self.rows, len(self.rows) - int(self._most * (1 - _DROPPED)))))

@@ -92,6 +92,13 @@ def test_the_model_is_asked_once_more_and_the_better_answer_is_kept() -> None:
     assert model.asked[1][-2].content == "The crane costs 59 euros [2]."
 
 
+def test_an_answer_is_checked_against_the_passages_that_the_model_received() -> None:
+    """Their numbers are not those of the hits."""
+    model = Scripted("The crane costs 95 euros [1].")
+    answer = Answerer(model, None).answer("What does the crane cost?", HITS, given=[HITS[1], HITS[0]])
+    assert (answer.text, answer.unsupported, len(model.asked)) == ("The crane costs 95 euros [1].", (), 1)
+
+
 def test_an_answer_that_stays_unsupported_is_reported() -> None:
     model = Scripted("The crane costs 59 euros [2].", "The crane costs 59 euros, says Robert [2].")
     answer = Answerer(model, None).answer("What does the crane cost?", HITS)

@@ -313,7 +313,7 @@ class Answerer:
                 request, (*warnings, "the language model returned no text, so the answer quotes the best sentences")
             )
         warnings += cited.warnings()
-        return self._supported(request, cited, request.passages[:count], warnings, complete=not cut)
+        return self._supported(request, cited, request.given_passages[:count], warnings, complete=not cut)
 
     def _supported(
         self,
