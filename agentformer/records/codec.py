@@ -147,6 +147,8 @@ def from_row(stored: sqlite3.Row) -> MemoryEntry:
     if checksum is not None and checksums.of_values(values) != checksum:
         raise checksums.damage_error(checksums.entry_name(stored["id"]))
     try:
+        if checksum is None and any(isinstance(value, bytes) for value in values):
+            raise TypeError("bytes instead of a text")  # damage of a page can also remove the checksum
         return _decode([*fields(stored)], stored)
     except _UNDECODABLE as error:
         raise undecodable(checksums.entry_name(stored["id"]), error) from error

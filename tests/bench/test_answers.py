@@ -39,7 +39,9 @@ def test_the_fit_of_the_confidence_finds_what_made_the_answers() -> None:
     judged = []
     for n in range(8000):
         grounds = QuoteFeatures(rng.uniform(0.2, 0.85), rng.uniform(0.1, 0.9), rng.uniform(), int(rng.integers(1, 4)))
-        logit = float(np.dot((1.2, 0.5, 0.6, 0.9, 0.0, -0.6), grounds.values))
+        logit = float(np.dot((1.2, 0.5, 0.6, 0.9, 0.0, -0.6, 0.0), grounds.values))
         judged.append(Judged(2 * n, grounds, bool(rng.uniform() < 1 / (1 + np.exp(-logit)))))
     unknown = [Judged(0, QuoteFeatures(0.8, 0.9, 1.0, 2, None, True), False)] * 4000  # a rule decides on these
-    assert confidence_fitted({"one": [*judged, *unknown]}) == pytest.approx([1.2, 0.5, 0.6, 0.9, 0.0, -0.6], abs=0.25)
+    assert confidence_fitted({"one": [*judged, *unknown]}) == pytest.approx(
+        [1.2, 0.5, 0.6, 0.9, 0.0, -0.6, 0.0], abs=0.25
+    )

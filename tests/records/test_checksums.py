@@ -24,6 +24,7 @@ from agentformer.records.database import Database
 from agentformer.records.history import versions_of
 from agentformer.records.integrity import checksums as crc
 from agentformer.records.integrity.verify import DamagedRow, readable_rows
+from agentformer.search.rows import RankedRows
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
 from tests.records import damaged_rows
@@ -138,6 +139,8 @@ def test_an_undecodable_row_without_a_checksum_raises_store_damaged(database: Da
         ("derived_from", '[["a", "b", "c"]]'),
         ("created_at", 2**62),
         ("created_at", "yesterday"),
+        ("content", b"bytes"),
+        ("title", b"bytes"),
     ]
     for column, value in damages:
         change(database, f"UPDATE entries SET checksum = NULL, {column} = ?", value)
@@ -244,6 +247,13 @@ def damage_vector(backend: FaissMemoryBackend, number: int, data: object) -> Non
     change(backend._database, "UPDATE vectors SET data = ? WHERE id = ?", data, number)
 
 
+def forget_rows(backend: FaissMemoryBackend) -> None:
+    """Drop the rows that searches keep in memory, so that the next search reads them from the disk."""
+    search = backend._indexes._search
+    assert search is not None
+    search._rows = RankedRows()
+
+
 @pytest.mark.parametrize("kind", ["bit", "shorter", "text", "null"])
 @pytest.mark.parametrize("when", ["built", "ranked"])
 def test_a_damaged_vector_is_not_used_and_words_answer(tmp_path: Path, kind: str, when: str) -> None:
@@ -251,6 +261,7 @@ def test_a_damaged_vector_is_not_used_and_words_answer(tmp_path: Path, kind: str
     backend = embedded(tmp_path, "a numbat sleeps", "a quokka jumps", "a numbat jumps")
     if when == "ranked":
         assert len(backend.search(Query("numbat", mode="dense"))) == 3
+        forget_rows(backend)
     with backend._database.reading() as connection:
         data = connection.execute("SELECT data FROM vectors WHERE id = 2").fetchone()[0]
     damages: dict[str, object] = {"bit": bytes([data[0] ^ 1]) + data[1:], "shorter": data[:-4], "text": "x" * len(data)}
@@ -292,6 +303,7 @@ def test_vectors_without_checksums_are_used(tmp_path: Path) -> None:
     backend = embedded(tmp_path, "a numbat", "a quokka", "a bilby")
     change(backend._database, "UPDATE vectors SET checksum = NULL WHERE id = 2")
     assert len(backend.search(Query("quokka", mode="dense"))) == 3
+    forget_rows(backend)
     damage_vector(backend, 3, b"\0" * 1024)
     with pytest.raises(StoreDamaged, match="vector 3"):
         backend.search(Query("quokka", mode="dense"))
@@ -301,6 +313,7 @@ def test_vectors_without_checksums_are_used(tmp_path: Path) -> None:
 def test_a_damaged_window_gives_no_span(tmp_path: Path) -> None:
     backend = embedded(tmp_path, "a numbat sleeps all day")
     assert backend.search(Query("numbat", mode="dense"))[0].span == (0, 23)
+    forget_rows(backend)
     change(backend._database, "UPDATE windows SET span_start = 2")
     with pytest.raises(StoreDamaged, match="the window 1"):
         backend.search(Query("numbat", mode="dense"))

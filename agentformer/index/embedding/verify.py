@@ -301,7 +301,12 @@ def _searched_entries(
     after = -1
     while rows := connection.execute(query, [after, *sorted(UNSEARCHED_KINDS)]).fetchall():
         after = rows[-1][0]
-        entries = [(row[0], MemoryEntry(row[1], row[2], context=row[3])) for row in rows if row[0] not in damaged]
+        entries = [
+            (row[0], MemoryEntry(row[1], row[2], context=row[3]))
+            for row in rows
+            if row[0] not in damaged
+            and all(isinstance(value, str) for value in row[1:])  # else it is in a damaged page
+        ]
         if entries:
             yield entries
 
