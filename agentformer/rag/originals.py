@@ -94,7 +94,10 @@ class Originals:
         `shared` has the files and locks that several nodes share, or is None if the backend has none. Raises
         `InvalidInput` for `database` if `shared` is None."""
         if address == DATABASE and shared is None:
-            raise InvalidInput("originals", f"{DATABASE} needs the backend postgres")
+            raise InvalidInput(
+                "originals",
+                f"{DATABASE} needs the backend postgres; for another backend, set AGENTFORMER_ORIGINALS to nothing",
+            )
         uploads = SharedUploads(shared.locks) if shared is not None and address else None
         if shared is not None and address == DATABASE:
             return cls(folder, backend, DatabaseOriginals(shared.files), uploads)

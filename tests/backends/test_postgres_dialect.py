@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
+from agentformer.http.problems import problem_of
 from agentformer.memory.backends.postgres import connection, dialect, schema
 from agentformer.memory.backends.postgres.server import ServerUnreachable
 from agentformer.memory.backends.postgres.words import stored_length, term_hash
@@ -65,6 +66,10 @@ def test_an_error_of_the_server_says_what_to_do(
 
     error = connection.store_error(ServerError(text))
     assert type(error) is kind and advice in str(error) and text in str(error)
+    # Over HTTP, a client is told when to try again.
+    assert (problem_of(error).status == 503, "Retry-After" in problem_of(error).headers) == (
+        kind is ServerUnreachable,
+    ) * 2
 
 
 def test_an_older_pgvector_is_refused() -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import StoreBusy, StoreError
+from agentformer.errors import InvalidInput, StoreBusy, StoreError
 from agentformer.memory.backends.postgres import connection, pool
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.memory.backends.postgres.connection import PostgresDatabase
@@ -126,6 +126,13 @@ def test_a_commit_of_which_nothing_can_be_learned_is_an_error(
     backend.store([entry])
     assert backend.list(EVERYTHING) == backend.get([entry.id])
     backend.close()
+
+
+def test_an_at_sign_in_the_password_is_named_and_nothing_of_it_is_shown(tmp_path: Path) -> None:
+    """Without its escape, the driver takes the end of the password for a part of the host."""
+    with pytest.raises(InvalidInput, match="write an @ in the password as %40") as caught:
+        PostgresDatabase("postgresql://postgres:S3cr@etPw@localhost:1/postgres", schema_of(tmp_path))
+    assert "etPw" not in str(caught.value) and "S3cr" not in str(caught.value)
 
 
 def test_a_wrong_password_is_named_and_not_shown(postgres_url: str, tmp_path: Path) -> None:

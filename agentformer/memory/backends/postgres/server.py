@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
+from agentformer.errors import InvalidInput, MissingExtra, StoreBusy, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.postgres import dialect
 from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
 
@@ -60,7 +60,7 @@ _ADD_WINDOWS = f"""
 _DROP_CLAIMED = f"DELETE FROM vectors WHERE entry_namespace = {NO_NAMESPACE} AND id = ANY(%s)"
 
 
-class ServerUnreachable(StoreError):
+class ServerUnreachable(StoreBusy):
     """Raised if the server cannot be reached, or has no free connection. Nothing was changed."""
 
 
@@ -220,6 +220,8 @@ def open_connection(url: str) -> psycopg.Connection[Any]:
         raise InvalidInput("postgres_url", _ADDRESS)
     try:
         given = module.conninfo.conninfo_to_dict(url)
+        if any("@" in host[1:] for host in str(given.get("host") or "").split(",")):  # a part of the password
+            raise InvalidInput("postgres_url", f"{_ADDRESS}; write an @ in the password as %40")
         raw = module.connect(**{**_PARAMETERS, **given}, autocommit=True, row_factory=_row_factory)
     except module.ProgrammingError:
         raise InvalidInput("postgres_url", _ADDRESS) from None
