@@ -34,7 +34,7 @@ from agentformer.errors import (
     Unauthenticated,
 )
 from agentformer.records import fields
-from agentformer.records.files import read_file, write_atomically
+from agentformer.records.integrity.files import read_file, write_atomically
 
 PREFIX = "af_"
 _VERSION = 1

@@ -24,7 +24,7 @@ from agentformer.archive.export import copy_original, write_manifest
 from agentformer.archive.format import MANIFEST, digest_of, entries_in, has_original, read_manifest
 from agentformer.errors import InvalidInput
 from agentformer.rag.originals import Originals
-from agentformer.records.files import delete, new_folder, write_atomically
+from agentformer.records.integrity.files import delete, new_folder, write_atomically
 from agentformer.types import MemoryBackend, Scope
 
 FORMAT = "agentformer-backup-1"

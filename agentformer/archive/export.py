@@ -26,7 +26,7 @@ from agentformer.archive.format import (
 )
 from agentformer.errors import NotFound, StoreBusy, StoreError
 from agentformer.rag.originals import Originals
-from agentformer.records.files import HashedFile, hashed_file, new_folder
+from agentformer.records.integrity.files import HashedFile, hashed_file, new_folder
 from agentformer.types import EmbeddingSpace, MemoryBackend, MemorySnapshot
 
 

@@ -30,7 +30,7 @@ from agentformer.memory.backends import all_entries
 from agentformer.rag.documents import Document, document_of
 from agentformer.records import fields
 from agentformer.records.entry_json import COUNTS, entry_to_json, parse_entry
-from agentformer.records.files import safe_file_name
+from agentformer.records.integrity.files import safe_file_name
 from agentformer.records.vectors import HASH_BYTES
 from agentformer.types import EmbeddingSpace, MemoryBackend, MemoryEntry, MemorySnapshot, Scope, StoredVector, Vector
 

@@ -18,7 +18,7 @@ from typing import Any
 from agentformer.errors import AgentFormerError, StoreDamaged, StoreFull
 from agentformer.records import meta
 from agentformer.records.database import Database
-from agentformer.records.files import read_file
+from agentformer.records.integrity.files import read_file
 
 INDEX_FILE = "rag_faiss_index.bin"
 META_FILE = "rag_faiss_meta.json"

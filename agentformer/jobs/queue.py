@@ -20,7 +20,7 @@ from agentformer.errors import StoreError, StoreFull
 from agentformer.jobs.progress import FileProgress, Progress
 from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import Job, JobStore, Task, any_usable
-from agentformer.records.files import sync_folder, write_atomically
+from agentformer.records.integrity.files import sync_folder, write_atomically
 from agentformer.types import HeldLock, new_id
 
 log = logging.getLogger("agentformer")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from gitignore_parser import rule_from_pattern
 
 from agentformer.errors import Forbidden, InvalidInput
-from agentformer.records.files import open_regular_file
+from agentformer.records.integrity.files import open_regular_file
 
 IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include files that the first excludes
 _PACKAGES = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages"})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from agentformer.errors import NotFound, StoreError, StoreFull
-from agentformer.records.files import open_regular_file, read_file, sync_folder, write_atomically
+from agentformer.records.integrity.files import open_regular_file, read_file, sync_folder, write_atomically
 from agentformer.types import HeldLock, SharedFiles, SharedLocks, new_id
 
 SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.rag.documents import Document
-from agentformer.records.files import open_regular_file
 from agentformer.records.filters import json_equal
+from agentformer.records.integrity.files import open_regular_file
 from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Scope, StoreCheck
 
 OnConflict = Literal["replace", "keep-both", "fail"]

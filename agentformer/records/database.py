@@ -15,7 +15,6 @@ from pathlib import Path
 
 from agentformer.errors import StoreError, StoreFull
 from agentformer.records import change_feed, entries, meta
-from agentformer.records.files import sync_folder
 from agentformer.records.history import versions_of
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.integrity.file_guard import (
@@ -29,6 +28,7 @@ from agentformer.records.integrity.file_guard import (
     translate_errors,
     wal_path,
 )
+from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.write_ahead_log import check_wal
 from agentformer.records.schema import REQUIRED_TABLES, migrate
 from agentformer.records.scopes import decayed, metadata_equals

@@ -19,7 +19,7 @@ from agentformer.index.words import writer as manifest
 from agentformer.index.words.fields import AnalyzedEntry, schema
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.records.files import delete
+from agentformer.records.integrity.files import delete
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope
 

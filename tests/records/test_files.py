@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentformer.errors import InvalidInput
-from agentformer.records.files import (
+from agentformer.records.integrity.files import (
     atomic_writer,
     delete,
     new_folder,

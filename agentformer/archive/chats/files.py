@@ -15,7 +15,7 @@ import ijson
 
 from agentformer.archive.chats.formats import is_chat
 from agentformer.errors import InvalidInput
-from agentformer.records.files import open_regular_file
+from agentformer.records.integrity.files import open_regular_file
 
 _NAME = re.compile(r"(?:.*/)?conversations[\w.-]*\.json", re.IGNORECASE)  # large exports have several
 _ZIP = b"PK\x03\x04"

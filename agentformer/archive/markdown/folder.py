@@ -31,7 +31,7 @@ from agentformer.archive.markdown.pages import MAX_BYTES
 from agentformer.errors import InvalidInput, StoreBusy, StoreFull
 from agentformer.rag.folder_files import FORMAT, MARKER, PRIVATE, Problem, stamp_of
 from agentformer.records import fields
-from agentformer.records.files import delete, open_regular_file, sync_folder, write_atomically
+from agentformer.records.integrity.files import delete, open_regular_file, sync_folder, write_atomically
 
 _STATE, _LOCK, _TEMPORARY = "state.json", "lock", "tmp"
 _IGNORE_FILE = ".agentformerignore"

@@ -32,7 +32,7 @@ from agentformer.memory.core import BLOCK_KIND
 from agentformer.memory.validation import context_line
 from agentformer.records import fields
 from agentformer.records.entry_json import MAX_TITLE, TIMES, entry_to_json
-from agentformer.records.files import safe_file_name
+from agentformer.records.integrity.files import safe_file_name
 from agentformer.types import MemoryEntry
 
 MAX_BYTES = 4 * fields.MAX_CONTENT + (4 << 20)  # of a file: the longest content, and a long front matter

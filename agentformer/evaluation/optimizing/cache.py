@@ -23,7 +23,7 @@ import numpy as np
 
 from agentformer.errors import EmbedderUnavailable, StoreFull
 from agentformer.evaluation.optimizing.space import Configuration, key
-from agentformer.records.files import read_file, write_atomically
+from agentformer.records.integrity.files import read_file, write_atomically
 from agentformer.records.vectors import text_hash
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 

@@ -34,7 +34,7 @@ from agentformer.memory.backends import all_entries
 from agentformer.rag.documents import Document, document_of, page_of
 from agentformer.rag.originals import Originals
 from agentformer.readers import ReadLimits, read
-from agentformer.records.files import delete, read_file, write_atomically
+from agentformer.records.integrity.files import delete, read_file, write_atomically
 from agentformer.settings import Settings
 from agentformer.types import DEFAULT_NAMESPACE, DocumentText, Hit, LanguageModel, MemoryBackend, Page, Scope
 

@@ -14,7 +14,7 @@ from dotenv.parser import parse_stream
 
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.optimizing.space import Value
-from agentformer.records.files import read_file, write_atomically
+from agentformer.records.integrity.files import read_file, write_atomically
 from agentformer.settings.loading import ENV_PREFIX
 
 _BOM = b"\xef\xbb\xbf"

@@ -32,7 +32,7 @@ from agentformer.index.vectors.stored import (
 )
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
-from agentformer.records.files import temporary_path
+from agentformer.records.integrity.files import temporary_path
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import decode_vectors
 from agentformer.types import Matrix, RecordStore, Vector

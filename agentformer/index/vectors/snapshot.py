@@ -33,7 +33,7 @@ from agentformer.index.vectors.image import Image
 from agentformer.index.vectors.index import MAP_BYTES
 from agentformer.index.vectors.lists import NO_OFFSET, ListCodes, can_map, map_index, write_lists
 from agentformer.index.vectors.outliers import OutlierCodes
-from agentformer.records.files import (
+from agentformer.records.integrity.files import (
     atomic_writer,
     delete,
     open_regular_file,

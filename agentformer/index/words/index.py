@@ -41,7 +41,7 @@ from agentformer.index.words.writer import (
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
-from agentformer.records.files import delete
+from agentformer.records.integrity.files import delete
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS, RecordStore
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from agentformer.errors import AgentFormerError, StoreError, StoreFull
 from agentformer.index.words.fields import ANALYSIS, RENEWABLE, terms_changed
 from agentformer.records import entries as records
-from agentformer.records.files import open_regular_file, read_file, write_atomically
+from agentformer.records.integrity.files import open_regular_file, read_file, write_atomically
 from agentformer.types import RecordStore
 
 log = logging.getLogger("agentformer")

@@ -24,8 +24,8 @@ from agentformer.errors import StoreDamaged, StoreError, StoreFull
 from agentformer.records import change_feed, meta
 from agentformer.records.codec import from_state
 from agentformer.records.database import Database
-from agentformer.records.files import sync_folder
 from agentformer.records.integrity.file_guard import wal_path
+from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.integrity.verify import DamagedRow, is_intact, read_page, readable_rows
 from agentformer.records.integrity.write_ahead_log import check_wal, store_former_wal, wal_header, wal_left_by_repair

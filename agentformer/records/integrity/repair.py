@@ -21,8 +21,8 @@ from agentformer.records import change_feed, meta, supersession
 from agentformer.records import entries as records
 from agentformer.records.codec import CHECKED, from_state
 from agentformer.records.database import Database
-from agentformer.records.files import sync_folder
 from agentformer.records.integrity import Findings, checksums
+from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact, lenient_text
 from agentformer.types import DOCUMENT_KINDS, RecordStore
 

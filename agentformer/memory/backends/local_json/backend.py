@@ -22,9 +22,9 @@ from agentformer.memory.backends.local_json.search import bm25_scores, scope_fil
 from agentformer.records import meta
 from agentformer.records.codec import now
 from agentformer.records.entry_json import check_settable
-from agentformer.records.files import write_atomically
 from agentformer.records.history import Histories, check_histories
 from agentformer.records.integrity import Findings
+from agentformer.records.integrity.files import write_atomically
 from agentformer.records.integrity.repair import HOW_SUPERSEDED
 from agentformer.search.fusion import merge
 from agentformer.settings import Settings

@@ -31,7 +31,7 @@ from agentformer.errors import InvalidInput, StoreDamaged
 from agentformer.memory.backends.local_json.search import EntryTerms, analyze, indexed_text
 from agentformer.records import fields, meta
 from agentformer.records.entry_json import entry_to_short_json, parse_entry
-from agentformer.records.files import safe_file_name
+from agentformer.records.integrity.files import safe_file_name
 from agentformer.types import AbsentDocument, MemoryEntry
 
 FORMAT = 1

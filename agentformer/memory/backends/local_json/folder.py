@@ -34,7 +34,7 @@ from agentformer.memory.backends.local_json.file_format import (
     file_text,
     parse_file,
 )
-from agentformer.records.files import open_regular_file, read_file, sync_folder, write_atomically
+from agentformer.records.integrity.files import open_regular_file, read_file, sync_folder, write_atomically
 from agentformer.types import AbsentDocument
 
 LOCK_FILE = "memory.lock"
