@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from agentformer.errors import InvalidInput, StoreError
+from agentformer.errors import InvalidInput, StoreBusy, StoreError
 from agentformer.rag.original_files import (
     SHA256,
     DatabaseOriginals,
@@ -55,7 +55,7 @@ class Upload(Protocol):
 
 
 class Uploads(Protocol):
-    """The lock of one upload, which shows other processes that the upload is running."""
+    """The running uploads. Each holds a lock, which shows other processes that it is running."""
 
     def new(self) -> Upload: ...
 
@@ -214,9 +214,14 @@ class _Uploads:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the lock of the folder, so that no other process announces an upload or deletes files. Raises
-        `StoreFull` if the folder cannot be written."""
+        `StoreFull` if the folder cannot be written, and `StoreBusy` if another process holds the lock for too long."""
+        from filelock import Timeout
+
         lock = _Upload(self._folder, ".lock")
-        lock.acquire()
+        try:
+            lock.acquire()
+        except Timeout:
+            raise StoreBusy(f"another process holds {self._folder / '.lock'} for too long; try again") from None
         try:
             yield
         finally:
@@ -234,10 +239,15 @@ class _Upload:
         self._lock: FileLock = FileLock(str(folder / name))
 
     def acquire(self, seconds: float = _LOCK_SECONDS) -> None:
-        """Wait for the lock of the upload and hold it. Raises `StoreError` if the folder cannot be written."""
+        """Wait for the lock of the upload and hold it. Raises `Timeout` if another process holds it for longer than
+        `seconds`, and `StoreError` if the folder cannot be written."""
+        from filelock import Timeout
+
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=seconds, poll_interval=_POLL_SECONDS)
+        except Timeout:  # a subclass of OSError
+            raise
         except OSError as error:
             raise unwritable(self._folder, error) from error
 

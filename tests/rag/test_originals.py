@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from agentformer.errors import StoreError
 from agentformer.factory import AgentFormer, connect
+from agentformer.rag import originals
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope
 
@@ -195,3 +196,13 @@ def test_the_lock_of_an_upload_is_held_until_its_end(af: AgentFormer) -> None:
         with pytest.raises(TimeoutError):
             FileLock(str(upload)).acquire(timeout=0)
     assert list(af.settings.upload_dir.glob(".upload-*")) == []
+
+
+def test_an_upload_whose_lock_is_held_is_running(tmp_path: Path) -> None:
+    """A sweep beside it must go on, and keep its files."""
+    uploads = originals._Uploads(tmp_path)
+    upload = uploads.new()
+    upload.acquire()
+    assert uploads.is_running(upload.name)
+    upload.release()
+    assert not uploads.is_running(upload.name)
