@@ -29,11 +29,6 @@ T = TypeVar("T")
 _EVERYTHING = -1.0  # the noise floor of a search that returns every document
 _NO_TEXT = "(a document without text)"  # the content of its entry, because an entry needs a text
 _KEPT = "document"  # the metadata key with the fields of a document that no filter compares
-try:
-    from haystack.errors import FilterError
-except ImportError as error:
-    raise missing("haystack", error) from error
-
 _VALUE = "meta."  # before the path of a value
 _TIME = "time."  # before the path of a date: seconds since 1970
 _ORDER = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from agentformer.embedders import GuardedEmbedder
-from agentformer.errors import AgentFormerError, EmbedderUnavailable, SpaceMismatch
+from agentformer.errors import AgentFormerError, EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError
 from agentformer.http.guarded import Breaker
-from agentformer.records.spaces import check_same_space, mismatch_message
-from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, TokenVectors, Vector
+from agentformer.records.spaces import active_space, check_same_space, mismatch_message
+from agentformer.types import Embedder, EmbeddingSpace, Matrix, RecordStore, Span, TokenVectors, Vector
 
 log = logging.getLogger("agentformer")
 
@@ -153,6 +153,17 @@ class ActiveEmbedder:
         self._breaker.succeeded()
         self.register(embedder)
         return embedder
+
+
+def active_embedder(database: RecordStore, embedder: Embedder) -> tuple[Embedder | None, str]:
+    """Return an embedder and a problem. The embedder is that of the active embedding space, and the problem is "". If
+    the embedder is unavailable, return None and the reason. If the store has no vectors, return None and ""."""
+    try:
+        with database.reading() as connection:
+            active = active_space(connection)
+        return (embedder_for(embedder, active[1]), "") if active else (None, "")
+    except (EmbedderError, StoreError) as error:
+        return None, str(error)
 
 
 def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:

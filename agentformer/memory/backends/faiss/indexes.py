@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 
-from agentformer.errors import AgentFormerError, EmbedderError, SpaceMismatch, StoreError, StoreFull
-from agentformer.index.embedding.active import embedder_for
+from agentformer.errors import AgentFormerError, SpaceMismatch, StoreFull
+from agentformer.index.embedding.active import active_embedder
 from agentformer.index.embedding.migration import SpaceMigration, migration_lock
 from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport, queue_lock
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
@@ -27,7 +27,6 @@ from agentformer.records.integrity import repair as repairs
 from agentformer.records.integrity import verify as checks
 from agentformer.records.integrity.recover import LOST, Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
-from agentformer.records.spaces import active_space
 from agentformer.search.local import HybridSearch
 from agentformer.types import Check, Embedder, Reembedding, StoredVector
 
@@ -213,21 +212,11 @@ class StoreVerifier:
         return findings
 
     def _check_windows(self, damaged: set[int]) -> Findings:
-        embedder, problem = self._active_embedder()
+        embedder, problem = active_embedder(self._database, self._embedder)
         return self._check(
             lambda connection: verify_windows(connection, embedder, problem, damaged),
             lambda database, findings, _: repair_windows(database, findings),
         )
-
-    def _active_embedder(self) -> tuple[Embedder | None, str]:
-        """Return an embedder and a problem. The embedder is that of the active embedding space, and the problem is "".
-        If the embedder is unavailable, return None and the reason. If the store has no vectors, return None and ""."""
-        try:
-            with self._database.reading() as connection:
-                active = active_space(connection)
-            return (embedder_for(self._embedder, active[1]), "") if active else (None, "")
-        except (EmbedderError, StoreError) as error:
-            return None, str(error)
 
     def _check_index_files(self, damaged: Collection[int], damaged_vectors: Collection[int]) -> list[Findings]:
         """Check the word index and the vector index, and return the findings for each of them. If `repair` is

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 
 from filelock import Timeout
 
-from agentformer.errors import Conflict, EmbedderError, SpaceMismatch, StoreError, StoreFull
-from agentformer.index.embedding.active import embedder_for
+from agentformer.errors import Conflict, SpaceMismatch, StoreFull
+from agentformer.index.embedding.active import active_embedder
 from agentformer.index.embedding.migration import SpaceMigration
 from agentformer.index.embedding.queue import EmbeddedEntries, EmbeddingQueue, NotEmbedded, VectorImport
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
@@ -22,7 +22,6 @@ from agentformer.memory.backends.postgres.vectors import ServerVectors
 from agentformer.memory.backends.postgres.verifying import CHECKS, check_copies, check_words, repair_words
 from agentformer.memory.backends.postgres.words import ServerWords, prepare, update_words
 from agentformer.records import change_feed
-from agentformer.records.spaces import active_space
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.hybrid import RankedSearch
 from agentformer.text.analyzers import PLAIN, Analyzers
@@ -166,7 +165,7 @@ class ServerIndexes:
             check_copies(connection, vectors)
         if repair and vectors.keys:
             repair_vectors(self._database, vectors)
-        embedder, problem = self._active_embedder()
+        embedder, problem = active_embedder(self._database, self._embedder)
         with self._database.reading() as connection:
             windows = verify_windows(connection, embedder, problem, ())
         if repair and windows.keys:
@@ -179,14 +178,6 @@ class ServerIndexes:
         if repair and words.keys:
             repair_words(self._database, words, self._analyzers)
         return [findings.to_check() for findings in (*results, vectors, windows, words)]
-
-    def _active_embedder(self) -> tuple[Embedder | None, str]:
-        try:
-            with self._database.reading() as connection:
-                active = active_space(connection)
-            return (embedder_for(self._embedder, active[1]), "") if active else (None, "")
-        except (EmbedderError, StoreError) as error:
-            return None, str(error)
 
     def close(self) -> None:
         """Delete imported vectors that no entry uses, and stop the threads."""
