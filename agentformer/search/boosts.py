@@ -46,11 +46,13 @@ _TITLE_COLUMNS = (
 def document_boost(
     connection: sqlite3.Connection, hits: Sequence[tuple[int, float]], known: Mapping[int, Derived] = NONE
 ) -> RankedList:
-    """Return a list that raises passages of documents with several hits. The score of a document is the mean score of
-    its best three passages. `hits` contains entry numbers with scores in 0..1, best first.
+    """Return a ranked list that raises passages of documents with several hits. Each passage gets the score of its
+    document: the mean score of the best three passages of the document. `hits` contains entry numbers with scores in
+    0..1, best first. `known` contains the derived rows (table `derived`) of some of the entries.
 
-    The list is empty if fewer than two documents have hits, or if one of the best hits does not belong to a document
-    with at least three hits. Otherwise the boost would prefer long documents to documents with a single passage.
+    The list is empty unless the hits belong to at least two documents, and each of the first ten hits belongs to a
+    document with at least three hits. With other hits, this list would prefer long documents to documents with a single
+    passage.
     """
     hits = hits[:_CANDIDATES]
     if any(num in known and known[num].document is None for num, _ in hits[:_DOCUMENT_HEAD]):
@@ -77,7 +79,7 @@ def document_boost(
 def title_boost(
     connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived] = NONE, query: str = ""
 ) -> RankedList:
-    """Return a list that raises entries whose titles are mentioned in the best hits or in the query.
+    """Return a ranked list that raises entries whose titles are mentioned in the best hits or in the query.
 
     For example, the question "Where was the director of X born?" finds the entry about X, which names the director. The
     entry about the director shares no word with the question, but its title is mentioned in the entry about X. The
@@ -135,7 +137,7 @@ _own_title = lru_cache(maxsize=16_384)(own_title)
 
 
 def _has_words(text: str, phrase: str) -> bool:
-    """Return whether `text` contains `phrase` as complete words. Upper and lower case are different."""
+    """Return whether `text` contains `phrase` as complete words. The comparison is case-sensitive."""
     at = text.find(phrase)
     while at >= 0:
         end = at + len(phrase)
@@ -148,7 +150,7 @@ def _has_words(text: str, phrase: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueryDates:
-    """The dates that a query names, such as "last week". The object is false if the query names no date."""
+    """The dates that a query names, such as "last week". `bool(dates)` is False if the query names no date."""
 
     periods: tuple[Period, ...] = ()
     terms: tuple[str, ...] = ()  # the same dates as terms of the word index
@@ -174,9 +176,10 @@ def _days(text: str, on: date, language: str) -> tuple[DateRange, ...]:
 def date_boost(
     connection: sqlite3.Connection, nums: Sequence[int], dates: QueryDates, known: Mapping[int, Derived] = NONE
 ) -> RankedList:
-    """Return a list that raises entries that happened in a period named by the query, and entries whose text names a
-    day in the period. Other entries are not removed, because a user who writes "last week" may be wrong by a day. An
-    exact time limit can be set in the scope of the search. `known` contains the derived rows of some of the entries."""
+    """Return a ranked list that raises two kinds of entries: entries that happened in a period that the query names,
+    and entries whose text names a day of such a period. Other entries are not removed, because a user who writes "last
+    week" may be wrong by a day. An exact time limit can be set in the scope of the search. `known` contains the derived
+    rows of some of the entries."""
     if not dates.periods or not nums:
         return RankedList("period", [], _DATE_WEIGHT)
     micros = {num: known[num].occurred_at for num in nums if num in known}

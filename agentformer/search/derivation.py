@@ -32,9 +32,11 @@ class DerivedRenewal:
         self._again_at = 0.0
 
     def start(self, database: RecordStore, missing: Iterable[int]) -> None:
-        """Start a pass over the entries that no pass has processed yet. Nothing happens if a pass is running, or after
-        `stop`. `missing` contains the numbers of entries without a row. If one of them was already processed, the new
-        pass begins at the first entry, but not soon after the previous pass, because some rows cannot be written."""
+        """Start a pass in the thread: it writes the missing and outdated rows of all entries after the last entry that
+        an earlier pass has reached. Nothing happens if a pass is running, or after `stop`. `missing` contains the
+        numbers of entries without a row. If an earlier pass has already reached one of them, the new pass begins at the
+        first entry of the store. In this case, it starts only some time after the previous pass, because some rows
+        cannot be written."""
         first = min(missing, default=None)
         with self._lock:
             running = self._thread is not None and self._thread.is_alive()
@@ -50,7 +52,8 @@ class DerivedRenewal:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread after its current batch, and wait for its end. Later calls of `start` have no effect."""
+        """Stop the thread after its current batch, and wait until the thread has ended. Later calls of `start` have no
+        effect."""
         self._stopped.set()
         self.wait()
 
@@ -74,5 +77,5 @@ class DerivedRenewal:
                 self._done = rows[-1]["num"]
                 self._stopped.wait(_PAUSE * (time.monotonic() - started))
         except AgentFormerError as error:
-            log.warning("precomputed data for searches could not be written; it is tried again later: %s", error)
+            log.warning("precomputed data for searches could not be written; a later search tries again: %s", error)
         self._again_at = time.monotonic() + _AGAIN_SECONDS

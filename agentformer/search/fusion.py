@@ -18,7 +18,7 @@ from agentformer.types import Vote
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Both values were chosen on development halves (docs/BENCHMARKS.md). Nearby values give similar results.
+# Both values were chosen on one half of each benchmark (docs/BENCHMARKS.md). Nearby values give similar results.
 _K = 8
 _CLOSENESS = 0.7  # share of a list's score that depends on scores; the remaining share depends on ranks
 _COMPARED = 100  # scores are normalized between the first rank and this rank
@@ -39,7 +39,7 @@ class FusionOptions(NamedTuple):
 class RankedList(NamedTuple):
     """A ranked list of entry numbers, best first. `name` says which search or boost made the list, and `weight` says
     how much the list counts. `scores` contains the score of each entry in descending order, in any unit. If `scores` is
-    empty, only ranks are used."""
+    empty, the fusion uses only the ranks."""
 
     name: str
     items: Sequence[int]
@@ -48,8 +48,8 @@ class RankedList(NamedTuple):
 
 
 class Ranking:
-    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first. If the caller
-    has already fused the lists, it passes the result as `order`."""
+    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first. A caller that
+    has already fused the lists passes the result as `order`. If `order` is None, the lists are fused here."""
 
     def __init__(
         self, lists: Sequence[RankedList], options: FusionOptions, order: list[tuple[int, float]] | None = None
@@ -61,7 +61,7 @@ class Ranking:
         self._ranks = [dict(zip(ranked.items, count(1), strict=False)) for ranked in lists]
 
     def reordered(self, order: list[tuple[int, float]], by: RankedList) -> None:
-        """Replace the order. `by` is the list that caused the change. It appears in `votes`, but it is not fused
+        """Replace the order. `by` is the list that caused the change. `votes` includes it, but the lists are not fused
         again."""
         self.order = order
         if by.items:
@@ -94,7 +94,7 @@ def merge(
     are not used, because cosine and BM25 scores have different units.
 
     Raises `InvalidInput` if `weights` does not contain one finite number of at least 0 for each list, if `k` is
-    negative, or if a list is a text.
+    negative, or if an element of `ranked_lists` is a string.
     """
     weights = [1.0] * len(ranked_lists) if weights is None else weights
     _check(ranked_lists, weights, k)
@@ -123,15 +123,15 @@ def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
 
 
 class Fusion:
-    """A fusion (see `fuse`) to which lists can be added later. A boost needs the order of the first lists, and adding
-    the boost does not fuse these lists again."""
+    """A fusion (see `fuse`) to which lists can be added later. A boost is computed from the order of the first lists.
+    Adding it does not repeat the fusion of these lists."""
 
     def __init__(self) -> None:
         self._scores: dict[int, float] = {}
         self._most = 0.0
 
     def add(self, lists: Sequence[RankedList]) -> list[tuple[int, float]]:
-        """Add lists, and return the entries of all lists until now with their scores, best first."""
+        """Add lists, and return the entries of all lists added so far with their scores, best first."""
         scores = self._scores
         for ranked in lists:
             weight = ranked.weight

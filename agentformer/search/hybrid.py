@@ -46,10 +46,10 @@ from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
 MAX_LIMIT = 10_000  # hits of one search; `list` returns more
-_DERIVED = 200  # number of best entries whose derived rows are read; the boosts use no more
+_DERIVED = 200  # number of best entries whose derived rows are read; the boosts look at no other entries
 _SAMPLES = 3  # number of passages that are compared with the language of the query
 _SAMPLED = 5  # number of entries of each list whose kind and length are read
-_THREAD_WINDOWS = 5_000  # above this number of windows, a scan takes longer than starting a thread
+_THREAD_WINDOWS = 5_000  # from this number of windows on, searching the vectors takes longer than starting a thread
 _SINGLE_LIST = FusionOptions("rrf")  # keeps the order of a search by vectors or words alone
 _NO_WORDS = WordHits([], [])
 _PENDING = (
@@ -77,7 +77,7 @@ class _Candidates:
     words: WordHits
     vectors: VectorHits | None  # None without a vector search
     warnings: tuple[str, ...]
-    complete: bool  # True if the vectors were searched in their current state
+    complete: bool  # True if a search by vectors gave no warning
     one_sided: bool  # True if a hybrid search could not use the words, or could not use the vectors
 
 
@@ -119,8 +119,8 @@ class ScopeSide(Protocol):
 
 class RankedSearch:
     """Searches the entries of a store by vectors and by words, in the given indexes. `fanout` is the minimum number of
-    results that is requested from each of the two indexes. `one_transaction` returns a context in which a search reads
-    the database after its query was embedded. Thread-safe."""
+    results that is requested from each of the two indexes. `one_transaction` returns a context manager. The search
+    enters it after its query is embedded, and then reads the database in it. Thread-safe."""
 
     def __init__(
         self,
@@ -166,8 +166,9 @@ class RankedSearch:
     def _search(
         self, request: _Request, words: Callable[[], WordHits], words_error: StoreError | None, reads: ExitStack
     ) -> Hits:
-        """Search by vectors, and return the hits. The context in which the database is read is entered on the stack
-        `reads`."""
+        """Search by vectors, combine the result with the result of `words`, and return the hits. `words_error` is the
+        error that makes the word index unavailable, or None. `reads` holds the context in which the database is read,
+        so that the caller can end it."""
         query = request.query
         vectors, warnings = self._search_vectors(request, words_error, reads)
         complete = query.mode != "lexical" and not warnings
@@ -196,7 +197,7 @@ class RankedSearch:
 
     def _start_words(self, request: _Request) -> tuple[Callable[[], WordHits], StoreError | None]:
         """Start the search by words. Return a function that waits for the result, and the error that makes the word
-        index unavailable (None: no error)."""
+        index unavailable, or None."""
         query = request.query
         if query.mode == "dense":
             return lambda: _NO_WORDS, None
@@ -222,8 +223,9 @@ class RankedSearch:
     def _search_vectors(
         self, request: _Request, words_error: StoreError | None, reads: ExitStack
     ) -> tuple[VectorHits | None, tuple[str, ...]]:
-        """Return the windows nearest to the query, and warnings. The windows are None if vectors are unavailable. If
-        the word index is also unavailable, raise `words_error`, which is the error of the word index."""
+        """Return the windows nearest to the query, and warnings. The windows are None if the search uses only words, or
+        if vectors are unavailable. `words_error` is the error that makes the word index unavailable, or None. It is
+        raised if vectors are unavailable too."""
         if request.query.mode == "lexical":
             return None, ()
         query, limit = request.query, self._candidate_count(request.query)
@@ -310,8 +312,8 @@ class RankedSearch:
         return ranking, known
 
     def _derived(self, reads: Reads, nums: Sequence[int]) -> dict[int, Derived]:
-        """Return the stored derived rows of these entries, by entry number. A background thread computes missing rows
-        for later searches."""
+        """Return the stored derived rows of these entries, by entry number. A missing row is left out, and a background
+        thread computes it for later searches."""
         known = reads.derived(nums)
         if len(known) < len(nums) and not self._database.read_only:
             self._renewal.start(self._database, [num for num in nums if num not in known])
@@ -362,15 +364,16 @@ def _enter(
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
-    """Return the best entries with their scores. All entries with the same score as the last one are included, because
-    the caller sorts equal scores by id and then applies the limit."""
+    """Return the best entries with their scores, at least `query.min_score`. If several entries have the same score as
+    the last entry within the limit, all of them are included: the caller sorts equal scores by id, and then applies the
+    limit."""
     least = max(order[min(query.limit, len(order)) - 1][1] if order else 0.0, query.min_score)
     return dict(itertools.takewhile(lambda item: item[1] >= least, order))
 
 
 def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:
-    """Return the entries with these numbers. An entry that was deleted after the search is left out. Raises
-    `StoreDamaged` if an entry belongs to another namespace."""
+    """Return the entries with the numbers `nums`, by number. An entry that was deleted after the search is left out.
+    Raises `StoreDamaged` if an entry belongs to another namespace."""
     entries = records.by_num(connection, list(nums))
     if any(entry.namespace != scope.namespace for entry in entries.values()):
         raise damage_error("an index of the entries", "it contains an entry of another namespace")

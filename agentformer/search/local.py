@@ -15,7 +15,7 @@ from agentformer.search.hybrid import RankedSearch
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Embedder, RecordStore
 
-_SMALL = 20_000  # number of changes up to which closing the store updates its indexes
+_SMALL = 20_000  # closing a store with at most this number of changes updates its indexes
 
 
 class HybridSearch(RankedSearch):
@@ -46,8 +46,8 @@ class HybridSearch(RankedSearch):
         self.vectors.refresh(self._database)
 
     def catches_up_soon(self) -> bool:
-        """Return whether updating the indexes is useful and fast. Updating is useful if the store has changed since it
-        was opened, and fast if the store has few changes in total."""
+        """Return whether the indexes should be updated before the store is closed: the store has changed since it was
+        opened, and its change feed is short, so the update is fast."""
         with self._database.reading() as connection:
             changes = change_feed.last_seq(connection)
             return changes != self._opened_at and changes <= _SMALL

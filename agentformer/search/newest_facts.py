@@ -26,11 +26,11 @@ EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -> list[Hit]:
     """Return the hits in a new order: hits that contradict each other are sorted by time, newest first.
 
-    Hits contradict each other if they have the same owner and speaker but different values for the same fact. Such hits
-    only exchange ranks with each other, and other hits keep their ranks. The time of a hit is the time when its fact
-    happened. If this time is unknown, the time of storing is used. Each rank keeps its score, so a hit that gets a new
-    rank gets the score of this rank. A hit gets a better rank only if its own score is not much lower than the score of
-    this rank (`NEAR`).
+    Hits contradict each other if they have the same owner (see `owner`) but different values for the same fact. Such
+    hits only exchange ranks with each other, and other hits keep their ranks. The time of a hit is the time when its
+    fact happened. If this time is unknown, the time of storing is used. Each rank keeps its score, so a hit that gets a
+    new rank gets the score of this rank. A hit gets a better rank only if its own score is not much lower than the
+    score of this rank (`NEAR`).
     """
     languages = languages or EntryLanguages()
     ordered = [*hits]

@@ -30,7 +30,7 @@ _SHARE = 0.12  # minimum share of the query's terms, by weight
 _SHARE_OF_BEST = 0.35  # minimum relative to the best hit's share, or to its BM25 score
 _LONG = 10  # number of query terms that count; a short memory cannot contain more terms of a long query
 _MOST_OF_QUERY = 0.6  # minimum share if a hit contains only one term
-_RARE = 6.0  # or minimum BM25 score, which means that few entries of a large store contain the term
+_RARE = 6.0  # or minimum BM25 score; a score so high means that few entries of a large store contain the term
 _RARE_OF_BEST = 0.6
 _CONFIRMING_COSINE = 0.35  # or minimum cosine that confirms a single term
 _NEAR = 0.5  # cosine that is enough without words; for SBERT models, unrelated sentences stay below .4
@@ -38,10 +38,10 @@ _NEAR_OF_BEST = 0.75
 _SHORT_QUERY = 2  # in a query with at most so many terms, one term is enough if no other hit contains it
 _SHORT_HIT = 12  # and if the hit has at most so many terms
 _COMMON_NAME = 4  # a name is ignored if more than a quarter of the hits have it
-_FEW_NAMED = 2  # but a name that at most so many hits have is never ignored
+_FEW_NAMED = 2  # but a name that only so few hits have is never ignored
 
 _MAX_TEXT = 20_000  # code points of the content that are read, in addition to the best-matching part
-_MAX_TEXTS = 200_000  # the same for all hits of a search together; each hit has an equal share
+_MAX_TEXTS = 200_000  # code points that are read of all hits of a search together; each hit has an equal share
 _MAX_NAMES = 50  # number of names of an entry
 _MAX_TYPOS = 10  # maximum number of query words that are treated as typing errors
 
@@ -55,7 +55,7 @@ _LONG_STEM = 6  # number of letters that must be equal
 
 class EntryLanguages:
     """A cache of the languages of entries, for one search request. `known` contains stored results of text analysis, by
-    entry id. The language of another entry is detected when it is first needed."""
+    entry id. The language of an entry that is not in `known` is detected when it is first needed."""
 
     def __init__(self, known: Mapping[str, Analyzed] = MappingProxyType({})) -> None:
         self.known = known
@@ -85,7 +85,7 @@ def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = Non
 
 @dataclass(slots=True)
 class _LanguageQuery:
-    """The terms of a query in one language, without function words such as "the"."""
+    """The terms of a query, analyzed in the language of some of the hits, without function words such as "the"."""
 
     language: str
     terms: tuple[str, ...]
@@ -187,8 +187,8 @@ def _certainty(match: _Match, term: str) -> float:
 
 def _corrections(query: _LanguageQuery, matches: Sequence[_Match]) -> dict[str, frozenset[str]]:
     """Find typing errors in the query. Return for each misspelled term the terms of the hits that may be meant. The
-    words of titles and aliases are tried first. If a term occurs in no hit and resembles no title or alias, all words
-    of the hits are tried."""
+    words of titles and aliases are tried first. All words of the hits are tried for a term that occurs in no hit and
+    resembles no title or alias."""
     in_names = frozenset(chain.from_iterable(terms for match in matches for terms, _ in match.names))
     known = in_names.union(*(match.stems for match in matches))
     long_words = ((term, word) for term, word in query.words.items() if len(word) >= 4 and word.isalpha())
@@ -231,8 +231,8 @@ def is_typo(written: str, meant: str) -> bool:
 
 
 def _distance(one: str, other: str) -> int:
-    """Return the smallest number of letters to add, remove, replace or swap, so that one word becomes the other word
-    (optimal string alignment; Damerau 1964)."""
+    """Return the number of typing errors between two words: the smallest number of letters to add, remove, replace or
+    swap with a neighbor, so that one word becomes the other (optimal string alignment; Damerau 1964)."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
@@ -260,7 +260,7 @@ class _Judge:
 
     def holds_enough(self, match: _Match) -> bool:
         """Return whether a hit contains enough terms of the query. If the query names another hit (by its title or an
-        alias), terms that the named hit contains are not counted."""
+        alias), the terms that this other hit contains are not counted."""
         rest = [term for term in match.terms if term not in self._in_named]
         share = self._share(match, rest)
         if len(rest) == 1:

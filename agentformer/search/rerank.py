@@ -14,9 +14,9 @@ from agentformer.errors import RerankerUnavailable
 from agentformer.types import BoundedReranker, Hit, Hits, MemoryEntry, Query, Reranker, Span, Vote
 
 NOT_RERANKED = "not reranked"  # beginning of the warning if the reranker is unavailable
-_VOTE_WEIGHT = 1.0  # other votes do not count for the hits that the reranker has read
+_VOTE_WEIGHT = 1.0  # the order of the hits that the reranker has read depends on this vote alone
 _MAX_TEXT = 20_000  # code points of an entry that the reranker reads; about ten pages
-_STEP = 1e-9  # equal scores are separated by this share, so that a later sort keeps the order
+_STEP = 1e-9  # a score that equals the score before it is lowered by this share, so that a later sort keeps the order
 
 
 class Reranking:
@@ -39,7 +39,7 @@ class Reranking:
 def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple[list[Hit], tuple[str, ...]]:
     """Sort the first `n` hits by the scores of the reranker. Return all hits, and warnings.
 
-    The scores of the hits stay at their ranks: each hit gets the score of its new rank. So scores are in 0..1, and each
+    Each rank keeps its score, so a hit that gets a new rank gets the score of this rank. Scores stay in 0..1, and each
     score is lower than the score before it. Each of the first `n` hits gets a vote of the reranker. Hits with equal
     scores of the reranker keep their order. If the reranker is unavailable, the order does not change, and a warning
     gives the reason. Another warning reports hits or queries that were too long to be read completely.

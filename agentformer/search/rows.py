@@ -35,12 +35,12 @@ _SPANS = 8_192
 _VECTOR_BYTES = 12_000_000  # 7,800 vectors of 384 dimensions
 _SAMPLE_LENGTH = 600  # code points of the beginning of an entry
 _MAX_CHANGES = 2_000  # changes that are applied one by one; after more changes, all rows are dropped
-_MAX_OLDER = 50  # transactions in a row that are older than the rows; more mean that a backup was restored in place
+_MAX_OLDER = 50  # so many successive transactions may be older than the rows; more show that a backup was restored
 _DROPPED = 0.25  # share of the rows, oldest first, that is dropped to make room for new rows
 
 
 class Kept(Generic[Row]):
-    """A cache of at most `most` rows, by number."""
+    """A cache of rows by number. `most` is its maximum size, in rows."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -58,7 +58,8 @@ class Kept(Generic[Row]):
 
 
 class KeptVectors:
-    """Vectors by number, in one matrix of at most `_VECTOR_BYTES`. A new vector replaces the oldest one."""
+    """Vectors by number, in one matrix of at most `_VECTOR_BYTES`. When the matrix is full, a new vector replaces the
+    oldest one."""
 
     def __init__(self) -> None:
         self._matrix: Matrix = np.zeros((0, 0), np.float32)
@@ -67,8 +68,8 @@ class KeptVectors:
         self._next = 0  # the row that is replaced next
 
     def find(self, numbers: Sequence[int], dimension: int) -> tuple[list[int], Matrix] | None:
-        """Return the indices in `numbers` of the vectors that are in memory, and a matrix of these vectors. Return None
-        if none is in memory."""
+        """Find the vectors with these numbers in memory. Return the indices in `numbers` of the vectors that were
+        found, and a matrix with one of these vectors in each row. Return None if none is in memory."""
         if self._matrix.shape[1] != dimension:
             return None
         places = self._places
@@ -101,17 +102,17 @@ class KeptVectors:
 
 class RankedRows:
     """The rows in memory of one store, which follow the change feed. A search gets the rows as its own transaction sees
-    them: rows of entries that have changed are dropped first, and a transaction that is older than the rows does not
-    use them. Thread-safe."""
+    them. For this, the rows of entries that have changed are dropped first. A transaction that is older than the rows
+    reads from the database only. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.seq = 0  # the change up to which the rows are current; `_point` is its token
+        self.seq = 0  # number of the change up to which the rows are current; `_point` is the token of this change
         self._point = ""
-        self._older = 0  # number of successive transactions that do not see `seq`
+        self._older = 0  # number of successive transactions that were older than `seq`
         self.derived = Kept[Derived](_DERIVED)
         self.samples = Kept[Sample](_SAMPLES)
-        self.spans = Kept[Span](_SPANS)  # of windows, which never change
+        self.spans = Kept[Span](_SPANS)  # by window number; the span of a window never changes
         self.vectors = KeptVectors()
 
     def reads(self, connection: sqlite3.Connection) -> Reads:
@@ -143,7 +144,8 @@ class RankedRows:
 
 class Reads(NamedTuple):
     """Reads rows for one search, from memory or from the database. `seq` is the last change that the transaction of
-    `connection` sees. `current` says whether the rows in memory are those of this transaction."""
+    `connection` sees. `current` is True if the rows in memory have the state that this transaction sees. If it is
+    False, all rows are read from the database."""
 
     kept: RankedRows
     connection: sqlite3.Connection
@@ -155,7 +157,7 @@ class Reads(NamedTuple):
         return self._rows(self.kept.derived, nums, partial(derived.read, self.connection))
 
     def samples(self, nums: Sequence[int]) -> dict[int, Sample]:
-        """Return the kind, the length and the beginning of each of these entries."""
+        """Return a sample of each of these entries: its kind, its length and its beginning."""
         return self._rows(self.kept.samples, nums, partial(records.samples, self.connection, length=_SAMPLE_LENGTH))
 
     def spans(self, windows: Sequence[int]) -> dict[int, Span]:
@@ -188,7 +190,8 @@ class Reads(NamedTuple):
         return self.current and self.kept.seq == self.seq
 
     def _rows(self, kept: Kept[Row], nums: Sequence[int], load: Load[Row]) -> dict[int, Row]:
-        """Return the rows with these numbers. A row that `load` leaves out is not in the result."""
+        """Return the rows with the numbers `nums`, from the cache `kept`. Call `load` to read missing rows from the
+        database. A row that `load` does not find is not in the result."""
         with self.kept.lock:
             rows = kept.rows
             known = {num: rows[num] for num in nums if num in rows} if self._usable else {}

@@ -16,8 +16,8 @@ This module changes the scores of messages:
 Entries that are not messages of a session keep their scores. The weights were chosen by leaving out one conversation at
 a time (docs/BENCHMARKS.md).
 
-`name_originals` chooses in the same way among the archived messages of a summary: it names the two originals that
-answer the query best, so a caller that needs the exact words reads only these.
+The originals of a summary are the archived messages that it replaces. `name_originals` names the two originals that
+answer the query best, so a caller that needs the exact words reads only these two.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SESSION_LOSS = 0.15  # share lost for each better message of the session, if th
 _SESSION_BETTER = 2  # number of better messages that count
 _LEAST = 0.1  # share of its score that a message always keeps
 _DATED_HEAD = 20  # number of messages that are searched for time expressions
-BEST = 2  # originals of a summary that are named
+BEST = 2  # number of originals that are named for a summary
 _ORIGINAL_READ = 4_000  # code points of an original that are read
 _ORIGINAL_QUESTION_LOSS = 0.3  # share of its score that an original loses if it is a question
 _ORIGINAL_ANSWER_GAIN = 0.6  # share of the score of a question that the next original gains
@@ -102,8 +102,9 @@ _MESSAGES = """
 
 class Message(NamedTuple):
     """A message among the hits. `session` identifies its session. `following` is the number of the next message of its
-    session, or 0 if the next message is not among the hits. `stated` is 0..1: how much the message states, apart from
-    questions. `names_time` is a function of the query's language, and returns whether the message names a time."""
+    session, or 0 if the next message is not among the hits. `question` is True if the message is a question. `stated`
+    says how much the message states, apart from questions, 0..1. The function `names_time` takes the language of the
+    query, and returns whether the message names a time."""
 
     session: tuple[object, ...]
     speaker: str
@@ -120,9 +121,10 @@ def favor_statements(
     options: FusionOptions,
     known: Mapping[int, Derived] = NONE,
 ) -> tuple[list[tuple[int, float]], RankedList]:
-    """Return the hits with new scores, best first, and the list of the messages whose score has grown. `hits` contains
-    entry numbers with scores in 0..1, best first. Scores stay in 0..1, and hits with equal scores keep their order.
-    `known` contains the derived rows of some of the entries."""
+    """Return the hits with new scores, best first, and a ranked list of the messages whose scores have grown. The
+    module docstring describes the changes, and `options` sets their strength. `hits` contains entry numbers with scores
+    in 0..1, best first. Scores stay in 0..1, and hits with equal scores keep their order. `known` contains the derived
+    rows of some of the entries."""
     head = [num for num, _ in hits[:_HEAD]] if options.statements or options.dated else []
     messages = _messages(connection, head, known) if head else {}
     if not messages and (not hits or hits[0][1] <= 1):
@@ -146,7 +148,7 @@ def favor_statements(
 
 
 def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived]) -> dict[int, Message]:
-    """Return the messages of sessions among these entries, in order of their numbers."""
+    """Return those of the entries `nums` that are messages of a session, in ascending order of their numbers."""
     turns = {num: turn for num in nums if (row := known.get(num)) is not None and (turn := row.turn) is not None}
     texts: dict[int, tuple[str, int | None]] = {}
     if others := [num for num in nums if num not in known]:
@@ -168,7 +170,7 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mappin
 
 
 def _following(connection: sqlite3.Connection, turns: Mapping[int, Turn]) -> dict[int, int]:
-    """Return the next message of its session for each message, if the next message is also in `turns`."""
+    """Return for each message the number of the next message of its session, if that message is also in `turns`."""
     sessions: defaultdict[tuple[str | None, ...], list[tuple[int, str, int]]] = defaultdict(list)
     for num, turn in turns.items():
         sessions[turn.session].append((turn.moment, turn.id, num))
@@ -179,7 +181,8 @@ def _following(connection: sqlite3.Connection, turns: Mapping[int, Turn]) -> dic
 def _stated(
     scores: Mapping[int, float], messages: Mapping[int, Message], query: QueryTerms, strength: float
 ) -> dict[int, float]:
-    """Return the new score of each message. `strength` multiplies all gains and losses."""
+    """Return the new score of each message, depending on what it and its neighbors state. `strength` multiplies all
+    gains and losses."""
     asked = {message.following: num for num, message in messages.items() if message.question}
     named = _named_speakers(query, {message.speaker for message in messages.values()})
     changed = {}
@@ -194,7 +197,7 @@ def _stated(
 
 
 def _spread(scores: Mapping[int, float], messages: Mapping[int, Message], strength: float) -> dict[int, float]:
-    """Return lower scores for messages that come after better ones of their session."""
+    """Return the scores, lowered for each message whose session has messages with better scores."""
     better: Counter[tuple[object, ...]] = Counter()
     spread = {}
     for num in sorted(scores, key=lambda num: -scores[num]):
@@ -220,14 +223,15 @@ def _stems(text: str, language: str) -> set[str]:
 
 
 def _asks(query: QueryTerms, questions: Mapping[str, re.Pattern[str]]) -> bool:
-    """Return whether a query matches the pattern in `questions` for its language. If there is no such pattern, try all
-    patterns."""
+    """Return whether a query matches the pattern in `questions` for its language. If the language has no pattern, all
+    patterns are tried."""
     patterns = [questions[query.language]] if query.language in questions else questions.values()
     return any(pattern.search(query.text) for pattern in patterns)
 
 
 def _names_time(text: str, occurred_at: int | None, prior: str) -> bool:
-    """Return whether a text names a day or a period, such as "last week". `prior` is the language of the query."""
+    """Return whether a text names a day or a period, such as "last week". `occurred_at` is the time of the text, in
+    microseconds, and `prior` is the language of the query."""
     return bool(find_date_ranges(text, day_of(from_micros(occurred_at)), detect_language(text, prior)))
 
 
@@ -250,9 +254,9 @@ def name_originals(hits: Sequence[Hit], query: str, get: Get) -> list[Hit]:
 
 
 def best_originals(originals: Sequence[MemoryEntry], query: QueryTerms) -> list[MemoryEntry]:
-    """Return the originals that answer the query best, best first. `originals` are in the order of their time. A word
-    of the query counts more if few originals contain it, and a message after a question gains a part of the score of
-    the question."""
+    """Return the two originals that answer the query best, best first. `originals` is sorted by time. A word of the
+    query counts more if few originals contain it, and a message after a question gains a part of the score of the
+    question."""
     texts = [entry.content[:_ORIGINAL_READ] for entry in originals]
     stems = [_shared_stems(entry, text, query) for entry, text in zip(originals, texts, strict=True)]
     frequency = Counter(term for terms in stems for term in terms)

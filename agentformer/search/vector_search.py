@@ -68,11 +68,15 @@ class VectorSearch:
         embedded: Callable[[], object] = lambda: None,
     ) -> tuple[VectorHits | None, tuple[str, ...]] | None:
         """Return the windows nearest to the query, and warnings. `space` is the number and the description of the
-        active embedding space, and `seq` is the number of the newest change that the search must see. Return None if
-        the store has moved to another space in the meantime. After such a move, the vectors of the former space are
-        searched until the embedder of the new space is loaded, and a warning is returned. `embedded` is called between
-        the embedding of the query and the search of the index. Raises `EmbedderError` if the query cannot be embedded,
-        and `SpaceMismatch` if the embedder has another space."""
+        active embedding space. `seq` is the number of the newest change that the search must see. `mask` contains the
+        entries in the scope. The function `embedded` is called after the query is embedded, before the index is
+        searched.
+
+        While the embedder of a new active space is being loaded, the vectors of the former space are searched, and a
+        warning is returned. If the index already has vectors of another space than `space`, return None: the caller
+        reads the active space again. Raises `EmbedderError` if the query cannot be embedded, and `SpaceMismatch` if the
+        embedder has another space.
+        """
         number, active = space
         own = self._embedder
         embedder: Embedder | None = None
@@ -89,8 +93,8 @@ class VectorSearch:
         return None if hits is None else (hits, ())
 
     def _nearest_in_former_space(self, text: str, limit: int, mask: ScopeMask) -> VectorHits | None:
-        """Search the vectors of the embedding space that the store had before a move. Return None if the index in
-        memory does not belong to the space of the current embedder."""
+        """Search the vectors that the index has in memory, which belong to the former embedding space of the store.
+        Return None if the index in memory does not belong to the space of the current embedder."""
         embedder, number = current_embedder(self._embedder), self._index.space
         with self._database.reading() as connection:
             former = space_of(connection, number)
@@ -100,9 +104,9 @@ class VectorSearch:
 
 
 class QueryVectorCache:
-    """A cache of the vectors of recent queries. The key is the number of the embedding space and the text of the query.
-    A store never uses the number of a space again, so the cache never returns a vector of another model.
-    Thread-safe."""
+    """A cache of the vectors of recent queries. The key of a vector is the pair of the number of the embedding space
+    and the text of the query. A store never uses the number of a space again, so the cache never returns a vector of
+    another model. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -131,21 +135,21 @@ class QueryVectorCache:
 
 
 class RankedEntries(NamedTuple):
-    """Entries sorted by cosine, best first. The cosine of an entry is the cosine of its best window. The lists have one
-    element for each entry: the number of the entry, the number of its best window, the number of the vector of this
-    window, and the cosine."""
+    """Entries sorted by cosine, best first. The cosine of an entry is the cosine of its best window. The fields are
+    parallel lists, with one element for each entry: its number (`entries`), the number of its best window (`windows`),
+    the number of the vector of this window (`vectors`), and the cosine (`scores`)."""
 
     entries: list[int]
     windows: list[int]
     vectors: list[int]
     scores: list[float]
-    exact: int  # number of exact scores at the beginning; the index computed the other scores
+    exact: int  # the first so many scores are exact; the index computed the others approximately
 
 
 def rescore(read: ReadVectors, hits: VectorHits, *, alone: bool) -> RankedEntries:
     """Replace approximate cosines by exact cosines, and sort the entries by the cosine of their best window. `alone` is
-    True if only the vectors decide the ranking. In that case, exact cosines are computed for all windows, otherwise
-    only for the first windows."""
+    True if only the vectors decide the ranking. Then exact cosines are computed for all windows. If words also decide,
+    they are computed only for the first windows."""
     exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.sure)
     scores = hits.scores.astype(np.float32)
     scores[:exact] = _cosines(read, hits.query, hits.vectors[:exact], scores[:exact])
@@ -157,8 +161,8 @@ def rescore(read: ReadVectors, hits: VectorHits, *, alone: bool) -> RankedEntrie
 
 
 def exact_scores(read: ReadVectors, query: Vector, ranked: RankedEntries, places: Iterable[int]) -> dict[int, float]:
-    """Return the exact cosines of some entries. `places` contains indices into the lists of `ranked`, which are also
-    the keys of the result."""
+    """Return the exact cosines of some entries of `ranked`. `places` contains the indices of these entries in the lists
+    of `ranked`. The keys of the result are the same indices."""
     scores = {place: ranked.scores[place] for place in places}
     rounded = [place for place in scores if place >= ranked.exact]
     if rounded:
@@ -169,8 +173,8 @@ def exact_scores(read: ReadVectors, query: Vector, ranked: RankedEntries, places
 
 
 def _windows_of(entries: IntArray, count: int) -> int:
-    """Return how many windows from the beginning of the list are needed to cover `count` different entries. `entries`
-    contains the entry number of each window."""
+    """Return the number of first windows that together belong to `count` different entries. `entries` contains the
+    entry number of each window, best window first."""
     _, firsts = np.unique(entries, return_index=True)
     return len(entries) if len(firsts) < count else int(np.sort(firsts)[count - 1]) + 1
 
@@ -186,8 +190,8 @@ def _cosines(read: ReadVectors, query: Vector, vectors: IntArray, rounded: NDArr
 
 
 class HelperThread:
-    """A thread that runs one task at a time. The thread starts with the first task. In a forked process, a new thread
-    is started. Thread-safe."""
+    """A thread that runs one task at a time, and starts with the first task. A forked process gets a thread of its own.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._idle = threading.Lock()
@@ -217,7 +221,7 @@ class HelperThread:
 
     @property
     def started(self) -> bool:
-        """True if the thread of this process runs, or cannot run."""
+        """True if the thread of this process was started, or if no thread is used."""
         return not self._enabled or (self._executor is not None and self._process == os.getpid())
 
     def close(self) -> None:

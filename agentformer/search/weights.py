@@ -1,8 +1,7 @@
-"""The weight of the vectors in a hybrid search. The weight is high if the embedder knows the language, if the nearest
-entry is much nearer than the other entries, if the search by words has found little of the query, and if the passages
-are long, or are source code that the query asks for in plain words. The weight is the product of factors, which are
-returned with the hits.
-"""
+"""The weight of the vectors in a hybrid search. Each of the following raises the weight: the embedder knows the
+language; the nearest entry is much nearer than the other entries; the search by words has found little of the query;
+the passages are long; the query asks in plain words for source code. The weight is the product of factors, which are
+returned with the hits."""
 
 from __future__ import annotations
 
@@ -19,21 +18,19 @@ from agentformer.text.code import code_parts, is_code
 from agentformer.text.languages import detect_language
 from agentformer.types import Embedder, EmbeddingSpace, Factor
 
-# These values were chosen on development halves (docs/BENCHMARKS.md). Nearby values give similar results.
+# These values were chosen on one half of each benchmark (docs/BENCHMARKS.md). Nearby values give similar results.
 _USUAL = 0.7  # weight of the vectors for an average query; the weight of the words is 1
 _USUAL_DEVIATIONS = 4.0  # usual distance of the nearest entry from the mean of the near entries, in standard deviations
 _COVERED = 0.55  # share of the query in the best match by words; below it, the words have missed much of the query
 _MISSED_POWER = 3  # exponent of the ratio of `_COVERED` to the share that the words cover
-_MISSED_POWER_MESSAGES = 1  # for messages, which words also find by the words of their neighbors, but vectors do not
+_MISSED_POWER_MESSAGES = 1  # for messages: the search by words also finds them by the words of their neighbors
 _LEAST, _MOST = 0.15, 4.0
-_NEAREST = 100  # number of nearest entries
+_NEAREST = 100  # number of nearest entries whose cosines are compared
 _FEW = 10  # with so few entries, a standard deviation is not useful
-LONG = (
-    1_400  # code points, the median of the best passages: more than most models read, so entries have several windows
-)
+LONG = 1_400  # code points; if the median of the best passages is at least this, most entries have several windows
 _CODE_SHARE = 0.5  # share of the best passages that are code
 
-_WORD = re.compile(r"[^\W\d_]{3,}")  # numbers and short function words say little about a language
+_WORD = re.compile(r"[^\W\d_]{3,}")  # short words and numbers are left out: they say little about a language
 # Tokens per word: an English model takes about 1.2 for English prose and 2.5 or more for Finnish.
 KNOWN = 1.6
 UNKNOWN = 2.0
@@ -46,13 +43,12 @@ _is_code = lru_cache(maxsize=_CACHED_TEXTS)(is_code)
 
 
 def vectors_weight(cosines: Sequence[float], covered: float, *, messages: bool = False) -> float:
-    """Return the weight of the vectors, compared with the weight 1 of the words. `weight_factors` describes the
-    arguments."""
+    """Return the weight of the vectors; the weight of the words is 1. `weight_factors` describes the arguments."""
     return math.prod(factor.value for factor in weight_factors(cosines, covered, messages=messages))
 
 
 def weight_factors(cosines: Sequence[float], covered: float, *, messages: bool = False) -> tuple[Factor, ...]:
-    """Return the factors of the weight of the vectors that follow from the two result lists. `cosines` contains the
+    """Return those factors of the weight of the vectors that depend on the two result lists. `cosines` contains the
     cosines of the nearest entries, best first. `covered` is the share of the query that the best match by words
     contains, 0..1; rare words count more than common words (`WordHits.covered`). `messages` is True if most of the best
     hits are messages."""
@@ -76,15 +72,16 @@ def asks_for_code(query: QueryTerms, passages: Sequence[str]) -> bool:
 
 
 def code_factor(code_weight: float, factors: Sequence[Factor]) -> Factor:
-    """Return the factor for a query that asks for source code: the setting `code_weight`, limited so that it does not
-    raise the weight above this setting. `factors` are the factors that `weight_factors` has returned."""
+    """Return the factor of the weight of the vectors for a query that asks for source code. It is the setting
+    `code_weight`, or less: it does not raise the whole weight above `code_weight`. `factors` is the result of
+    `weight_factors`."""
     weight = math.prod(factor.value for factor in factors)
     return Factor("code", min(code_weight, max(1.0, code_weight / weight)))
 
 
 def _deviations(cosines: Sequence[float]) -> float:
-    """Return the difference between the first cosine and the mean of all cosines, divided by their standard
-    deviation."""
+    """Return the difference between the first cosine and the mean of all cosines, divided by the standard deviation of
+    the cosines."""
     if len(cosines) < _FEW:
         return _USUAL_DEVIATIONS
     mean = math.fsum(cosines) / len(cosines)
@@ -94,8 +91,8 @@ def _deviations(cosines: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class _Counts:
-    """A cache for one embedding space: the number of tokens of each word, and the numbers of tokens and words of each
-    text."""
+    """A cache for one embedding space. `tokens` contains the number of tokens of each word. `texts` contains two
+    numbers for each text: its tokens and its words."""
 
     space: EmbeddingSpace | None
     tokens: dict[str, int] = field(default_factory=dict)
@@ -121,7 +118,7 @@ class LanguageCoverage:
         return self._embedder.space.languages != "*"
 
     def of(self, texts: Sequence[str]) -> float:
-        """Return the coverage of the texts, 0..1. The texts are treated as one text."""
+        """Return the coverage of the texts, 0..1. The texts are treated as one long text."""
         declared = self._embedder.space.languages
         if declared == "*":
             return 1.0
@@ -138,14 +135,17 @@ class LanguageCoverage:
         return self._declared(declared, query.language) if declared not in ("", "*") else self.of([query.text])
 
     def of_search(self, query: QueryTerms, by_words: Sequence[str], by_vectors: Callable[[], Sequence[str]]) -> float:
-        """Return the coverage of a query, 0..1. Some of the best passages are used to determine the language that is
-        searched. `by_words` contains passages that the search by words has found. The function `by_vectors` returns
+        """Return the coverage of a query, 0..1. The best passages help to determine the language, because a query is
+        short. `by_words` contains passages that the search by words has found. The function `by_vectors` returns
         passages that the search by vectors has found. It is called only if the passages in `by_words` have another
         language than the query and lower the coverage. Then the query may be a name, and a name occurs in texts of many
-        languages. If `by_words` is empty and the language of the query is unknown, the result is 1, because the query
-        is probably a name or a typing error. Source code is ignored, because its names show no language. If all
-        passages are code, their comments can only raise the coverage, because a query of a few words, such as "pdb see
-        stack", is easily taken for another language."""
+        languages.
+
+        If no passages were found by words and the language of the query is unknown, the result is 1, because such a
+        query is probably a name or a typing error. Passages of source code are ignored, because their names show no
+        language. If all passages are code, their comments can only raise the coverage: a short query such as "pdb see
+        stack" is easily taken for another language.
+        """
         if not self._embedder.space.languages:
             self._counts([query.text, *by_words])  # in one call of the tokenizer
         alone = self.of_query(query)
@@ -170,8 +170,8 @@ class LanguageCoverage:
         return tokens / words if words else 1.0
 
     def _counts(self, texts: Sequence[str]) -> list[tuple[int, int]]:
-        """Return for each text the number of tokens of its words, and the number of its words. The results are cached,
-        because many searches find the same passages. New words of all texts are counted in one call."""
+        """Return two numbers for each text: the tokens of its words, and its words. The results are cached, because
+        many searches find the same passages. New words of all texts are counted in one call."""
         space = self._embedder.space
         cached = self._cached
         if cached.space != space or len(cached.tokens) > _CACHED_WORDS or len(cached.texts) > _CACHED_TEXTS:
