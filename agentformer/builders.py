@@ -64,7 +64,8 @@ def once(build: Callable[[], T]) -> Callable[[], T]:
 
 def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     """Return the storage backend of the settings. If the settings name several backends, return a backend that stores
-    each entry in the backend of its route. Raises `InvalidInput` for an unknown name of a backend."""
+    each entry in the backend that the setting `routes` selects for the entry. Raises `InvalidInput` for an unknown name
+    of a backend."""
     builders = {name: lookup("backends", name) for name in _backend_names(settings)}
     exists = any(of_backends("present", settings))
     built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
@@ -318,9 +319,9 @@ def _backend_names(settings: Settings) -> list[str]:
 
 
 def of_backends(group: str, settings: Settings) -> Iterator[Any]:
-    """Call a function for each configured backend, and yield its result. The function is what the registry has in
-    `group` for the backend. Its argument is the index folder, or the settings if the store is on a server.
-    Backends without such a function are skipped."""
+    """For each configured backend, call the function that the registry has in `group` under the name of the backend,
+    and yield the result. The argument of the function is the index folder, or the settings if the store is on a server.
+    Backends without a function in `group` are skipped."""
     used = (name for name in _backend_names(settings) if known(group, name))
     return (lookup(group, name)(settings if name in SERVERS else settings.index_dir) for name in used)
 
@@ -335,7 +336,7 @@ def in_folder(settings: Settings, index_dir: Path) -> Settings:
 
 
 def any_without(group: str, settings: Settings) -> bool:
-    """Return whether the registry has no function in `group` for at least one of the configured backends."""
+    """Return True if at least one configured backend has no function in `group` of the registry."""
     return any(known("backends", name) and not known(group, name) for name in _backend_names(settings))
 
 
@@ -366,9 +367,9 @@ def _likely_same(spec: str, space: EmbeddingSpace) -> bool:
 
 
 def _automatic(settings: Settings) -> Embedder:
-    """Return the embedder for the setting `auto`. This is the embedder of the stored vectors or, if there are no
-    vectors, the embedder for which stored entries wait. For a new store, it is the multilingual model if this model is
-    available, and the packaged model otherwise."""
+    """Return the embedder for the setting `auto`. This is the embedder of the stored vectors. If there are no vectors,
+    but entries that wait to be embedded, it is the embedder that was requested for them. For a new store, it is the
+    multilingual model if this model is available, and the packaged model otherwise."""
     from agentformer.embedders.sbert import why_unavailable
 
     if space := _stored_space(settings):

@@ -200,9 +200,9 @@ class AgentFormer:
         self, folder: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
     ) -> Imported:
         """Store the contents of a folder that `export_to` wrote. Ids, times, counts and former versions stay the same.
-        Equal stored entries are skipped, so a second call continues an interrupted import. `progress` is called with
-        the numbers of stored entries and of entries to store. Raises `InvalidInput` for a damaged export, and
-        `Conflict` if a different entry with the same id exists; then nothing is stored."""
+        Equal stored entries are skipped, so a second call continues an interrupted import. `progress(stored, total)` is
+        called with the number of entries that are stored, and the number of all entries to store. Raises `InvalidInput`
+        for a damaged export, and `Conflict` if a different entry with the same id exists; then nothing is stored."""
         from agentformer.archive.importer import Destination, import_into
         from agentformer.archive.reader import read
 
@@ -342,10 +342,9 @@ def connect(
 
 @contextmanager
 def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | None = None) -> Iterator[Trial]:
-    """Open a memory for a measurement, in `folder` or in a temporary folder that is deleted at the end. The memory
-    makes no summaries. If `embedder` is not given, the embedder of the settings is used. A later call can open a memory
-    in `folder` again. Therefore such a memory is always stored in local files: the backend `faiss` replaces a
-    server."""
+    """Open a memory for a measurement. If `folder` is given, the memory is kept there in local files, even if the
+    settings name a server, so that a later call can open it again. Otherwise, the memory is deleted at the end. The
+    memory makes no summaries. If `embedder` is not given, the embedder of the settings is used."""
     from agentformer.evaluation.memory_evaluation import Trial
 
     embedder = embedder or build_embedder(settings)

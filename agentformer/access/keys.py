@@ -78,9 +78,10 @@ Keys = tuple[Key, ...]
 
 
 class KeyStore:
-    """The API keys of a memory. `place` is the folder of the file `keys.json`, or another storage. Every method reads
-    the stored keys again, so a change by another process is seen immediately. Methods raise `StoreDamaged` if the
-    stored keys are not valid, and `StoreError` if they cannot be read. In both cases, no request is accepted."""
+    """The API keys of a memory. `place` is the folder of the file `keys.json`, or an object that stores the keys
+    elsewhere. Every method reads the stored keys again, so a change by another process is seen immediately. Methods
+    raise `StoreDamaged` if the stored keys are not valid, and `StoreError` if they cannot be read. In both cases, no
+    request is accepted."""
 
     def __init__(self, place: Path | KeyPlace) -> None:
         self._place = KeyFile(place) if isinstance(place, Path) else place
@@ -90,8 +91,8 @@ class KeyStore:
     @property
     def ever_made(self) -> bool:
         """True if a key was ever made, and `reset` was not called since then. Then every request needs a key, even
-        after the last key is revoked. If the stored keys are deleted while a process runs that has read them, the value
-        stays True in this process."""
+        after the last key is revoked. If this process has read the keys once, the value stays True in it, even if
+        somebody deletes the stored keys."""
         return self._keys() is not None
 
     def stored(self) -> bytes | None:
@@ -232,8 +233,8 @@ class KeyStore:
     @contextmanager
     def _changing(self, *, timeout: float = _LOCK_SECONDS, local: bool = False) -> Iterator[list[Key]]:
         """Yield a list of all keys, which the caller may change. At the end of the context, the changed list is stored.
-        If `local` is true and the stored list is empty, programs on this machine need no key. Raises `Busy` if another
-        process holds the lock, and `StoreFull` if the keys cannot be written."""
+        If `local` is true and this list is empty, programs on this machine need no key from then on. Raises `Busy` if
+        another process holds the lock, and `StoreFull` if the keys cannot be written."""
         try:
             with self._place.locked(timeout):
                 before = self._keys()

@@ -157,8 +157,8 @@ class Agent:
         return Loop(model, calls, conversation, meter, self._model_workers, briefing, smaller)
 
     def _brief(self, message: str, earlier: Sequence[Any], tokens: int) -> Briefing:
-        """Return the first messages for the model: the memories that fit the new message, the earlier messages, and the
-        new message. Raises `InvalidInput` if core memory or the new message has too many tokens."""
+        """Return the first messages for the model: the memories that are relevant to the new message, the earlier
+        messages, and the new message. Raises `InvalidInput` if core memory or the new message has too many tokens."""
         context = self._af.memory.build_context(message, earlier, tokens, namespace=self._namespace, **self._owner)
         if not context.report.tokens["task"]:
             raise InvalidInput("message", f"is too long for a context of {tokens} tokens")
@@ -225,8 +225,8 @@ class Agent:
 
 
 def _permitted(af: AgentFormer, permit: Collection[str] | None) -> frozenset[str]:
-    """Return the names in `permit`: tools that never need a permission. If `permit` is None, use the setting
-    `agent_permit`. Raises `InvalidInput` for an unknown tool."""
+    """Return the names of the tools that never need a permission. These are the names in `permit` or, if `permit` is
+    None, in the setting `agent_permit`. Raises `InvalidInput` for an unknown tool."""
     names = af.settings.agent_permit.split() if permit is None else permit
     tools = [tool.name for tool in af.toolbox.definitions()]
     if isinstance(names, str) or (unknown := sorted(set(names) - set(tools))):
@@ -245,8 +245,8 @@ def _limits(settings: Settings, options: AgentOptions) -> Limits:
 
 
 def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> output.CheckedText:
-    """Return the answer with correct brackets and without unknown links. Brackets that were replaced in the prompt get
-    their original form. A link is unknown if no text that the model has read contains its address."""
+    """Return the answer without unknown links. If the prompt showed some brackets in another form, the answer gets the
+    original brackets. A link is unknown if no text that the model has read contains its address."""
     results = [result.text for result in loop.results]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)

@@ -33,7 +33,8 @@ _LISTS = {"citations": "quote", "passages": "content", "memories": "content", "m
 @dataclass(frozen=True, slots=True)
 class Citations:
     """The citations of an answer. `known` are citations of text that the model has read, and `unknown` of pages that it
-    has not read, such as "rules.pdf, 7". `copied` are names of documents that the model only copied in a sentence."""
+    has not read, such as "rules.pdf, 7". `copied` are documents whose names appear only in sentences that the model
+    copied from another document."""
 
     known: tuple[Cited, ...]
     unknown: tuple[str, ...] = ()
@@ -109,7 +110,7 @@ def _named_pages(answer: str, name: str) -> set[str] | None:
 
 
 def _page_names(cited: Cited) -> set[str]:
-    """Return the names of the page, or the numbers of the lines of source code."""
+    """Return the number and the label of the cited page. If source code is cited, return the line numbers."""
     if lines := lines_of(cited.label):
         return {str(line) for line in range(lines[0], min(lines[1], lines[0] + _MOST_LINES) + 1)}
     return {name for name in (str(cited.page or ""), cited.label) if name}

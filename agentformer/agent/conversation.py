@@ -74,8 +74,8 @@ def system_prompt(tools: Collection[str], now: datetime) -> str:
 
 
 def quote_result(name: str, text: str, *, failed: bool) -> str:
-    """Return the result of a tool inside a `<tool-result>` tag. Characters that could close the tag are escaped. JSON
-    keeps its value."""
+    """Return the result of a tool inside a `<tool-result>` tag. Characters that could close the tag are escaped. If the
+    tool has not `failed`, `text` is JSON, and the escaped text has the same JSON value."""
     inside = escape_text(text) if failed else escape_json(text)
     state = ' failed="true"' if failed else ""
     return f'<tool-result tool="{name}"{state}>\n{inside}\n</tool-result>'

@@ -53,7 +53,9 @@ class Map(ResponseModel):
     problem: str = Field(description="The reason why the map could not be computed, or an empty text.")
     space: str = Field(description="The embedding model of the vectors, or an empty text if there are no vectors.")
     total: int = Field(description="The number of entries of the namespace that a search can return.")
-    explained: float = Field(ge=0, le=1, description="The share of the variance of the vectors that is visible.")
+    explained: float = Field(
+        ge=0, le=1, description="The share of the variance of the vectors that the two dimensions show."
+    )
     scale: int = Field(description="The largest coordinate; the smallest is 0.")
     ids: list[str]
     x: list[int]
@@ -109,7 +111,8 @@ def _map_json(points: MapPoints, backend: MemoryBackend) -> dict[str, Any]:
 
 
 def _coded(values: Sequence[str | None]) -> tuple[list[int], list[str]]:
-    """Return the index of each value in the list of the different values, with -1 for None, and this list."""
+    """Return two lists. The second list has each different value once. The first list has, for each of `values`, its
+    index in the second list, or -1 for None."""
     places: dict[str, int] = {}
     coded = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
     return coded, [*places]

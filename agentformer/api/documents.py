@@ -44,8 +44,9 @@ router = Router("documents")
 
 
 def _waits(service: Service) -> bool:
-    """Return whether a question may wait for another server: for the language model, or for an embedder that the
-    settings name or that has been used. Otherwise, the answer is a quotation, which takes milliseconds."""
+    """Return whether a question may wait for another server. This is so if a language model is configured, or if an
+    embedder that the settings name, or that was used since the start, is not local. Otherwise, the answer is a
+    quotation, which takes milliseconds."""
     settings = service.af.settings
     used = [name.removeprefix("embedder ") for name in service.af.usage() if name.startswith("embedder ")]
     providers = {spec.partition(":")[0] for spec in (settings.embedder, *used)}

@@ -43,7 +43,7 @@ class JobProgress(ResponseModel):
     files_done: int
     files: int
     pages: int = Field(
-        description="The pages read so far. Other processes of the server do not count the file in progress."
+        description="The pages read so far. If another process of the server runs the job, only finished files count."
     )
     chunks: int = Field(description="The number of passages made so far, from the pages that were read.")
     windows_done: int

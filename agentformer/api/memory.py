@@ -34,7 +34,7 @@ core_router = Router("core memory")
 
 
 def _edit_route(verb: str) -> Callable[[View], View]:
-    """Return a decorator that declares the endpoint of one way to edit a core block."""
+    """Return a decorator that declares a view as the endpoint that edits a core block with `verb`, such as `append`."""
     return core_router.route(
         "POST",
         f"{_BLOCK}/{verb}",

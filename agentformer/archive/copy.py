@@ -209,8 +209,8 @@ def _stated(
 
 
 def _pairs(ours: Iterator[_Stated], theirs: Iterator[_Stated]) -> Iterator[tuple[_Stated | None, _Stated | None]]:
-    """Yield pairs of an entry of the source and the entry of the target with the same id. If one of the two has no such
-    entry, None replaces it. Both iterators must be in order of id."""
+    """Yield pairs of an entry of the source and the entry of the target with the same id. If one of the two has no
+    entry with this id, its place in the pair is None. Both iterators must be in order of id."""
     left, right = next(ours, None), next(theirs, None)
     while left or right:
         if right is None or (left and left.entry.id < right.entry.id):

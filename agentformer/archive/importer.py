@@ -48,10 +48,10 @@ def import_into(
     destination: Destination, archive: Archive, progress: Callable[[int, int], None] | None = None
 ) -> Imported:
     """Store the entries that the memory does not have yet, in the order of the export, each batch in one transaction.
-    `progress` is called with the numbers of stored entries and of entries to store. A second import continues an
-    interrupted one. Raises `Conflict` if the memory has a different entry with the same id, or another document or core
-    block with the same name, and `InvalidInput` if an entry exceeds a limit. After one of these errors, nothing was
-    stored."""
+    `progress(stored, total)` is called with the number of entries that are stored, and the number of all entries to
+    store. A second import continues an interrupted one. Raises `Conflict` if the memory has a different entry with the
+    same id, or another document or core block with the same name, and `InvalidInput` if an entry exceeds a limit. After
+    one of these errors, nothing was stored."""
     backend = destination.backend
     missing = _missing_entries(backend, archive)
     _check_references(backend, archive, missing)

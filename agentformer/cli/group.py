@@ -27,7 +27,7 @@ Command = Callable[..., Any]
 EXIT_CODES = {
     0: "success",
     1: "the work is not complete, or a check found a problem: for example, a file has no usable text, an answer is "
-    "incomplete, a task does not fit, or entries still wait for an embedder",
+    "incomplete, a task is longer than its context, or entries still wait for an embedder",
     2: "an argument is invalid, or the command conflicts with the stored data",
     3: "the memory, a model or the output cannot be used",
     130: "interrupted by Ctrl-C; finished work is kept",

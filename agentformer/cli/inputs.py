@@ -220,8 +220,9 @@ def open_existing(**options: Any) -> AgentFormer:
 
 
 def address(option: str, place: str) -> dict[str, Any]:
-    """Return the settings that open only the memory at a place such as `faiss:indexes`. The place may be the address of
-    a PostgreSQL database. Raises `InvalidInput` for a place without a backend or a folder."""
+    """Return the settings that open only the memory at `place`: a backend with its folder, such as `faiss:indexes`, or
+    the address of a PostgreSQL database. Raises `InvalidInput`, with the name of the command's `option`, for a place
+    without a backend or a folder."""
     backend, _, folder = place.partition(":")
     alone = {"routes": (), "hierarchical_backend": "", "cleanup_interval": 0, "embed_retry_seconds": 0}
     if _is_url(place):

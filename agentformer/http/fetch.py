@@ -167,7 +167,8 @@ def _left(target: Target, limit: _Limit) -> float:
 
 
 class _Limit(ResponseLimit):
-    """The limits of a fetch. `silence` is the number of seconds that the next reads may wait for a byte."""
+    """The limits of a fetch. `silence` is the longest time in seconds that a read may wait for the server. A caller may
+    change it between reads."""
 
     silence = _SILENCE
 
@@ -200,7 +201,7 @@ def _pieces(target: Target, response: http.client.HTTPResponse, most: int, limit
 
 
 def _has_more(stream: Any, limit: _Limit) -> bool:
-    """Return whether further bytes arrive, on a connection that the server should close now."""
+    """Return whether the server sends more bytes after its answer, although it should close the connection."""
     limit.silence = _REST_SECONDS
     try:
         return bool(stream.peek(1))

@@ -169,8 +169,9 @@ class Guarded(Generic[T]):
     @contextmanager
     def call(self) -> Iterator[T]:
         """Yield the provider for one call in a `with` block. The call is counted, and exceptions of other classes are
-        converted to `unavailable`. Raise `unavailable` if calls are refused now. Only the error `unavailable` has the
-        effect that the next calls are refused; an error of the input, such as a text that is too long, does not."""
+        converted to `unavailable`. Raise `unavailable` if calls are refused now. After the error `unavailable`, the
+        next calls are refused for some time. After an error of the input, such as a text that is too long, they are
+        not."""
         provider = self.provider()
         self._check_breaker()
         try:

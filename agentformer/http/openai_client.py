@@ -130,8 +130,8 @@ class FirstThatAnswers:
 
     @property
     def has_fallback(self) -> bool:
-        """True if there are several servers and one of them is chosen, because this server has answered a test
-        request."""
+        """True if another server may replace the chosen one: there are several servers, and one of them was chosen
+        because it has answered a test request."""
         return len(self._servers) > 1 and self._chosen is not None
 
     @property

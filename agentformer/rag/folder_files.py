@@ -243,8 +243,8 @@ class Folders(NamedTuple):
 
 
 class SizeLimits(NamedTuple):
-    """The most bytes of a file, and of a file with text: what people write is shorter, and a longer text is a log or
-    data."""
+    """`file` is the maximum number of bytes of a file, and `text` that of a text file. People write shorter texts, so a
+    longer one is a log or data."""
 
     file: int
     text: int

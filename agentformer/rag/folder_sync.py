@@ -28,9 +28,10 @@ _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
 
 
 class DocumentChanges(NamedTuple):
-    """The functions that change documents. `put` stores bytes as the document of its origin, and returns it. `rename`
-    gives a stored document with the same bytes another name, origin and stamp, and keeps its chunks and vectors.
-    `remove` deletes a document, or raises `NotFound`. `is_text` returns whether the beginning of a file is text."""
+    """The functions that change documents. `put` stores bytes as the document that its origin identifies, and returns
+    the document. `rename` gives a stored document with the same bytes another name, origin and stamp, and keeps its
+    chunks and vectors. `remove` deletes a document, or raises `NotFound`. `is_text` returns whether the beginning of a
+    file is text."""
 
     put: Callable[[bytes, Document], Document]
     rename: Callable[[bytes, str, Document], Document]
@@ -58,8 +59,8 @@ class SyncReport:
 
 
 class _Known(NamedTuple):
-    """A stored document. It has only a few values, so that the documents of a folder with a million files fit in
-    memory."""
+    """The values of a stored document that a sync needs. They are few, so that the documents of a folder with a million
+    files fit in memory."""
 
     id: str
     stamp: str
@@ -262,8 +263,8 @@ def _shown(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def _by_content(stored: Mapping[str, _Known]) -> dict[tuple[bytes, str], list[tuple[str, _Known]]]:
-    """Return a dictionary: (SHA-256 of the bytes, extension of the file) -> the paths of the usable documents with
-    these, each with its document."""
+    """Return the usable documents by their files: a dictionary (SHA-256 of the bytes, extension of the file) -> list of
+    (path, document)."""
     found: dict[tuple[bytes, str], list[tuple[str, _Known]]] = {}
     for origin, known in stored.items():
         if not known.problem:

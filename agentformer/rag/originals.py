@@ -73,8 +73,8 @@ class Uploads(Protocol):
 class Originals:
     """The original files of the documents of `backend`, stored in `files`. The backend also lists absent documents:
     announced ones that are not stored yet, and removed ones. `sweep` deletes only files of absent documents. A running
-    upload holds a lock. If the lock is free, its process was killed, and the original files of the upload are
-    deleted."""
+    upload holds a lock. If nobody holds the lock of an upload, its process was killed, and the original files of the
+    upload are deleted."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class _Uploads:
         return _Upload(self._folder, f"{_UPLOAD}{new_id()}")
 
     def exist(self) -> bool:
-        """Return True if uploads may be running: a file of an upload is or was in this folder."""
+        """Return True if uploads may be running. This is so if the folder exists, because each upload creates it."""
         return self._folder.is_dir()
 
     def names(self) -> set[str]:

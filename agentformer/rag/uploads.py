@@ -86,8 +86,8 @@ def place(
 ) -> Placement:
     """Decide which stored document an upload replaces, and under which name the new document is stored. A document is
     identified by its origin, or by its name among the documents without an origin. `given_metadata` is True if the
-    metadata of `document` come from the caller. Raises `Conflict` if `on_conflict` is `fail` and the stored document
-    has other bytes, or if the caller gave other metadata."""
+    metadata of `document` come from the caller. If `on_conflict` is `fail`, raises `Conflict` if the stored document
+    has other bytes, or other metadata than the caller gave."""
     stored = _Stored(backend, document)
     own = stored.of_origin() if document.origin else stored.of_name(document.name)
     same = stored.with_same_bytes(own)
@@ -224,8 +224,8 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def _with_folders(document: Document) -> Iterator[str]:
-    """Yield the name of the document, then the name after one, two and more folders of the origin, and then the name
-    with numbers."""
+    """Yield possible names of the document: its name, then "folder/name" with one, two and more folders of its origin,
+    and then its name with numbers."""
     path = PurePosixPath(document.origin)
     outer = document.origin.removesuffix(f"/{document.name}")
     folders = path.parent.parts if outer == document.origin else PurePosixPath(outer).parts

@@ -196,7 +196,7 @@ def _parsed(name: str, value: Any) -> Any:
         if name == "decay_rates":
             return {str(key): float(rate) for key, rate in value.items()}
         if not all(isinstance(route, Route) for route in value):
-            raise TypeError("a route must be a Route")
+            raise TypeError("each route must be a `Route` object")
         return tuple(value)
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InvalidInput):

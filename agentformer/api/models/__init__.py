@@ -42,7 +42,7 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    type: str = Field(description="The kind of error.", examples=["urn:agentformer:problem:invalid-input"])
+    type: str = Field(description="The kind of error, as a URI.", examples=["urn:agentformer:problem:invalid-input"])
     title: str = Field(description="The kind of error in a few words.")
     status: int = Field(ge=400, le=599)
     detail: str = Field(default="", description="A description of the error, and how to correct it.")

@@ -66,8 +66,9 @@ class Question(_Asked):
 
     top_k: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = Field(
         default=None,
-        description="The number of passages to use for the answer. The default for quotations is the setting "
-        "`top_k`, normally 3. A language model receives up to `answer_context_tokens` tokens, normally 2,000.",
+        description="The number of passages to use for the answer. By default, an answer of quotations uses `top_k` "
+        "passages (a setting, normally 3), and a language model receives passages of up to `answer_context_tokens` "
+        "tokens (normally 2,000).",
     )
     max_tokens: Annotated[int, Field(ge=1, le=_MAX_TOKENS)] | None = Field(
         default=None, description="The maximum number of tokens in an answer of a language model."
@@ -140,15 +141,17 @@ class PartsParameters(DocumentParameters):
 
     limit: Limit = 100
     after: Cursor = ""
-    page: int | None = Field(default=None, ge=1, description="The page of the document whose parts are returned.")
+    page: int | None = Field(
+        default=None, ge=1, description="Return only the passages, or the text, of the page with this number."
+    )
 
 
 class ImageParameters(DocumentParameters):
     """Query parameters that select a page of a document, and the text to highlight."""
 
     page: int = Field(default=1, ge=1, description="The number of the page. The first page has the number 1.")
-    start: int = Field(default=0, ge=0, description="The start of the text to highlight, as in a citation.")
-    end: int = Field(default=0, ge=0, description="The end of the text to highlight, as in a citation.")
+    start: int = Field(default=0, ge=0, description="The field `start` of the citation whose text is highlighted.")
+    end: int = Field(default=0, ge=0, description="The field `end` of the citation whose text is highlighted.")
 
 
 class Document(ResponseModel):
@@ -329,7 +332,7 @@ class Answer(ResponseModel):
     )
     citations: list[Citation]
     hits: list[Hit]
-    timings: dict[str, float] = Field(description="Times in milliseconds.")
+    timings: dict[str, float] = Field(description="The milliseconds that each step of the answer took.")
     warnings: list[str]
     complete: bool = Field(description="False if the model was interrupted, or if the answer was cut off.")
     confidence: float | None = Field(

@@ -34,7 +34,8 @@ _TIME = "The time of an entry is when its event happened, or when the entry was 
 Since = Annotated[Day | None, Field(description=f"Only entries of this day (UTC) or time, or later. {_TIME}")]
 Until = Annotated[Day | None, Field(description="Only entries before this time, or until the end of this day (UTC).")]
 MinSalience = Annotated[
-    Share, Field(description="Only entries whose salience (0 to 1) is at least this now. It decreases with time.")
+    Share,
+    Field(description="Only entries whose salience (0 to 1), which decreases with time, is now at least this value."),
 ]
 IncludeArchived = Annotated[bool, Field(description="Also return archived entries, such as summarized messages.")]
 _OCCURRED = "The time of the event, in ISO 8601 with a time zone."
@@ -130,7 +131,8 @@ class NewMemory(_NewEntry):
     )
     salience: Share = Field(default=1.0, description="The importance, from 0 to 1.")
     verbatim: bool = Field(
-        default=False, description="Store the text as it is, even if it repeats memories that a prompt has quoted."
+        default=False,
+        description="Store the text unchanged. By default, memories copied from a prompt are removed from it.",
     )
     searchable: bool = Field(default=True, description="If false, the entry is stored, and no search returns it.")
 
@@ -180,7 +182,7 @@ class MemorySearch(MemoryPlace):
     min_score: float = 0.0
     relevant_only: bool = Field(
         default=False,
-        description="If true, return only relevant hits. If false, also return hits that are only similar.",
+        description="If true, leave out hits that are similar to `text` but probably not relevant.",
     )
     tiers: Tiers = Field(default=[])
     kinds: Names = Field(default=[])
@@ -189,7 +191,7 @@ class MemorySearch(MemoryPlace):
     where: Where = None
     noise_floor: float | None = Field(
         default=None,
-        description="The lowest cosine of a hit without a word of the text. Default: a setting of this name.",
+        description="A hit without a word of `text` needs at least this cosine. Default: the setting `noise_floor`.",
     )
     occurred_from: OccurredFrom = None
     occurred_to: OccurredTo = None

@@ -29,7 +29,7 @@ class SyncRequest(RequestModel):
     )
     seconds: Annotated[float, Field(gt=0, le=60)] = Field(
         default=20.0,
-        description="The time after which the sync pauses. Send the request again until `left` is 0.",
+        description="The number of seconds after which the sync pauses. Send the request again until `left` is 0.",
     )
 
 
@@ -51,6 +51,6 @@ class SyncReport(ResponseModel):
     skipped: list[SyncProblem] = Field(description="Files that are left out, such as binary files.")
     failed: list[SyncProblem] = Field(description="Files that cannot be read or have no usable text.")
     unchanged: int
-    left: int = Field(description="Number of files that remain for the next request.")
-    counts: dict[str, int] = Field(description="The length of each list.")
+    left: int = Field(description="The number of files that remain for the next request.")
+    counts: dict[str, int] = Field(description="The length of each list of this report.")
     seconds: float

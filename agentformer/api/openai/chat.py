@@ -67,7 +67,7 @@ _ROLES = ("system", "user", "assistant", "tool")
     uses_model=True,
 )
 def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Response:
-    """Send a conversation to the configured language model, with what the memory knows about its last message.
+    """Send a conversation to the configured language model, together with memories about the last message.
 
     Memories and passages of documents are added before the last message of the user, marked as data. All other parts of
     the request, and the response with its tool calls and its stream, pass through unchanged. When the answer is
@@ -128,8 +128,8 @@ class _Turn:
     def stream(self, response: Forwarded) -> Iterator[bytes]:
         """Yield the events of a stream. The turn is stored before the event that completes the answer is sent, so that
         a client that has read the answer can rely on it. If the stream breaks, the last event is an error. Only whole
-        events are yielded, so that nothing follows a part of an event. A second thread only receives the events. This
-        thread stores the turn, because only this thread notices that the client has left."""
+        events are yielded, so that nothing follows a part of an event. A second thread receives the events. The thread
+        of the request stores the turn, because only this one notices that the client has left."""
         rest = b""
         with closing(in_thread(response.pieces(), _SILENCE_SECONDS)) as pieces:
             for piece in pieces:
@@ -217,9 +217,9 @@ def chat_place(headers: Headers, grant: Grant, namespace: str, tokens: int) -> C
 
 
 def with_memory(af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace) -> tuple[list[Any], int]:
-    """Add the memories and passages that fit the last message of the user, at most `place.tokens` tokens. Return the
-    messages and the number of added entries. The added text is before the text of this message, between the markers of
-    recalled memory. Raises `InvalidInput` if core memory alone has more tokens."""
+    """Add the memories and passages that are relevant to the last message of the user, at most `place.tokens` tokens.
+    Return the messages and the number of added entries. The added text is before the text of this message, between the
+    markers of recalled memory. Raises `InvalidInput` if core memory alone has more tokens."""
     asked = _last_user(messages)
     if asked is None or not place.tokens:
         return [*messages], 0
@@ -242,8 +242,9 @@ def with_memory(af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: C
 def remember(
     af: AgentFormer, messages: Sequence[Mapping[str, Any]], answer: str, place: ChatPlace, *, recalled: bool
 ) -> bool:
-    """Store the turn: the message of the user if it is the last message, and the text of the answer. Return False if
-    it could not be stored; the log then says why."""
+    """Store the turn: the message of the user if it is the last message, and the text of the answer. `recalled` is True
+    if the model got memories, so that the answer may quote them. Return False if the turn could not be stored; the log
+    then says why."""
     last = messages[-1]
     asked = text_of(last) if last.get("role") == "user" else ""
     place_of = {"namespace": place.namespace, "user_id": place.user_id, "session_id": place.session_id}

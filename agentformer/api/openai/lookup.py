@@ -68,7 +68,7 @@ def documents(service: Service, namespace: str, digest: str | None = None, **mor
 
 
 def store_documents(service: Service, namespace: str, digest: str | None = None) -> list[MemoryEntry]:
-    """Return the documents of a vector store: those whose files were read, or could not be read."""
+    """Return the documents of a vector store: files that were added to it, even if a file could not be read."""
     return [*documents(service, namespace, digest, where=_READ)]
 
 

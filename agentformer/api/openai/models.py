@@ -72,7 +72,7 @@ class StoreFilesQuery(PageQuery):
 class FileForm(ParameterModel):
     """The fields of an upload that are not the file."""
 
-    purpose: Literal["assistants", "user_data"] = Field(description="Both have the same effect.")
+    purpose: Literal["assistants", "user_data"] = Field(description="Both values have the same effect.")
 
 
 class File(ResponseModel):
@@ -276,7 +276,7 @@ class EmbeddingsRequest(RequestModel):
     )
     user: str | None = None
     input_type: Literal["document", "query"] = Field(
-        default="document", description="`query` for the text of a search. Some models embed it in another way."
+        default="document", description="Use `query` for the text of a search, which some models embed in another way."
     )
 
 

@@ -170,8 +170,8 @@ class TextTooLong(ValueError):
 
 
 class _Bounded:
-    """A file for the parser. Reading stops when the parser finds nothing in `MAX_VALUE` bytes, so that memory and time
-    are bounded."""
+    """Gives the bytes of a file to the JSON parser. Reading stops when the parser finds nothing in `MAX_VALUE` bytes,
+    so that memory and time are bounded."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

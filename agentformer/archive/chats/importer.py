@@ -63,9 +63,9 @@ def import_chats(
     sessions. A message that was imported before is not stored again; docs/ARCHIVE.md describes the formats.
 
     `place` is the owner of the messages; its `session_id` is the session of messages without a session (default: the
-    name of their file). `speaker` is the name of the user. `progress` is called with the numbers of read bytes and of
-    all bytes. Conversations that cannot be used are in the result. Raises `InvalidInput` if the file is not a chat
-    export, or for a wrong value."""
+    name of their file). `speaker` is the name of the user. `progress(read, total)` is called with the number of bytes
+    that were read and of all bytes. Conversations that cannot be used are in the result. Raises `InvalidInput` if the
+    file is not a chat export, or for a wrong value."""
     if "\0" in str(path):
         raise InvalidInput("path", "is not a path, because it contains a NUL character")
     return _Import(backend, place_from(place), fields.text("speaker", speaker, fields.MAX_NAME)).run(

@@ -71,8 +71,9 @@ class Categories:
         return self._by_folder[folder]
 
     def moved(self, page: Page, file: HomeFile, base: MemoryEntry) -> Page:
-        """Return the page of a stored entry with the category that its folder and its front matter say. `base` is the
-        entry from which the file was written. Raises `InvalidInput` if the two disagree, or for an unknown category."""
+        """Return the page of a stored entry with its present category: a person may have moved the file to the folder
+        of another category, or changed the category in the front matter. `base` is the entry from which the file was
+        written. Raises `InvalidInput` if folder and front matter disagree, or for an unknown category."""
         folder, former = file.category_folder, folder_of(base)
         given = page.values.get("category", base.category)
         if is_same_folder(folder, former):

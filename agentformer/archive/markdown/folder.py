@@ -45,8 +45,8 @@ _LONGEST_PRIVATE = 1 << 28  # bytes of the marker or the record
 @dataclass(slots=True)
 class Record:
     """The state of one file at the last sync with its entry. `version` is 0 for a new file whose entry is being stored.
-    `stamp` is another text after a change of the file, or "" if a change might leave it the same (see
-    `rag.folder_files.stamp_of`)."""
+    `stamp` is a text that differs after a change of the file. It is "" if a further change might not be visible in it
+    (see `rag.folder_files.stamp_of`)."""
 
     path: str
     version: int

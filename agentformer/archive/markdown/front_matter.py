@@ -49,7 +49,7 @@ def split(text: str) -> tuple[str | None, str]:
 
 
 def join(header: str, body: str) -> str:
-    """Return the text of a file, which `split` parses into the same parts."""
+    """Return the text of a file with this front matter and this body; `split` divides it into the same two parts."""
     return f"{FENCE}\n{header}{FENCE}\n\n{body}\n"
 
 

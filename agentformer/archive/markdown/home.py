@@ -99,7 +99,8 @@ class MarkdownHomes:
 
 
 class HomeState(NamedTuple):
-    """The number of live entries, the number of entries changed since a time, and a hash of the list of files."""
+    """The number of live entries (those that are not archived or superseded), the number of entries changed since a
+    time, and a hash of the list of files."""
 
     live: int
     changed: int

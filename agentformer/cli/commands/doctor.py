@@ -109,7 +109,7 @@ def _listed(counts: Mapping[Any, int]) -> str:
 
 
 def _labelled(label: str, values: Sequence[str]) -> list[tuple[str, str]]:
-    """Return a line for each value. Only the first line has the label."""
+    """Return a line (label, value) for each value. Only the first line has the label; the label of the others is ""."""
     return [(label if not number else "", value) for number, value in enumerate(values)]
 
 

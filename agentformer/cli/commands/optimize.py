@@ -270,7 +270,7 @@ def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield a function that shows progress, or None if `quiet` is true and there is no terminal."""
+    """Yield a function that shows progress. If `quiet` is true, yield it only on a terminal, and otherwise None."""
     if quiet and not on_terminal():
         yield None
         return

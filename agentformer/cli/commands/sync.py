@@ -40,7 +40,11 @@ _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is sync
 @click.option(
     "--watch", is_flag=True, help="Keep running, and sync again whenever a file changes. Ctrl-C ends the command."
 )
-@click.option("--adopt", is_flag=True, help="DIR is a memory home of another memory: store its files in this memory.")
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="Accept a DIR that is a memory home of another memory, and store its files in this memory.",
+)
 @click.option("--metadata", metavar="JSON", help="A JSON object that is stored with new and changed documents.")
 @common
 def sync(

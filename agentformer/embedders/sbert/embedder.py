@@ -131,9 +131,9 @@ class SbertEmbedder:
         return rows
 
     def embed_queries(self, texts: Sequence[str]) -> Matrix:
-        """Return the vectors of the queries, as `BatchedQueries.embed_queries` describes. Only queries of the same
-        padded length are in one batch. Then each row is equal to the row of the query alone, bit by bit on the
-        processors where this was measured. More padding would change the fifth digit."""
+        """Return the vectors of the queries, as `BatchedQueries.embed_queries` describes. Each batch has only queries
+        of the same padded length. So each row equals the vector that the query gets alone (bit by bit on the processors
+        that were measured). More padding would change the fifth digit."""
         rows = np.zeros((len(texts), self._space.dimension), dtype=np.float32)
         batches: dict[int, list[tuple[int, Tokenized]]] = {}
         for place, text in enumerate(texts):

@@ -67,8 +67,8 @@ class ModelFacts:
 
 class TorchRuntime:
     """A model that torch runs on `device`; if this is empty, torch chooses the device. On a processor that supports the
-    format bf16, the model runs in bf16, unless the vectors then differ from the vectors in float32. If `bf16` is not
-    None, it is used instead of the test whether the processor supports bf16. Thread-safe."""
+    format bf16, the model runs in bf16, unless the vectors then differ from the vectors in float32. `bf16` says whether
+    the processor supports bf16; with None, this is tested. Thread-safe."""
 
     def __init__(self, model: str, *, local_only: bool = False, device: str = "", bf16: bool | None = None) -> None:
         self.model = load_model(model, local_only=local_only, device=device)

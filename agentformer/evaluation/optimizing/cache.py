@@ -43,8 +43,8 @@ def work_folder(work: Path) -> Path:
 
 @contextmanager
 def writing(path: Path, advice: str = "", *, verb: str = "written") -> Iterator[None]:
-    """Replace an `OSError` of the `with` block by `StoreFull`. The message says that `path` cannot be written, or the
-    other participle in `verb`. It contains the reason and ends with `advice`."""
+    """Replace an `OSError` of the `with` block by `StoreFull`. The message says that `path` cannot be `verb`, a
+    participle such as "written". It contains the reason and ends with `advice`."""
     try:
         yield
     except OSError as error:
@@ -52,9 +52,9 @@ def writing(path: Path, advice: str = "", *, verb: str = "written") -> Iterator[
 
 
 class CachingEmbedder:
-    """An embedder that stores the vectors of another embedder in a file of the work folder, one for each embedding
-    space, because the stores of an optimisation contain many equal texts. Thread-safe. Raises the errors of the other
-    embedder, and `StoreFull` if the file cannot be used."""
+    """An embedder that keeps the vectors of another embedder in the work folder, in one file for each embedding space.
+    So the many equal texts in the stores of an optimisation are embedded only once. Thread-safe. Raises the errors of
+    the other embedder, and `StoreFull` if the file cannot be used."""
 
     def __init__(self, inner: Embedder, work: Path) -> None:
         self._inner = inner

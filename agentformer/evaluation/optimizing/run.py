@@ -58,8 +58,8 @@ _AUTOMATIC = dict.fromkeys(("language_detector", "compounds", "japanese"), "auto
 class OptimizeOptions:
     """The options of `optimize`. Settings named in `without` are not changed; if `only` is not empty, only these are.
     `seed` changes how the questions are divided into halves. `budget` is a number of seconds. A measurement that would
-    probably end later is not started, and one that would end later is interrupted: its vectors are kept. A part of the
-    budget is reserved for the final measurements with the test half."""
+    probably exceed the budget is not started, and one that exceeds it is interrupted; its vectors are kept. A part of
+    the budget is reserved for the final measurements with the test half."""
 
     level: Level = "quick"
     metric: str = METRIC

@@ -49,7 +49,7 @@ _MAX_QUOTES = 3
 _FAR = 0.25
 _WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meaning
 _NO_CITATIONS = "the model cited no passage; compare the answer with the hits"
-_PLACED = "the model cited no passage, so the citations were placed where the words of the passages agree"
+_PLACED = "the model cited no passage, so citations were added to sentences whose words agree with a passage"
 _DECLINED = "the model wrote NO_ANSWER, but this text also occurs in a passage, so the answer quotes the best sentences"
 
 
@@ -83,9 +83,9 @@ class _Request:
 
     @cached_property
     def ranked(self) -> list[RankedSentence]:
-        """The sentences of the hits, best first. Cosines of sentences are used only if the embedder knows the language
-        of the hits. The vectors of tokens also show which words are alike in other languages, unless the question is in
-        another language than the hits."""
+        """The sentences of the hits, best first. Vectors of sentences are compared only if the embedder knows the
+        language of the hits. Vectors of tokens are also compared if it does not, but the question has the language of a
+        hit."""
         if self.embedder:
             embedder = current_embedder(self.embedder)
             with suppress(EmbedderError):  # a server may count a sentence's tokens in another way
@@ -154,7 +154,7 @@ class Answerer:
 
     `check` is for the text of the model. `report` compares each sentence with the passages that it cites, and lists the
     sentences that state something else in `Answer.unsupported`. `retry` also asks the model once more, except in a
-    stream, whose pieces were shown before. `off` compares nothing."""
+    stream, because its pieces are shown at once. `off` compares nothing."""
 
     model: LanguageModel | None
     embedder: Embedder | None

@@ -108,11 +108,11 @@ class ConfidenceFeatures:
 
 class QuoteFeatures(NamedTuple):
     """The values from which the confidence of an answer is computed. `hits` is the probability that the hits contain
-    the answer (`ConfidenceFeatures.confidence`). `score` is the probability that, of all sentences, the first quote
-    answers, given that one sentence answers. `covered` is the share of the question's terms that the quote and the
-    headings above it contain. `quotes` is the number of quotes; several quotes are about equally probable. `cosine` is
-    the cosine of the first quote (None if it was not embedded). `unknown` is true if the question contains a number or
-    a name that no hit contains. `other_period` is true if the question asks for an amount per year and the quote states
+    the answer (`ConfidenceFeatures.confidence`). `score` is the probability that the first quote is the answer, given
+    that one of the sentences is. `covered` is the share of the question's terms that the quote and the headings above
+    it contain. `quotes` is the number of quotes; there are several if they are about equally probable. `cosine` is the
+    cosine of the first quote (None if it was not embedded). `unknown` is true if the question contains a number or a
+    name that no hit contains. `other_period` is true if the question asks for an amount per year and the quote states
     one per month. `telling` is the field of this name in the `Features` of the quote, or 0 if no tokens were
     compared."""
 

@@ -136,7 +136,7 @@ class _Text:
     chunks: tuple[MemoryEntry, ...]
 
     def span_of(self, entry: MemoryEntry, part: Span) -> Span:
-        """Return the span in this text of a part of an entry's content. `part` is a span in the content."""
+        """Return the position in this text of a part of an entry. `part` is the position in the entry's content."""
         start = entry.source.start - self.offset if entry.source else 0
         return Span(start + part.start, start + part.end)
 

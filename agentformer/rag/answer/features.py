@@ -216,7 +216,7 @@ class SentenceFeatures:
             sentence.leads = self._leads(sentence)
 
     def of_words(self) -> list[Features]:
-        """Return the features of all sentences. The fields from `number` to `means` and `cosine` are not set yet."""
+        """Return the features of all sentences. The fields from `number` to `telling` are not set yet."""
         return [self._of_words(n, sentence) for n, sentence in enumerate(self._sentences)]
 
     def with_candidate(self, features: Features, sentence: Sentence) -> Features:

@@ -63,8 +63,8 @@ _LEADS_IN = (":", "：")
 class RankedSentence:
     """A sentence of a hit with its score. `span` is the position of the quote in the content of the hit: the sentence,
     and the previous sentence if a reader needs it. `lead` and `row` are those of the `Quote`. `score` is the
-    probability (0..1) that, of all sentences, this one answers the question, given that one does. `cosine` is on the
-    scale of `normalized_cosine`, 0..1, or None if the sentence was not embedded."""
+    probability (0..1) that this sentence is the answer, given that one of the sentences is. `cosine` is on the scale of
+    `normalized_cosine`, 0..1, or None if the sentence was not embedded."""
 
     hit: Hit
     span: Span
@@ -315,8 +315,8 @@ def _likeness(nearest: Mapping[int, Vector], baseline: float) -> dict[int, list[
 
 
 class Quote(NamedTuple):
-    """The text to quote. `span` is its position in the content of the passage. `lead` is text that is quoted before it
-    and stands elsewhere: the lead-in of a list, or the beginning of the sentence on the previous page. `row` is the
+    """The text to quote. `span` is its position in the content of the passage. `lead` is text from another place that
+    is quoted before it: the lead-in of a list, or the beginning of the sentence on the previous page. `row` is the
     complete text if the quote is a row of a table: the row with its headers."""
 
     span: Span

@@ -33,9 +33,8 @@ def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
     """Return the scope of a search in the sources that `given` names. `documents` is the scope of a search in documents
     only. A question about one document (`document_id`) is answered from this document.
 
-    Without `user_id`, only memories that belong to no user are included, so that an answer does not show the messages
-    of one user to another one. With `every_user`, the memories of all users are included.
-    """
+    If `given` has no `user_id`, only memories that belong to no user are included, so that an answer does not show the
+    messages of one user to another one. If `every_user` in `given` is true, the memories of all users are included."""
     sources = checked_sources(given.get("sources"))
     user = fields.optional_name("user_id", given.get("user_id"))
     project = fields.optional_name("project", given.get("project"))

@@ -222,7 +222,7 @@ def _spelled_numbers(texts: Iterable[str]) -> str:
 
 
 def _ends_with(decade: str, numbers: Iterable[str]) -> bool:
-    """Return whether one of the numbers is a year that ends with these digits."""
+    """Return whether one of the numbers is a year that ends with the digits of the decade: "1980" for "80"."""
     return any(len(number) == 4 and number.endswith(decade) for number in numbers)
 
 
@@ -232,8 +232,8 @@ def _owners(name: str, text: str) -> list[str]:
 
 
 def _initials(text: str) -> str:
-    """Return the initials of the capitalised words of a text. Other words are replaced by a space, and short ones by
-    nothing."""
+    """Return the initials of the capitalised words of a text. Long words without a capital letter become a space, and
+    short ones, such as "of", are left out."""
     words = _WORD.findall(text)
     return "".join(word[0] if word[0].isupper() else " " if len(word) > _LINKING else "" for word in words)
 

@@ -65,7 +65,8 @@ def has_grammar(language: str) -> bool:
 
 
 def _symbols(text: str, parts: Iterable[Part]) -> Iterator[Symbol]:
-    """Yield a symbol, with offsets, for each part, which has line numbers. Parts outside of the text are left out."""
+    """Convert the line numbers of each part to offsets in the text, and yield it as a symbol. Parts outside of the text
+    are left out."""
     starts = [0]
     while end := text.find("\n", starts[-1]) + 1:
         starts.append(end)

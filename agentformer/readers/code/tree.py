@@ -168,8 +168,9 @@ class _Walk:
         return _plain(_QUOTES.sub("", self._read(first).strip()))
 
     def _notes_before(self, node: Any, before: list[Any]) -> tuple[int, str]:
-        """Return the number of the first line of the comments directly before a symbol, or else of the symbol, and the
-        text of these comments."""
+        """Return two values: the number of the line at which the comments directly above a symbol begin (or at which
+        the symbol begins, if it has none), and the text of these comments. `before` are the comments before the
+        symbol."""
         first = node.start_point[0]
         texts: list[str] = []
         for note in reversed(before):

@@ -119,8 +119,8 @@ def _paragraphs(parent: etree._Element) -> str:
 
 
 def _is_skipped(element: etree._Element, below: etree._Element) -> bool:
-    """Return whether an element is left out: it is inside a comment, or inside a paragraph whose text already contains
-    it."""
+    """Return whether an element is left out: between it and its ancestor `below`, there is a comment, or a paragraph
+    whose text already contains the element."""
     for above in element.iterancestors():
         if above is below:
             return False

@@ -128,7 +128,8 @@ def _line_keys(text: str, page: int) -> frozenset[str]:
 
 def _running(edges: Sequence[list[frozenset[str]]], page: int) -> int:
     """Return how many lines at the top of a page are running headers, or how many lines at the bottom are running
-    footers. `edges` contains the lines at this end of each page; a line is given by its keys."""
+    footers. `edges` contains the lines at this end of each page, each as the set of its keys (`_line_keys`). `page` is
+    an index in `edges`."""
     first, last = max(0, page - _WINDOW), min(len(edges), page + _WINDOW + 1)
     seen: Counter[str] = Counter()
     for other in edges[first:last]:

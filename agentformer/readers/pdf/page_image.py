@@ -117,7 +117,7 @@ def _likely_starts(text: str, quote: str, position: int) -> list[int]:
 
 def _aligned(text: str, quote: str, start: int) -> list[tuple[int, int]]:
     """Return the ranges that have nearly all letters of the quotation in the same order, in a region of the text near
-    `start` that is not much longer than the quotation. The result is empty if there are too few of them."""
+    `start` that is not much longer than the quotation. The result is empty if too few letters agree."""
     first = max(0, start - len(quote) // 2)
     region = text[first : start + 2 * len(quote) + SHORTEST_PART]
     blocks = SequenceMatcher(None, quote, region, autojunk=False).get_matching_blocks()

@@ -26,8 +26,8 @@ _DATE = re.compile(r"(?:\w+\.? )?\d{1,2}[,.]? (?:\w+ )?\d{4}\b|(?:\w+\.? )?\d{1,
 
 
 class Title(NamedTuple):
-    """A title on a page. The level is 0 for the first title of the page and for titles whose style is not smaller, and
-    1 for the other titles."""
+    """A title on a page. The level is 0 for the first title of the page, and for titles whose style is not smaller than
+    that of the first. It is 1 for the other titles."""
 
     text: str
     level: int
