@@ -63,9 +63,8 @@ def once(build: Callable[[], T]) -> Callable[[], T]:
 
 
 def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
-    """Return the storage backend of the settings. If the settings name several backends, return a backend that stores
-    each entry in the backend that the setting `routes` selects for the entry. Raises `InvalidInput` for an unknown name
-    of a backend."""
+    """Return the storage backend of the settings. If the settings name several backends, the result stores each entry
+    in the backend that the setting `routes` selects. Raises `InvalidInput` for an unknown name of a backend."""
     builders = {name: lookup("backends", name) for name in _backend_names(settings)}
     exists = any(of_backends("present", settings))
     built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
@@ -319,9 +318,9 @@ def _backend_names(settings: Settings) -> list[str]:
 
 
 def of_backends(group: str, settings: Settings) -> Iterator[Any]:
-    """For each configured backend, call the function that the registry has in `group` under the name of the backend,
-    and yield the result. The argument of the function is the index folder, or the settings if the store is on a server.
-    Backends without a function in `group` are skipped."""
+    """For each configured backend, call the function that the registry has in `group` for it, and yield the result. The
+    argument is the index folder, or the settings if the store is on a server. A backend without such a function is
+    skipped."""
     used = (name for name in _backend_names(settings) if known(group, name))
     return (lookup(group, name)(settings if name in SERVERS else settings.index_dir) for name in used)
 

@@ -59,7 +59,7 @@ def tools_named(af: AgentFormer, names: Sequence[str]) -> list[ToolDefinition]:
     known = {tool.name: tool for tool in af.toolbox.definitions()}
     wanted = [names] if isinstance(names, str) else list(names)
     if unknown := [name for name in wanted if name not in known]:
-        raise InvalidInput("names", f"contain {unknown!r:.200}, which are no tools; the tools are: {', '.join(known)}")
+        raise InvalidInput("names", f"must be names of tools ({', '.join(known)}), got {unknown!r:.200}")
     return [tool for name, tool in known.items() if name in wanted]
 
 

@@ -155,7 +155,7 @@ def is_question(text: str) -> bool:
 
 
 def stated(text: str) -> float:
-    """Return how much a text states, 0..1: the length of its sentences that are not questions, where about twenty words
+    """Return how much a text states, from 0 to 1. Only sentences that are not questions count, and about twenty words
     give 1."""
     length, asked = len(text), 0
     if any(mark in text for mark in _MARKS):

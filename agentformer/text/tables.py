@@ -264,9 +264,9 @@ def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
 
 
 def _spread(cells: Sequence[_Cell], columns: Sequence[_Cell]) -> list[str]:
-    """Return the text above each column. If each cell is in the middle above as many columns as the others, it belongs
-    to these columns, or else to those that it overlaps. Return [] if a cell is not a header, because it begins to the
-    left of the columns or is not in the middle above several columns."""
+    """Return the text above each column. If every cell is centered above the same number of columns, it belongs to
+    these columns. Otherwise, it belongs to the columns that it overlaps. Return [] if a cell is not a header, because
+    it begins to the left of the columns or is not in the middle above several columns."""
     size, rest = divmod(len(columns), len(cells))
     pitch = (columns[-1].right - columns[0].left) / len(columns)
     if size and not rest:

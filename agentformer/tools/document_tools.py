@@ -86,7 +86,7 @@ class DocumentTools:
         caller: Caller,
         folder: Annotated[str, Field(min_length=1, description="The absolute path of a folder that may be synced.")],
         delete: Annotated[bool, Field(description="Allow that more than half of the documents are removed.")] = False,
-        seconds: Annotated[float, Field(gt=0, le=600, description="The time after which the sync pauses.")] = 60.0,
+        seconds: Annotated[float, Field(gt=0, le=600, description="Pause after this many seconds.")] = 60.0,
         metadata: Metadata = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class DocumentTools:
         self,
         caller: Caller,
         question: Annotated[str, Field(min_length=1, description="The question, in plain words.")],
-        top_k: Annotated[int | None, Field(ge=1, le=20, description="Passages to answer from.")] = None,
+        top_k: Annotated[int | None, Field(ge=1, le=20, description="The number of passages to use.")] = None,
         context_tokens: Annotated[
             int | None, Field(ge=1, le=20_000, description="Return passages with at most this many tokens in total.")
         ] = None,
@@ -122,7 +122,7 @@ class DocumentTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Answer a question from the uploaded documents and the memories, with exact quotes. Cite the document and the
-        page of each quote, or what the memory is. If the quotes are not enough, ask for more passages with
+        page of each quote, or describe the quoted memory. If the quotes are not enough, ask for more passages with
         `context_tokens`, such as 2000."""
         scope: ChunkFilters = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
         scope |= {"since": since, "until": until, "user_id": caller.user_id, "project": caller.project}

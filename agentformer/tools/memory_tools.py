@@ -26,7 +26,7 @@ Limit = Annotated[int, Field(ge=1, le=50, description="The maximum number of res
 Query = Annotated[str, Field(min_length=1, max_length=8_000, description="The words or the question to search for.")]
 Explain = Annotated[bool, Field(description="Also explain the rank of each result. Omit unless asked.")]
 Salience = Annotated[float, Field(ge=0, le=1, description="The importance, 0 to 1.")]
-Metadata = Annotated[dict[str, Any] | None, Field(description="Further facts, as a JSON object.")]
+Metadata = Annotated[dict[str, Any] | None, Field(description="Values to store with the text, as a JSON object.")]
 Block = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The block's name, such as persona.")]
 Since = Annotated[str | None, Field(description="Only entries of this day or later, such as 2026-11-20 (UTC).")]
 Until = Annotated[str | None, Field(description="Only entries of this day or earlier.")]
@@ -91,7 +91,7 @@ class MemoryTools:
         query: Query,
         limit: Limit = 5,
         kinds: Annotated[list[str] | None, Field(description="Only these kinds, such as fact or summary.")] = None,
-        tiers: Annotated[list[Tier] | None, Field(description=f"Only these of {', '.join(TIERS)}.")] = None,
+        tiers: Annotated[list[Tier] | None, Field(description=f"Only these tiers ({', '.join(TIERS)}).")] = None,
         since: Since = None,
         until: Until = None,
         where: Where = None,
@@ -138,7 +138,9 @@ class MemoryTools:
         content: Annotated[Content | None, Field(description="The new text.")] = None,
         title: Annotated[str | None, Field(description="A short name.")] = None,
         kind: Annotated[str | None, Field(description="fact, preference, decision, error, milestone, ...")] = None,
-        category: Annotated[str | None, Field(description="Decides how fast the memory fades.")] = None,
+        category: Annotated[
+            str | None, Field(description="decisions, summaries or context: decides how fast the memory fades.")
+        ] = None,
         salience: Annotated[Salience | None, Field(description="The importance, 0 to 1.")] = None,
         metadata: Metadata = None,
         expected_version: Annotated[
@@ -159,8 +161,8 @@ class MemoryTools:
 
     @tool("Forget a memory", Hints(PERMISSIONS["memory_delete"], idempotent=True))
     def memory_delete(self, caller: Caller, id: Id) -> dict[str, Any]:
-        """Delete a memory permanently, with its history and the summaries made from it. Only if the user asks for
-        it."""
+        """Delete a memory permanently, with its history and the summaries made from it. Use this only if the user
+        asks."""
         return {"forgotten": self._memory.remove(caller.require_changeable(self._visible(caller, id)).id)}
 
     @tool(
@@ -196,7 +198,7 @@ class MemoryTools:
         self,
         caller: Caller,
         query: Query,
-        session_id: Annotated[str | None, Field(description="Only this conversation.")] = None,
+        session_id: Annotated[str | None, Field(description="Search only in this conversation.")] = None,
         limit: Limit = 10,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
@@ -215,7 +217,7 @@ class MemoryTools:
     def memory_consolidate(
         self,
         caller: Caller,
-        session_id: Annotated[str | None, Field(description="This conversation only.")] = None,
+        session_id: Annotated[str | None, Field(description="Summarise only this conversation.")] = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Replace older messages by summaries. The original messages are kept and can be restored."""

@@ -119,13 +119,12 @@ class MemoryBackend(_Readable, Protocol):
     summary. When a summary is removed or archived, its originals become live again, which means that they are no longer
     archived. No call leaves originals archived without a live summary.
 
-    `superseded_by` of an entry is the id of its successor, which replaces the entry in searches. A successor exists,
-    has the same namespace and user, and its own chain of successors ends at an entry that is not superseded, and
-    that is live or archived by a summary. When a successor is removed, or moved to another namespace or user, the entry
-    gets a new version without a successor in the same transaction. The same happens when the end of the chain is
-    archived alone, that is, not by a summary: the nearest entry that is not archived becomes current. `store` removes a
-    `superseded_by` that breaks these rules.
-    """
+    `superseded_by` of an entry is the id of its successor, which replaces the entry in searches. The successor exists,
+    and has the same namespace and user. It may have a successor, too; the last entry of such a chain is live, or
+    archived by a summary. When a successor is removed, or moved to another namespace or user, the entry gets a new
+    version without a successor in the same transaction. When the last entry of a chain is archived, but not by a
+    summary, the nearest entry before it that is not archived becomes current in the same way. `store` removes a
+    `superseded_by` that breaks these rules."""
 
     def store(
         self,
