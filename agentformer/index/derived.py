@@ -1,6 +1,7 @@
 """Properties that a search derives from an entry: its title, its language, the days that it names, the facts that it
 states, and whether it is a question. They are stored in the table `derived`, in the transaction that stores the entry.
-If many entries are stored at once, a background thread writes them soon afterwards, so that storing is not delayed.
+If many entries are stored at once, a background thread writes their properties soon afterwards, so that storing is not
+delayed.
 
 A row of this table is a cache. It is used only if it was made by this version of the analysis (`VERSION`) and from the
 current state of the entry (compared by checksum), and if its own checksum is correct. Otherwise, the search derives the
@@ -62,10 +63,10 @@ _OUTDATED = (
 
 
 class Message(NamedTuple):
-    """The properties of a message. `stated` (0..1) says how much the message states, apart from questions. `times` says
-    whether the message names a time: True or False if this is the same in every language; otherwise, it contains the
-    languages in which the message names one (ISO 639-1, and "" for all other languages), and `votes` decides the
-    language."""
+    """The properties of a message. `stated` says how much the message states, apart from questions, 0..1. `times` says
+    whether the message names a time. It is True or False if this does not depend on the language of the message.
+    Otherwise, it contains the languages in which the message names a time (ISO 639-1; "" means all other languages),
+    and `votes` finds the language."""
 
     question: bool
     stated: float
@@ -91,8 +92,8 @@ class Turn(NamedTuple):
 
 
 class Derived:
-    """The row of one entry, with the columns of the entry itself that a ranking needs. Some fields are decoded when
-    they are first used."""
+    """The derived row of one entry, with those columns of the table `entries` that a ranking needs. Some fields are
+    decoded when they are first used."""
 
     __slots__ = ("_days", "_facts", "_message", "document", "language", "occurred_at", "title", "turn")
 
@@ -176,7 +177,7 @@ def prepare(stored: Iterable[sqlite3.Row]) -> list[_Prepared]:
 
 
 def write_prepared(connection: sqlite3.Connection, rows: Iterable[_Prepared]) -> None:
-    """Write derived rows, except those of entries that have changed since they were read."""
+    """Write derived rows. The row of an entry that has changed since `prepare` is left out."""
     rows = list(rows)
     found = connection.execute(_CHECKSUMS, [json.dumps([row[0] for row in rows])]).fetchall()
     present = {row[0]: row[1] for row in found}
@@ -217,8 +218,9 @@ def entry_language(entry: MemoryEntry) -> str:
 def stated_facts(
     entry: MemoryEntry, language: Callable[[], str]
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Yield the facts of an entry that have one value at a time; see `text.facts.single_values`. Parts of documents and
-    summaries have none. `language` returns the language of the entry."""
+    """Yield the facts of an entry that have one value at a time, such as a home address; see
+    `text.facts.single_values`. Parts of documents and summaries have none. `language` returns the language of the
+    entry."""
     if entry.kind not in DOCUMENT_KINDS and entry.kind != "summary" and len(entry.content) <= MAX_LENGTH:
         yield from current_facts(entry.content, language(), labels=entry.kind != "message")
 
@@ -235,7 +237,7 @@ def _days(text: str, on: date | None, language: str) -> tuple[DaySpan, ...]:
 
 
 def _message(text: str, on: date | None) -> list[Any]:
-    """Return the values of the fields of `Message` as a JSON list."""
+    """Return the values of the fields of `Message` as a list that can be stored as JSON."""
     times: bool | list[str] = bool(find_date_ranges(text, on))  # in any language
     if times:
         named = [name for name in time_languages() if find_date_ranges(text, on, name)]

@@ -31,7 +31,7 @@ _RETRY_SECONDS = 60.0
 
 def read_index_status(folder: Path) -> dict[str, Any]:
     """Return the state of the vector index at the time of its last snapshot, as JSON values. The values are not
-    validated. Without a snapshot, the result contains only `in_memory`."""
+    validated. Without a snapshot, return `{"in_memory": False}`."""
     try:
         return {**json.loads(read_file(folder / META_FILE))["about"], "in_memory": False}
     except (OSError, ValueError, LookupError, TypeError):

@@ -24,13 +24,13 @@ class ScopeMask:
     identity of the object can be used as a cache key."""
 
     mask: NDArray[np.bool_]  # one element per entry number; entries beyond the end are not in the scope
-    count: int  # of entries inside
+    count: int  # number of entries in the scope
 
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
     seq: int  # the number of the last change that the mask contains
-    point: str  # the history's token there
+    point: str  # the token of this change, which identifies the history of the records
     allowed: ScopeMask
 
 

@@ -135,7 +135,7 @@ def _words_lock(folder: Path) -> AbstractContextManager[object]:
 def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Findings, damaged: Collection[int]) -> None:
     if change_feed.token_at(connection, words.seq) != words.point:
         findings.note(
-            "the word index does not belong to this history of the records, for example after a backup was restored; "
+            "the word index was made from another history of the records, for example before a backup was restored; "
             "the next search rebuilds it"
         )
         return
@@ -148,10 +148,10 @@ def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Find
         if len(entries) != int(np.count_nonzero(~np.isin(indexed, changed))):
             findings.add("the word index contains some entries twice")
         if len(missing := np.setdiff1d(expected, entries)):
-            findings.add(f"the word index lacks {len(missing)} entries, such as number {missing[0]}")
+            findings.add(f"the word index lacks {len(missing)} entries, such as entry number {missing[0]}")
         if len(unknown := np.setdiff1d(entries, expected)):
             findings.add(
-                f"the word index contains {len(unknown)} entries that do not exist, such as number {unknown[0]}"
+                f"the word index contains {len(unknown)} entries that do not exist, such as entry number {unknown[0]}"
             )
         common = np.intersect1d(expected, entries)
         for entry_id in _entries_without_terms(connection, words, common[:: max(1, len(common) // _SAMPLE)]):
@@ -243,7 +243,7 @@ def _compare_snapshot(
     same_history = change_feed.token_at(connection, meta["seq"]) == meta["point"]
     if active is None or active[0] != meta["space"] or not same_history:
         findings.note(
-            "the saved vector index belongs to another embedding space or history of the records; "
+            "the saved vector index was made for another embedding space, or from another history of the records; "
             "the next search rebuilds it"
         )
         return

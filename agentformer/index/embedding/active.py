@@ -20,8 +20,9 @@ log = logging.getLogger("agentformer")
 class ActiveEmbedder:
     """The embedder of an opened store, which forwards every call to the current embedder. When another thread or
     process moves the store to another embedding space, `resolve` loads the embedder of this space, which becomes the
-    current one. If `requested` names an embedder, `for_space` raises `SpaceMismatch` for a store that never used the
-    space of this embedder. If `requested` is "", every space is accepted. Thread-safe."""
+    current one. `requested` is the name of the embedder that the user asked for, or "". With a name, `for_space` raises
+    `SpaceMismatch` for a store that never used the space of this embedder. With "", every space is accepted.
+    Thread-safe."""
 
     def __init__(
         self,
@@ -72,8 +73,8 @@ class ActiveEmbedder:
     def for_space(self, stored: EmbeddingSpace | None) -> GuardedEmbedder:
         """Return the embedder of the space `stored`, which is the space of the store. If `stored` is None because the
         store has no vectors, return the current embedder. Raises `SpaceMismatch` if the store was opened with another
-        embedder. Raises `EmbedderUnavailable` if the embedder cannot be loaded, or if the installed model with the name
-        of this embedder is another model."""
+        embedder. Raises `EmbedderUnavailable` if the embedder cannot be loaded, or if another model is installed under
+        its name."""
         current = self.current
         if stored is None:  # the first writer decides
             self._follows = True
@@ -156,8 +157,8 @@ class ActiveEmbedder:
 
 
 def active_embedder(database: RecordStore, embedder: Embedder) -> tuple[Embedder | None, str]:
-    """Return an embedder and a problem. The embedder is that of the active embedding space, and the problem is "". If
-    the embedder is unavailable, return None and the reason. If the store has no vectors, return None and ""."""
+    """Return the embedder of the active embedding space, and "" (no problem). If this embedder is unavailable, return
+    None and the reason. If the store has no vectors, return None and ""."""
     try:
         with database.reading() as connection:
             active = active_space(connection)
@@ -167,8 +168,9 @@ def active_embedder(database: RecordStore, embedder: Embedder) -> tuple[Embedder
 
 
 def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
-    """Return an embedder that does not change during a task. `stored` is the space of the store, or None for a store
-    without vectors. Raises `SpaceMismatch` if the embedder belongs to another space."""
+    """Return the embedder of the space `stored`. It keeps its model during a task, even if the store moves to another
+    space. `stored` is None for a store without vectors. Raises `SpaceMismatch` if the embedder belongs to another
+    space."""
     if isinstance(embedder, ActiveEmbedder):
         return embedder.for_space(stored)
     if stored:
@@ -177,6 +179,6 @@ def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
 
 
 def current_embedder(embedder: Embedder) -> Embedder:
-    """Return an embedder that does not change during a task. Unlike `embedder_for`, this function does not check the
-    space of a store."""
+    """Return the current embedder. It keeps its model during a task, even if the store moves to another space. Unlike
+    `embedder_for`, this function does not check the space of the store."""
     return embedder.current if isinstance(embedder, ActiveEmbedder) else embedder

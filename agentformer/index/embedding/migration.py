@@ -36,7 +36,7 @@ _NEAREST = 10
 _SAMPLE = 200  # number of entries used as queries; their mean overlap is accurate to a few hundredths
 _ROWS = 4_096  # windows read at a time
 
-# The first window of each entry in both spaces. The text of both windows has the same beginning.
+# The first window of each entry in each of the two spaces. Both windows begin with the same text.
 _FIRST_WINDOWS = """
     SELECT a.entry, a.id AS one, b.id AS other FROM
         (SELECT entry, min(id) AS id FROM windows WHERE space = :one GROUP BY entry) AS a
@@ -44,13 +44,13 @@ _FIRST_WINDOWS = """
     ORDER BY a.entry
 """
 
-Progress = Callable[[int, int], None]  # entries done in this run, and these plus the entries that remain
+Progress = Callable[[int, int], None]  # number of entries done in this run, and number of all entries of this run
 
 
 @contextmanager
 def migration_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock that only one migration of the store can have. Raises `Conflict` if another process holds the lock,
-    and `StoreFull` if the lock file cannot be written."""
+    """Hold the migration lock, so that only one process at a time migrates the store. Raises `Conflict` if another
+    process holds the lock, and `StoreFull` if the lock file cannot be written."""
     try:
         lock = FileLock(folder / LOCK_FILE, timeout=0).acquire()
     except Timeout:
@@ -67,9 +67,9 @@ def migration_lock(folder: Path) -> Iterator[None]:
 
 class SpaceMigration:
     """One run of a migration (`reembed`). `former` is the embedder of the present space, and `target` is the embedder
-    of the new space. `lock` returns the lock that only one migration of the store can have. `run` raises `Conflict` if
-    another process migrates the store, and `EmbedderUnavailable` if the new embedder fails. After a failure, a later
-    run with the same `target` continues the migration."""
+    of the new space. `lock` returns the migration lock of the store. `run` raises `Conflict` if another process
+    migrates the store, and `EmbedderUnavailable` if the new embedder fails. After a failure, a later run with the same
+    `target` continues the migration."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class SpaceMigration:
         self._database = database
         self._former = former
         self._target = target
-        self._entries = self._embedded = self._reused = 0  # the numbers of this run
+        self._entries = self._embedded = self._reused = 0  # counts of this run
 
     def run(self, queries: Sequence[str] = (), progress: Progress | None = None) -> Reembedding:
         """Embed all entries with the new embedder, and switch the store to the new space. The overlap in the result

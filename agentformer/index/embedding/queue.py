@@ -56,7 +56,7 @@ class EmbeddedEntries(NamedTuple):
     vectors: Rows
 
     def select(self, entries: Sequence[int]) -> EmbeddedEntries:
-        """Return the windows of the entries at these indices, together with all vectors."""
+        """Return an object with the windows of the entries at these indices only. It keeps all `vectors`."""
         return self._replace(windows=self.windows.select(entries))
 
 
@@ -71,8 +71,9 @@ class NotEmbedded(NamedTuple):
 
 
 def queue_lock(folder: Path, wait: bool) -> AbstractContextManager[object]:
-    """Return the lock of the process that embeds the queue. Raises `filelock.Timeout` if another process has it and
-    `wait` is False, and `StoreFull` if the lock file cannot be written."""
+    """Acquire and return the lock that a process holds while it embeds the queue. If another process holds the lock,
+    wait if `wait` is True, otherwise raise `filelock.Timeout`. Raises `StoreFull` if the lock file cannot be
+    written."""
     try:
         return FileLock(folder / LOCK_FILE, timeout=-1 if wait else 0).acquire()
     except Timeout:
@@ -85,10 +86,10 @@ def queue_lock(folder: Path, wait: bool) -> AbstractContextManager[object]:
 
 
 class EmbeddingQueue:
-    """Embeds entries and stores their vectors. `lock(wait)` returns the lock of the process that embeds the queue; it
-    raises `filelock.Timeout` if another process has the lock. `window_tokens` is the maximum number of tokens in a
-    window (0: the maximum of the model). Methods that embed raise `SpaceMismatch` if the vectors of the store belong to
-    another embedding space."""
+    """Embeds entries and stores their vectors. `lock(wait)` acquires and returns the lock that a process holds while it
+    embeds the queue (see `queue_lock`). `window_tokens` is the maximum number of tokens in a window (0: the maximum of
+    the model). Methods that embed raise `SpaceMismatch` if the vectors of the store belong to another embedding
+    space."""
 
     def __init__(
         self,
@@ -106,8 +107,8 @@ class EmbeddingQueue:
     def embed(
         self, entries: Sequence[MemoryEntry], progress: Progress | None = None, *, reuse: bool = True
     ) -> EmbeddedEntries:
-        """Return the windows and vectors of entries, without holding a lock. If this takes long, finished vectors are
-        already stored meanwhile. If `reuse` is true, a text that already has a vector is not embedded again. Raises
+        """Return the windows and vectors of entries, without holding a lock. During a long call, finished vectors are
+        stored from time to time. If `reuse` is True, a text that already has a vector is not embedded again. Raises
         `EmbedderError` if the embedder fails. After an error, the finished vectors remain stored."""
         with self._database.reading() as connection:
             stored = active_space(connection)
@@ -139,9 +140,9 @@ class EmbeddingQueue:
     def try_embed(
         self, entries: Sequence[MemoryEntry], progress: Progress | None = None
     ) -> EmbeddedEntries | NotEmbedded:
-        """Embed entries like `embed`. If the embedder fails, return the reason as `NotEmbedded`. Texts of a key without
-        the right to read are always embedded, because a faster answer would reveal to the caller that the text is
-        stored. Raises `SpaceMismatch` if the store uses another embedding space."""
+        """Embed entries like `embed`. If the embedder fails, return the reason as `NotEmbedded`. Texts that are stored
+        with an API key without the right to read are always embedded again: a faster answer would reveal to the caller
+        that the store already contains the text. Raises `SpaceMismatch` if the store uses another embedding space."""
         reuse = not any(STORED_BY_KEY in entry.metadata for entry in entries)
         try:
             return self.embed(entries, progress, reuse=reuse)
@@ -250,8 +251,8 @@ class VectorImport:
         """Store the vectors that belong to the embedding space of this store, and skip all other vectors. If this store
         has no vectors yet, its space is the space of the embedder.
 
-        Return the number of stored vectors. Raises `EmbedderError` for a vector that contains a number that is not
-        finite, does not have the length 1, or has a wrong dimension.
+        Return the number of stored vectors. Raises `EmbedderError` for a vector whose numbers are not all finite, whose
+        length is not 1, or whose dimension is wrong.
         """
         space = self._space()
         remaining, count = iter(vectors), 0
@@ -325,7 +326,7 @@ def _commit_windows(
 def put_complete(
     connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, Sequence[Window]]]
 ) -> tuple[list[int], list[int]]:
-    """Write the windows of the entries whose vectors are all stored. `entries` contains the number and the windows of
+    """Write the windows of each entry whose vectors are all stored. `entries` contains the number and the windows of
     each entry. Return two lists: the numbers of the entries that were written, and the numbers of the entries that lack
     a vector."""
     vectors = store.vector_ids(connection, space, {window.hash for _, windows in entries for window in windows})

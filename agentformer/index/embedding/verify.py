@@ -237,7 +237,8 @@ def _verify_owners(connection: sqlite3.Connection, findings: Findings) -> None:
         "OR space NOT IN (SELECT id FROM spaces)"
     )
     findings.add_all(
-        (f"windows of entry number {row[0]} belong to no entry or no embedding space", row[0]) for row in rows
+        (f"some windows with the entry number {row[0]} belong to no entry, or to no embedding space", row[0])
+        for row in rows
     )
 
 

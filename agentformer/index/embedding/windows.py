@@ -115,8 +115,8 @@ class WindowTable:
         return np.repeat(np.arange(len(self)), first[1:] - first[:-1])
 
     def texts(self) -> tuple[Positions, Positions]:
-        """Number the distinct texts of the windows in order of their first window. Return two arrays: the position of
-        the first window of each text, and for each window the number of its text."""
+        """Give each distinct text of the windows a number, in order of the first window with this text. Return two
+        arrays: the position of the first window of each text, and for each window the number of its text."""
         if not self._starts:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         hashes = np.frombuffer(bytes(self._hashes), dtype=f"V{HASH_BYTES}")
@@ -203,8 +203,8 @@ class WindowEmbedder:
         window_tokens: int = 0,
         keep_seconds: float = 0.0,
     ) -> None:
-        """`keep_seconds` is the working time after which finished batches are stored, unless there are many earlier.
-        One transaction for each batch of a fast model would take longer than the model."""
+        """After `keep_seconds` of work, finished batches are stored, or earlier if there are many. With a fast model, a
+        transaction for each batch would take longer than the embedding of the batch."""
         self._embedder = embedder
         self._window_tokens = window_tokens
         self._keep_seconds = keep_seconds
@@ -287,7 +287,7 @@ class WindowEmbedder:
 
     def _missing(self, table: WindowTable, first: Positions) -> Positions:
         """Return the positions of the windows that have no vector, with the shortest windows first. `first` contains
-        the first window of each distinct text."""
+        the position of the first window of each distinct text."""
         missing = np.ones(len(first), dtype=bool)
         unstored = {key for rows in self._unstored for key in rows.hashes}
         for start in range(0, len(first), _HASHES):

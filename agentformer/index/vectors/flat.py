@@ -134,7 +134,7 @@ class Selection:
 
     count: int
     selector: Any = None  # a FAISS selector for these rows; None for all rows of the index
-    lists: NDArray[np.int64] | None = None  # rows per list of a trained index; None for all live rows
+    lists: NDArray[np.int64] | None = None  # number of these rows in each trained list; None for all live rows
     copy: CodeCopy | None = None  # a copy of the rows of a small scope, in a trained index
     outliers: Selection | None = None  # the outliers among these rows, in a trained index; None if there are none
 
@@ -187,7 +187,7 @@ class Flat:
         return int(self.index.ntotal * self.index.code_size)
 
     def encode(self, rows: Matrix) -> NDArray[np.uint8]:
-        """Return the codes of vectors: the numbers with 16 bits. No lock is needed."""
+        """Return the codes of vectors: their numbers, rounded to 16 bits. No lock is needed."""
         return np.ascontiguousarray(rows, "<f2").view(np.uint8)
 
     def add(self, codes: NDArray[np.uint8], start: int) -> None:

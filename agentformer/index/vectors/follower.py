@@ -64,7 +64,7 @@ class VectorFollower:
         self._following = threading.Lock()  # held by the thread that applies changes; searches do not need it
         self._index: VectorIndex | None = None
         self._applied = 0
-        self._point = ""  # the history's token at `_applied`
+        self._point = ""  # the token of the change `_applied`
         self._saved_seq = -1
         self._unsaved = 0  # entries changed since the last snapshot
         self._train_not_before = 0.0  # by the monotonic clock
@@ -89,8 +89,9 @@ class VectorFollower:
             self.follow(database, newest, space[0])
 
     def follow(self, database: RecordStore, newest: int, space: int) -> None:
-        """Apply all changes up to the change number `newest` or a later one, and start a training if one is needed. The
-        caller has just read `newest` and the number of the active embedding space `space` from the database."""
+        """Apply all changes up to the change number `newest` or a later one, and start a training if one is needed.
+        `space` is the number of the active embedding space. The caller has just read `newest` and `space` from the
+        database."""
         if self.space != space or self._applied < newest:
             with self._following, database.reading() as connection:
                 newest, active = change_feed.last_seq(connection), active_space(connection)
@@ -222,7 +223,8 @@ class VectorFollower:
         return bool(found) and found != self._seen
 
     def _wants_snapshot(self, index: VectorIndex) -> bool:
-        """Return whether a large index has no snapshot, or has grown so much that a new one should be mapped."""
+        """Return whether a large index needs a snapshot to map: it has none, or it has changed much since the last
+        one."""
         return index.wants_mapping() or (self._saved_seq < 0 and index.is_large())
 
     def _train(self, database: RecordStore, index: VectorIndex, stopped: Stopped) -> None:
@@ -273,9 +275,9 @@ class VectorFollower:
         self._seen = ()  # so that this process loads the snapshot and maps its codes, too
 
     def _adopt(self, database: RecordStore, stopped: Stopped) -> None:
-        """Replace the index by the index in the snapshot if that is better: if another process has trained it, or if
-        its codes can be mapped while those of the present index are in memory. The caller holds the lock of the
-        trainer, so that no process writes a snapshot meanwhile."""
+        """Replace the present index by the index in the snapshot if the latter is better: another process has trained
+        it, or its codes can be mapped while the codes of the present index are in memory. The caller holds the lock of
+        the trainer, so that no process writes a snapshot meanwhile."""
         former, seen = self._index, snapshots.version(self._folder)
         if former is None or not seen or seen == self._seen:
             return
@@ -310,7 +312,7 @@ class VectorFollower:
             if self._index is not former:
                 return
             newest = max(change_feed.last_seq(connection), self._applied)
-            newer = "SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?"  # also those without a change
+            newer = "SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?"  # also windows without a change
             late = [row[0] for row in connection.execute(newer, [index.newest_window, index.space])]
             changed = list(dict.fromkeys([*late, *change_feed.entries_since(connection, applied)]))
             self._apply_changes(connection, index, changed)
@@ -324,9 +326,9 @@ class VectorFollower:
         self._saved_seq, self._unsaved, self._seen = seq, 0, snapshots.version(self._folder)
 
     def _save_trained(self, image: Image, space: int, seq: int, point: str, changed: Callable[[], IntArray]) -> None:
-        """Write the snapshot of an index that was just trained. If the snapshot cannot be written, log a warning, and
-        use the index in memory. `changed` returns the entries that changed during the training. If the snapshot
-        contains one of these entries, the snapshot is deleted."""
+        """Write the snapshot of an index that was just trained. If the snapshot cannot be written, log a warning; the
+        index stays in memory. `changed` returns the entries that changed during the training. If the snapshot contains
+        one of these entries, the snapshot is deleted."""
         try:
             self._write(image, space, seq, point)
         except OSError as error:

@@ -24,11 +24,12 @@ class ImageCodes(NamedTuple):
 
 
 class Image(NamedTuple):
-    """The content of a snapshot file: the FAISS index, the numbers of its rows, and its state."""
+    """The content of a snapshot file: the FAISS index, its rows (the window, entry and vector number of each), and its
+    state (`about`)."""
 
-    index: Any  # of FAISS
+    index: Any  # a FAISS index
     rows: Rows
-    lists: NDArray[np.int32] | None  # by position
+    lists: NDArray[np.int32] | None  # list number of each position; None for an exact index
     about: dict[str, Any]  # JSON values
     outliers: OutlierCodes | None = None
     offsets: NDArray[np.int32] | None = None  # offset of each position in its list; set if read from a file
@@ -37,7 +38,7 @@ class Image(NamedTuple):
 
 
 def image_of(stage: Flat | Ivf, rows: Rows) -> Image:
-    """Return the content of a snapshot: the index `stage` and the numbers of its rows."""
+    """Return the content of a snapshot of the index `stage`. `rows` contains the rows of this index."""
     if isinstance(stage, Ivf):
         parts = list(stage.parts)
         live = rows.entries >= 0 if any(part.fixed for part in parts) else None
@@ -57,8 +58,7 @@ def about_of(stage: Flat | Ivf, rows: Rows) -> dict[str, Any]:
 
 
 def stage_of(image: Image, exact_rows: int) -> Flat | Ivf:
-    """Return the stage of an index that was read from a snapshot. `exact_rows` is the value of this name in
-    `IndexOptions`."""
+    """Return the stage of an index that was read from a snapshot. `exact_rows` is explained in `IndexOptions`."""
     dimension = int(image.index.d)
     if image.lists is None:
         return Flat(dimension, image.index)

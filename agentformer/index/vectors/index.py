@@ -35,8 +35,8 @@ from agentformer.index.vectors.training import (
 from agentformer.index.vectors.tuning import Tuner, scan
 from agentformer.types import Matrix, Vector
 
-# from this number of dead rows on, they are removed from a flat index; this needs a copy of the index, and dead rows
-# slow down searches
+# Dead rows slow down searches, and their removal from a flat index needs a copy of the index. They are removed if they
+# are more than this share of the rows and more than this number.
 _SWEEP_SHARE = 0.25
 _SWEEP_MIN = 1024
 _MAX_HOLES = 1024  # dead rows that may wait in a trained index until they are removed together
@@ -57,8 +57,9 @@ EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # the mask for a search in all
 
 
 class VectorHits(NamedTuple):
-    """The windows nearest to a query, best first by approximate cosine, with the numbers of their entries and vectors.
-    If the search found enough, they belong to at least `limit` different entries."""
+    """The windows nearest to a query, best first by approximate cosine. The arrays have one element for each window:
+    its number (`windows`), the numbers of its entry and its vector, and its cosine (`scores`). If the search found
+    enough windows, they belong to at least `limit` different entries."""
 
     query: Vector
     limit: int
@@ -66,15 +67,15 @@ class VectorHits(NamedTuple):
     entries: IntArray
     vectors: IntArray
     scores: NDArray[np.float32]
-    sure: int  # so many first windows contain the ten nearest ones, with the target recall
+    sure: int  # the first `sure` windows contain the ten nearest ones, with the target recall
 
 
 class TrainingRows(NamedTuple):
     """The rows of the index at the start of a training. The index may change during the training."""
 
     index_rows: Rows  # the rows of the index, which change during the training
-    size: int  # of `index_rows` at the start
-    live: IntArray  # positions of the live ones
+    size: int  # number of rows in `index_rows` at the start
+    live: IntArray  # positions of the rows that were live at the start
     rows: Rows  # a copy of the live rows at the start
 
 
@@ -91,11 +92,11 @@ class VectorIndex:
         self._stage: Flat | Ivf = Flat(dimension)
         self._rows = Rows()
         self._holes = 0  # dead rows that the stage still stores
-        self._stuck = 0  # the number of these that cannot be removed, because they are mapped from a file
+        self._stuck = 0  # the number of these rows that cannot be removed, because they are mapped from a file
         self._generation = 0
         self._selections = SelectionCache()
-        self._queries: deque[Vector] = deque(maxlen=TUNING_QUERIES)  # the latest ones, for tuning
-        self._query_count = 0  # of all queries ever searched
+        self._queries: deque[Vector] = deque(maxlen=TUNING_QUERIES)  # the latest queries, for tuning
+        self._query_count = 0  # number of all searches
         self._tuned_at = 0  # `_query_count` at the last tuning
         self._tune_after = _TUNE_EVERY
 
@@ -107,9 +108,9 @@ class VectorIndex:
         return self._rows.newest_window
 
     def change(self, dropped: IntArray, windows: IntArray, entries: IntArray, vectors: IntArray, rows: Matrix) -> None:
-        """Remove all windows of the entries `dropped`, and add new windows, in one step. `windows`, `entries` and
-        `vectors` contain the numbers of each new window, its entry and its vector. `rows` contains the vectors
-        themselves, one vector of length 1 in each row."""
+        """Remove all windows of the entries `dropped`, and add new windows, in one step. The other arrays have one
+        element for each new window: its number (`windows`), the number of its entry (`entries`), the number of its
+        vector (`vectors`), and the vector itself, of length 1 (`rows`)."""
         stage: Any = self._stage  # `encode` needs no lock, so it runs before the lock is taken
         codes = stage.encode(rows) if len(windows) else None
         with self._lock.write():
@@ -186,8 +187,8 @@ class VectorIndex:
         return train_ivf(vectors, read_vectors, self.dimension, self._options.exact_rows, spill, stopped)
 
     def needs_tuning(self) -> bool:
-        """Return whether a trained index was never tuned, or whether there were enough searches since the last tuning
-        to repeat it."""
+        """Return whether a trained index should be tuned: it was never tuned, or it was searched many times since the
+        last tuning."""
         stage = self._stage
         return isinstance(stage, Ivf) and (
             stage.tuning.recall is None or self._query_count - self._tuned_at >= self._tune_after
@@ -249,7 +250,7 @@ class VectorIndex:
         return changes < own.size - own.mapped or trained_rows >= 2 * own.trained_rows
 
     def take_queries(self, former: VectorIndex) -> None:
-        """Take over the counted queries of `former`, the index that this index replaces."""
+        """Take over the latest queries and the query count of `former`, the index that this index replaces."""
         self._queries, self._query_count = former._queries, former._query_count
         self._tuned_at, self._tune_after = former._tuned_at, former._tune_after
 

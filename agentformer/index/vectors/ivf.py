@@ -59,7 +59,8 @@ class Ivf:
         tuning: Tuning,
         outliers: Outliers,
     ) -> None:
-        """`parts` has at least one part, and its index has the centroids. `trained_at` is a time in ISO 8601, UTC."""
+        """`parts` has at least one part, and the index of the first part has the centroids. `trained_at` is a time in
+        ISO 8601, UTC."""
         import faiss
 
         self.parts = list(parts)
@@ -154,8 +155,8 @@ class Ivf:
             self.outliers.remove(dropped)
 
     def stuck(self, dead: Mask) -> int:
-        """Return how many rows cannot be removed, because their lists are fixed. Only positions that are True in `dead`
-        are counted."""
+        """Return how many dead rows cannot be removed, because their lists are fixed. `dead` is True at the position of
+        each dead row."""
         return sum(int(np.count_nonzero(part.present(dead))) for part in self.parts if part.fixed)
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
@@ -185,7 +186,7 @@ class Ivf:
         return sizes
 
     def list_of(self) -> NDArray[np.int32]:
-        """Return the list of each position."""
+        """Return the number of the list of each position."""
         return np.concatenate([part.list_of for part in self.parts])
 
     def _open_part(self) -> Lists:

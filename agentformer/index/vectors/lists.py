@@ -21,7 +21,7 @@ from agentformer.types import Matrix
 
 NO_OFFSET = -1  # the offset of a position without a row
 _NO_LISTS = b"il00"  # the mark of an index without lists in a FAISS file
-_ARRAY_LISTS = b"ilar"  # and one whose lists follow
+_ARRAY_LISTS = b"ilar"  # the mark of an index whose lists follow in the file
 
 Codes = NDArray[np.uint8]
 

@@ -14,13 +14,13 @@ from agentformer.records.vectors import decode_vectors
 from agentformer.types import Matrix
 
 _READ_ROWS = 4_096  # rows read at a time
-_READ_NUMBERS = 100_000  # their numbers, without the vectors
+_READ_NUMBERS = 100_000  # rows read at a time if only their numbers are read
 _SELECT = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
 
 
 class StoredWindows(NamedTuple):
-    """Windows that were read from the database. The arrays have one element for each window: the numbers of the window,
-    its entry and its vector, and the vector itself (`rows`)."""
+    """Windows that were read from the database. The fields are parallel arrays with one element for each window: the id
+    of the window, the number of its entry, the id of its vector, and the vector itself (`rows`)."""
 
     windows: IntArray
     entries: IntArray
@@ -42,8 +42,8 @@ def count_windows(connection: sqlite3.Connection, space: int, limit: int) -> int
 
 
 def read_numbers(connection: sqlite3.Connection, space: int) -> Rows:
-    """Return a `Rows` object with the numbers of all windows of an embedding space, their entries and their vectors, in
-    order of the window numbers."""
+    """Return a row for each window of an embedding space: the numbers of the window, its entry and its vector. The rows
+    are sorted by window number."""
     cursor = tuple_cursor(connection).execute(
         "SELECT id, entry, vector FROM windows WHERE space = ? ORDER BY id", [space]
     )

@@ -97,9 +97,9 @@ def train_ivf(
 
 
 def put_vectors(ivf: Ivf, vectors: IntArray, start: int, numbers: IntArray, rows: Matrix) -> None:
-    """Add the stored vectors with the numbers `vectors` at consecutive positions from `start` on. `numbers` and `rows`
-    contain the vectors that could be read from the records. A position whose vector is not stored any more stays
-    without a row."""
+    """Add vectors at consecutive positions from `start` on. `vectors` contains the vector number of each position.
+    `numbers` and `rows` contain the number and the content of each vector that could be read from the records. A
+    position whose vector is not stored any more stays without a row."""
     if len(vectors) == 0:
         return
     positions, which = positions_of(vectors, np.argsort(vectors, kind="stable"), numbers)
@@ -128,9 +128,10 @@ def list_count(rows: int) -> int:
 
 
 def positions_of(vectors: IntArray, order: IntArray, numbers: IntArray) -> tuple[IntArray, IntArray]:
-    """Find the indexes in `vectors` at which one of the distinct `numbers` stands. Return two arrays: the found
-    indexes, and for each the index of its number in `numbers`. `order` is the result of `argsort` for `vectors`. A
-    number may occur several times, because entries with equal texts share a vector."""
+    """Find the elements of `vectors` that are in `numbers`. Return two arrays: the index of each found element in
+    `vectors`, and the index of the equal number in `numbers`. `order` is the result of `argsort` for `vectors`. A
+    number occurs once in `numbers`, but may occur several times in `vectors`, because entries with equal texts share a
+    vector."""
     ordered = vectors[order]
     first, last = np.searchsorted(ordered, numbers, "left"), np.searchsorted(ordered, numbers, "right")
     counts = last - first

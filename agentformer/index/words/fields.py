@@ -33,7 +33,8 @@ UNKNOWN_LANGUAGE = "und"  # ISO 639's code for an unknown language
 # Weight of a match in each field; chosen on development questions, see docs/BENCHMARKS.md.
 BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
 _PLACES = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
-_KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))  # fields of an entry, and of a scope
+# Field of an entry, and the field of a scope with the wanted values.
+_KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))
 _OWNERS = ("user_id", "project")
 _OWN_WEIGHT = 2  # weight of a message's own words; the words of its neighbors have weight 1
 _MAX_NEIGHBOUR = 2_000  # code points of each neighbouring text
@@ -107,7 +108,8 @@ def schema() -> Any:
 
 
 def in_language(term: str, language: str) -> bool:
-    """Return whether a term is a stem of this language. Terms without a language mark belong to every language."""
+    """Return whether a term is a stem of this language. The code before "~" is the language of a term. A term without
+    "~" belongs to every language."""
     head, mark, _ = term.partition("~")
     return not mark or head == language
 

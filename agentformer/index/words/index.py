@@ -54,7 +54,7 @@ _STEP = 100_000
 _MEMTABLE_SHARE = 0.02  # share of the entries that may wait in memory; it hardly changes the rarity of words
 _MAX_MEMTABLE = 1_000  # maximum number of entries that may wait in memory, since each search reads all of them
 _COMMIT_AT = 250  # number of changes that start a commit in the background
-_UNCHANGED = -1  # the seq of an entry that is analyzed again without a change
+_UNCHANGED = -1  # used as the change number of an entry that is analyzed again, but has not changed
 
 
 class WordIndex:
@@ -73,7 +73,7 @@ class WordIndex:
         self._analysis = Analysis()
         self._renewal = Renewal(self._renew)
         self._applied = -1
-        self._point = ""  # the history's token at `_applied`
+        self._point = ""  # the token of the change `_applied`
         self._highest: int | None = None  # highest number of an entry that was ever in the index; None if unknown
         self._committed: CommittedIndex  # the index as it was at `_applied`
         self._view: View | None = None
@@ -154,15 +154,15 @@ class WordIndex:
         try:
             self._update(database, wait=False)
         except (AgentFormerError, OSError, ValueError) as error:
-            log.warning("The word index could not be written; the next change tries it again: %s", error)
+            log.warning("The word index could not be written; the next change tries again to write it: %s", error)
 
     def _update(
         self, database: RecordStore, *, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None
     ) -> None:
         """Write the newest changes to the index on disk. If another process is writing the index, wait for it if `wait`
-        is True, otherwise do nothing. `renewal` contains entries to analyze again, and the analysis of the index after
-        this; it has no effect on an index of the current version. Raises `StoreError` if the index cannot be
-        written."""
+        is True, otherwise do nothing. `renewal` contains the numbers of the entries to analyze again, and the
+        `Analysis` of the index after that; it is ignored if the index already has the current version. Raises
+        `StoreError` if the index cannot be written."""
         try:
             self._update_locked(database, wait, renewal)
         except AgentFormerError:
@@ -210,8 +210,8 @@ class WordIndex:
         return self._analysis
 
     def _open(self) -> None:
-        """Open the index on disk, or read its newest commit. If the index cannot be read or belongs to another store,
-        replace it with an empty index."""
+        """Open the index on disk. If it is already open, read its newest commit. If the index cannot be read or belongs
+        to another store, replace it with an empty index."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             state = read_manifest(self._folder, verify=self._index is None)
@@ -286,7 +286,8 @@ class WordIndex:
     def _write_batch(
         self, connection: sqlite3.Connection, writer: Any, changes: Sequence[Change], highest: int
     ) -> None:
-        """Write the entries of these changes. No entry with a number above `highest` is in the index."""
+        """Write the entries of these changes. The index contains no entry with a number above `highest`, so such an
+        entry need not be deleted first."""
         view = self._view
         entries = {change.num: view.memtable.analyzed(change) if view else None for change in changes}
         missing = [num for num, analyzed in entries.items() if analyzed is None]

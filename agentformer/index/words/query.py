@@ -269,7 +269,8 @@ class CommittedIndex:
             count *= 4
 
     def held(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
-        """Return the sum of the `rarities` of the stems that an entry has, for each of these entries, in any order."""
+        """Return one sum for each of these entries, in any order: the sum of the `rarities` of the stems that the entry
+        has."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         stems = [(self._term("stems", term, "basic"), weight) for term, weight in rarities.items()]
         stems = [(query, weight) for query, weight in stems if weight > 0]
@@ -333,7 +334,8 @@ class View:
         return WordHits(entries, scored.scores[best].tolist(), covered)
 
     def _covered(self, nums: Sequence[int], rarities: Mapping[str, float]) -> float:
-        """Return the share of the query that the best of these entries has, 0..1."""
+        """Return the share of the query that the best of these entries contains, 0..1. `rarities` contains the weight
+        of each stem."""
         shares = self.committed.held([num for num in nums if num not in self.memtable.entries], rarities)
         for num in nums:
             if entry := self.memtable.entries.get(num):
@@ -354,9 +356,9 @@ def stem_rarities(
 
 
 def covered_share(held: Sequence[float], rarities: Mapping[str, float], languages: Iterable[str]) -> float:
-    """Return the share of a query that the best of some entries has, 0..1. `held` contains for each of the entries the
-    sum of the `rarities` of its stems. If there are several `languages`, the query is read in the language in which the
-    `rarities` of its stems have the smallest sum above 0."""
+    """Return the share of a query that the best of some entries contains, 0..1. `held` contains for each of the entries
+    the sum of the `rarities` of its stems. If there are several `languages`, the query is read in the language in which
+    the `rarities` of its stems have the smallest sum above 0."""
     sums = dict.fromkeys(languages, 0.0)
     for term, rarity in rarities.items():
         head, mark, _ = term.partition("~")
@@ -370,9 +372,9 @@ def covered_share(held: Sequence[float], rarities: Mapping[str, float], language
 def without_common_terms(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, language: str
 ) -> list[WeightedTerm]:
-    """Leave out the terms that very many entries have, if the index is large and enough rarer terms remain. Only stems
-    of the main language of the index count as rarer terms. In other languages, a common word can have a stem that is
-    rare in this index."""
+    """Return the terms. If the index is large and enough rarer terms remain, terms that very many entries have are left
+    out. Only stems of the main language of the index count as rarer terms. In other languages, a common word can have a
+    stem that is rare in this index."""
     if entries < _LARGE:
         return [*terms]
     rare = [term for term in terms if frequencies[term.field, term.term] <= entries * _COMMON]

@@ -75,7 +75,7 @@ def store_error(error: BaseException, folder: Path) -> StoreError:
     if _BUSY in str(error):
         return StoreError(
             f"another process holds the lock of the word index {folder}, for example a process that was forked during "
-            "a write; end that process, and open a memory only after a fork"
+            "a write; end that process, and open a memory only after forking"
         )
     return StoreError(
         f"cannot update the word index {folder}: {text}; if this error repeats, delete the folder to rebuild the index"
@@ -204,9 +204,9 @@ Write = Callable[[RecordStore, Sequence[int], Analysis], Analysis]
 
 
 class Renewal:
-    """Renews an index in a background thread. `write(database, nums, analysis)` writes the entries `nums` again, stores
-    `analysis` in the manifest, and returns the analysis of the index after this. It differs from `analysis` if another
-    process has replaced or renewed the index. Thread-safe."""
+    """Renews an index of an older version in a background thread, by analyzing its entries again. `write(database,
+    nums, analysis)` writes the entries `nums` again, stores `analysis` in the manifest, and returns the analysis of the
+    index after this. It differs from `analysis` if another process has replaced or renewed the index. Thread-safe."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -245,7 +245,7 @@ class Renewal:
                 self._stopped.wait(_RENEWAL_PAUSE_SECONDS)
             self._write(database, (), Analysis())
         except (AgentFormerError, OSError, ValueError) as error:
-            log.warning("The word index could not be renewed; the next change tries it again: %s", error)
+            log.warning("The word index could not be renewed; the next change tries again: %s", error)
 
 
 def _changed(database: RecordStore, analysis: Analysis) -> Iterator[tuple[list[int], int]]:
