@@ -269,8 +269,7 @@ class CommittedIndex:
             count *= 4
 
     def held(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
-        """Return one sum for each of these entries, in any order: the sum of the `rarities` of the stems that the entry
-        has."""
+        """Return for each of these entries, in any order, the sum of the `rarities` of the stems that it has."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         stems = [(self._term("stems", term, "basic"), weight) for term, weight in rarities.items()]
         stems = [(query, weight) for query, weight in stems if weight > 0]
@@ -334,8 +333,7 @@ class View:
         return WordHits(entries, scored.scores[best].tolist(), covered)
 
     def _covered(self, nums: Sequence[int], rarities: Mapping[str, float]) -> float:
-        """Return the share of the query that the best of these entries contains, 0..1. `rarities` contains the weight
-        of each stem."""
+        """Return the largest share of the query that one of these entries contains, 0..1."""
         shares = self.committed.held([num for num in nums if num not in self.memtable.entries], rarities)
         for num in nums:
             if entry := self.memtable.entries.get(num):
