@@ -103,8 +103,8 @@ def _without_counts(entry: MemoryEntry) -> Mapping[str, Any]:
 
 
 def _check_references(backend: MemoryBackend, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `InvalidInput` if an entry that will be imported refers to an entry of the memory that is in a different
-    namespace."""
+    """Raise `InvalidInput` if one of the entries to import refers to an entry of the memory that is in a different
+    namespace. `missing` are the positions of the entries to import."""
     new = {archive.ids[number] for number in missing}
     references = [reference for reference in archive.outside_references if reference.entry_id in new]
     for start in range(0, len(references), _BATCH):

@@ -169,9 +169,9 @@ class RemoteEmbedder(ABC):
     def _describe(
         self, model: str, limit: int, card: ModelCard, *, revision: str = "", dimension: int = 0
     ) -> EmbeddingSpace:
-        """Return the `EmbeddingSpace` of the model on the server. `limit` is the number of tokens that the model can
-        read, special tokens included. `dimension` is the dimension that was requested, or 0 for the default dimension
-        of the model."""
+        """Return the `EmbeddingSpace` of the model on the server. `card` has the published facts about the model, and
+        `revision` identifies its files. `limit` is the number of tokens that the model can read, special tokens
+        included. `dimension` is the dimension that was requested, or 0 for the default dimension of the model."""
         probe = self._checked(self._send([card.document_prefix + PROBE], 1), 1, dimension)[0]
         self._checked_at = time.monotonic()
         prefix = max(len(self.token_spans(p)) for p in (card.query_prefix, card.document_prefix))

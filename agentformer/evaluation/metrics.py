@@ -87,7 +87,7 @@ class Interval(NamedTuple):
 def intervals(columns: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES) -> list[Interval]:
     """Return the mean of each column, with its confidence interval. A column has one value for each question, and all
     columns have the same questions in the same order. There must be at least one question. `resamples` is the number of
-    random draws."""
+    random draws, which `seed` determines."""
     if not columns:
         return []
     import numpy as np
@@ -109,6 +109,6 @@ def intervals(columns: Sequence[Sequence[float]], *, seed: int = 0, resamples: i
 
 def difference(a: Sequence[float], b: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """Return the mean of `a - b`, with the confidence interval of the paired bootstrap. `a` and `b` have one value for
-    each question, in the same order. `resamples` is the number of random draws."""
+    each question, in the same order. `resamples` is the number of random draws, which `seed` determines."""
     paired = [[one - other for one, other in zip(a, b, strict=True)]]
     return intervals(paired, seed=seed, resamples=resamples)[0]

@@ -176,10 +176,11 @@ def _reject_constant(name: str) -> float:
 
 
 def open_http(policy: Policy, authorization: str = "") -> Any:
-    """Return an HTTP client for the package `openai`. `OverLimit` is raised if a response takes too long or is too
-    large. The package uses one of the libraries httpx and httpx2, so this function uses only interfaces that are public
-    in both libraries: the event hooks of a client, and the extension `trace` of a request. Raise `MissingExtra` if the
-    package is not installed."""
+    """Return an HTTP client for the package `openai`, with the limits of `policy`. It raises `OverLimit` if a response
+    takes too long or is too large. `authorization` is the value of the header of this name, or "". The package uses one
+    of the libraries httpx and httpx2, so this function uses only interfaces that are public in both libraries: the
+    event hooks of a client, and the extension `trace` of a request. Raise `MissingExtra` if the package is not
+    installed."""
     try:
         import openai
     except ImportError as error:

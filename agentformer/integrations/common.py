@@ -73,7 +73,7 @@ def records(
     archived: bool = False,
 ) -> list[MemoryEntry]:
     """Return the entries that belong to these records, to exactly this user (or to no user) and to no project, in the
-    order of `source_ids`."""
+    order of `source_ids`. Archived entries are included if `archived` is true."""
     order = {source: number for number, source in enumerate(dict.fromkeys(source_ids))}
     scopes = source_scopes(namespace, source_type, order, owner=(user_id, None), archived=archived)
     found = [entry for scope in scopes for entry in all_entries(af.backend, scope)]

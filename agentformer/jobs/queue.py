@@ -77,9 +77,9 @@ class Jobs:
         days: float,
         shared: tuple[JobStore, SharedJobFiles] | None = None,
     ) -> None:
-        """`most` is the largest number of jobs that are queued or running. `days` is the time for which an ended job is
-        kept. `shared` holds the jobs and the files of a memory that several nodes share. Without it, the jobs are in
-        `index_dir` and the files in `upload_dir`."""
+        """`most` is the largest number of jobs that are queued or running. `days` is the number of days for which an
+        ended job is kept. `ingestor` ingests the files. `shared` holds the jobs and the files of a memory that several
+        nodes share. Without it, the jobs are in `index_dir` and the files in `upload_dir`."""
         local = None if shared else (JobStore(index_dir / FILE), _JobFiles(upload_dir / FOLDER))
         parts: tuple[JobStore, _JobFiles | SharedJobFiles] | None = shared or local
         assert parts is not None

@@ -299,9 +299,10 @@ class _ChatServer:
         return Reply("".join(texts), self._model, *tokens, finish)
 
     def _send(self, body: Callable[[str], dict[str, Any]], read: Callable[[Any], T], *, streams: bool = False) -> T:
-        """Send a request, and return the result of `read(response)`. If the server refuses an option of the request,
-        send the request again without this option. `body(refused)` returns the JSON of the request; `refused` is the
-        last format for JSON replies that the server refused, or ""."""
+        """Send a request, with the time limits of a stream if `streams` is true, and return the result of
+        `read(response)`. If the server refuses an option of the request, send the request again without this option.
+        `body(refused)` returns the JSON of the request; `refused` is the last format for JSON replies that the server
+        refused, or ""."""
         create: Any = self.client(streams=streams).chat.completions.create  # the type stubs accept no dictionary
         refused = ""
         for attempt in range(_TRIES):

@@ -169,9 +169,9 @@ class AccessMiddleware:
         await self._app(scope, replay, send)
 
     async def _read(self, declared: str, receive: Receive, body: bytearray) -> bool:
-        """Read the complete request body into `body`. Return False if the client disconnects. The bytes in `body` count
-        as memory in use, even after an error. Raises `TooLarge` if the body is over the limit, and `Busy` if other
-        bodies use too much memory."""
+        """Read the complete request body into `body`. `declared` is its length in the header Content-Length. Return
+        False if the client disconnects. The bytes in `body` count as memory in use, even after an error. Raises
+        `TooLarge` if the body is over the limit, and `Busy` if other bodies use too much memory."""
         alternative = "upload larger files by the HTTP API or `agentformer ingest`"
         message = f"a message may have at most {self._max_bytes} bytes; {alternative}"
         too_large = TooLarge("max_message_bytes", message)

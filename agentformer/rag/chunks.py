@@ -295,5 +295,5 @@ class _Cutter:
 
 
 def _is_outer(symbol: Symbol, below: Sequence[Symbol]) -> bool:
-    """Return whether a symbol consists mostly of inner symbols, like a class of methods."""
+    """Return whether a symbol consists mostly of the inner symbols `below`, like a class of methods."""
     return sum(inner.end - inner.start for inner in below) * 2 > symbol.end - symbol.start

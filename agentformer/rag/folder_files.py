@@ -129,7 +129,8 @@ class _Rules:
     rules: tuple[_Rule, ...]
 
     def decision(self, name: str, *, is_folder: bool) -> bool | None:
-        """Return True if the rules ignore the path, False if they include it, and None if no rule matches."""
+        """Return True if the rules ignore the file or folder `name`, False if they include it, and None if no rule
+        matches."""
         path = name[len(self.base) :]
         for rule in reversed(self.rules):
             end = "/" if rule.folders_only and rule.includes else ""  # so the parser writes these patterns

@@ -179,8 +179,8 @@ class FolderSync:
         *,
         delete: bool,
     ) -> None:
-        """Raise `InvalidInput` if more than half of the files are gone. A file is not gone if it may have been moved: a
-        new file has its size."""
+        """Raise `InvalidInput` if more than half of the files are gone, unless `delete` is true. A file does not count
+        as gone if it may have been moved, because a new file in `work` has the same size."""
         new = Counter(file.size for file, known in work if known is None)
         moved = new & Counter(known.size for known in gone.values())
         lost = len(gone) - moved.total()
@@ -194,7 +194,8 @@ class FolderSync:
     def _handle(
         self, file: FolderFile, known: _Known | None, moved: dict[tuple[bytes, str], list[tuple[str, _Known]]]
     ) -> str:
-        """Store one file. If the file was moved, return its former path, else ""."""
+        """Store one file. `known` is its stored document, if there is one. If a new file has the bytes of a document in
+        `moved`, rename this document, and return its former path. Otherwise, return ""."""
         try:
             data, stamp = read_file(file, self._limits, self._changes.is_text)
             document = self._document(file, data, stamp)

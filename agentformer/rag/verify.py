@@ -217,8 +217,9 @@ def _absent_digests(backend: MemoryBackend) -> set[str]:
 
 
 def _verify_uploads(store: StoreParts, files: Mapping[str, str], absent: set[str], survey: _Survey) -> Findings:
-    """Report the files in the upload folder that belong to no document and to no upload. These files are kept, because
-    the file may be the only copy of a lost document, and because another memory may use the same folder."""
+    """Report those of `files` (name -> SHA-256) that belong to no document and to no upload. `absent` are the SHA-256
+    of running uploads and removed documents. These files are kept, because the file may be the only copy of a lost
+    document, and because another memory may use the same folder."""
     findings = Findings("uploads", "each file in the upload folder belongs to a document", "", len(files))
     if survey.documents.incomplete:
         findings.note("uploaded files were not checked, because some documents cannot be read")

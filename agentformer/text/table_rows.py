@@ -184,8 +184,8 @@ def _top(lines: Sequence[_Line], first: int) -> int:
 
 
 def _headers(above: Sequence[str], wanted: int) -> tuple[str, ...]:
-    """Return a header for each column: the periods above the table, if there are as many as columns. Return () if the
-    headers cannot be assigned."""
+    """Return a header for each of the `wanted` columns: the periods in the lines above the table, if there are as many.
+    Otherwise, return ()."""
     for lines in (above, above[-6:], above[-3:]):
         found = tuple(" ".join(match.group().split()) for match in _PERIOD.finditer(" ".join(lines)))
         years = tuple(each for each in found if _YEAR.fullmatch(each))
@@ -196,8 +196,8 @@ def _headers(above: Sequence[str], wanted: int) -> tuple[str, ...]:
 
 
 def _with_lengths(periods: tuple[str, ...], above: str) -> tuple[str, ...]:
-    """Return the periods with their lengths, such as "Three Months Ended July 29, 2023", if several lengths share the
-    columns."""
+    """Return the periods. If the text above the table names several lengths of periods, add them: "Three Months Ended
+    July 29, 2023"."""
     lengths = [" ".join(match.group().split()) for match in _LENGTH.finditer(above)]
     if len(lengths) < 2 or len(periods) % len(lengths):
         return periods

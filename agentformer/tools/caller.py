@@ -47,8 +47,8 @@ class Caller:
         return self.grant.namespace(self.namespace if requested is None else requested)
 
     def search_scope(self, requested: str | None) -> dict[str, Any]:
-        """Return the arguments that limit a search to the entries that the caller may see. Entries without a user or
-        project are included."""
+        """Return the arguments that limit a search in the namespace `requested` to the entries that the caller may see.
+        Entries without a user or project are included."""
         scope = {"namespace": self.namespace_for(requested), "user_id": self.user_id, "project": self.project}
         return {**scope, "or_nobody": True}
 

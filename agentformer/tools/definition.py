@@ -38,8 +38,8 @@ class Hints:
 
 
 def tool(title: str, hints: Hints) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that marks a method as a tool. The language model gives all arguments except `self` and
-    `caller`."""
+    """Return a decorator that marks a method as a tool with this title and these effects (`hints`). The language model
+    gives all arguments except `self` and `caller`."""
 
     def mark(method: Callable[..., Any]) -> Callable[..., Any]:
         method.title = title  # type: ignore[attr-defined]

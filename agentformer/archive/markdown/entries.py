@@ -32,7 +32,8 @@ CheckTier = Callable[[MemoryEntry], MemoryEntry]  # `HierarchicalMemory.check_ti
 
 
 def scope_of(namespace: str, *, archived: bool = False, where: Condition | None = None) -> Scope:
-    """Return the scope that contains the entries of a home, without messages and documents."""
+    """Return the scope of the entries that have files in a home (no messages and documents), with archived entries if
+    `archived` is true. `where` is a further condition."""
     return Scope(namespace, except_kinds=tuple(sorted(OTHER_KINDS)), include_archived=archived, where=where)
 
 
@@ -81,7 +82,9 @@ class Categories:
                 self.of_folder(category_folder(given))
             return page
         if CORE in (folder, former):
-            raise InvalidInput("folder", "core blocks stay in the folder core, and no other file becomes a core block")
+            raise InvalidInput(
+                "folder", "core blocks stay in the folder 'core', and no other file becomes a core block"
+            )
         return self._placed(page, folder, given, (base.category,))
 
     def placed(self, page: Page, file: HomeFile) -> Page:
@@ -91,7 +94,7 @@ class Categories:
         if folder == CORE:
             return Page({**page.values, "tier": CORE, "category": given})
         if page.values.get("tier") == CORE:
-            raise InvalidInput("tier", "of a file outside of the folder core cannot be core")
+            raise InvalidInput("tier", "must not be 'core' in a file outside of the folder 'core'")
         if page.id and category_folder(given) == folder:
             return page  # a file of another memory, which has this category
         return self._placed(page, folder, given, ("",))
@@ -110,7 +113,8 @@ def is_same_folder(one: str, other: str) -> bool:
 
 def created(page: Page, file: HomeFile, namespace: str, entry_id: str, check_tier: CheckTier) -> MemoryEntry:
     """Return the entry for a new file. Without a title in the front matter, its title is the name of the file. Its id
-    is `entry_id`, except for a core block. Raises `InvalidInput` if a value is not valid."""
+    is `entry_id`, except for a core block. `check_tier` checks the rules of its tier. Raises `InvalidInput` if a value
+    is not valid."""
     values = {name: page.values[name] for name in _NEW if name in page.values}
     category = page.values.get("category", "")
     values["title"] = values.get("title") or PurePosixPath(normalize("NFC", file.name)).stem
@@ -131,6 +135,8 @@ def adopted(page: Page, namespace: str, check_tier: CheckTier) -> MemoryEntry:
     except (ValueError, KeyError) as error:
         raise InvalidInput("front matter", str(error)[:200]) from None
     if not belongs(entry, namespace):
-        raise InvalidInput("kind", f"{entry.kind!r} of the tier {entry.tier} has no file in a memory home")
+        raise InvalidInput(
+            "kind", f"an entry of kind {entry.kind!r} and tier {entry.tier!r} has no file in a memory home"
+        )
     context = entry.context or context_line(entry)
     return check_tier(dataclasses.replace(with_times(entry), context=context))

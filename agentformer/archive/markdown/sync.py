@@ -254,7 +254,8 @@ class HomeSync:
         self._writer.write(stored, each)
 
     def _take_deletion(self, entry_id: str, *, complete: bool) -> None:
-        """Archive the entry of a file that was deleted, unless the entry has changed since."""
+        """Archive the entry of a file that was deleted, unless the entry has changed since. If `complete` is false,
+        only report the file, because it may be one of the files with errors."""
         record = self._folder.records[entry_id]
         entry = self._entry(entry_id)
         if entry is None or why_not_live(entry):

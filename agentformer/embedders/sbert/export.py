@@ -132,7 +132,7 @@ def _hash(files: list[Path], model: Path) -> str:
 
 
 def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], replace: bool) -> None:
-    """Make the export under a lock, unless another process made the export while this process waited for the lock."""
+    """Make the export under a lock, unless it is complete (with `replace`: unless another process has just made it)."""
     export.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = _made_at(export)
     with FileLock(f"{export}.lock"):

@@ -250,8 +250,9 @@ class OutOfTime(Exception):
 def descend(
     start: Configuration, space: Space, measure: Measure, planned: Planned = lambda left: None
 ) -> tuple[Configuration, bool]:
-    """Return the best configuration, and whether the search finished in time. `measure` returns the scores of a
-    configuration. If `measure` raises `OutOfTime`, the search ends."""
+    """Search for the best configuration, beginning with `start`. Return it, and whether the search finished in time.
+    `measure` returns the scores of a configuration; if it raises `OutOfTime`, the search ends. `planned` is called
+    before each step with the configurations that are left to try."""
     best, order = start, space.parameters(start)
     try:
         scores = measure(best)

@@ -281,8 +281,8 @@ class SentenceFeatures:
 
 
 def asked_stems(query: QueryTerms, question: Question, languages: Iterable[str]) -> set[str]:
-    """Return the stems of the question without its question words, such as "who". If the question has only question
-    words, return their stems."""
+    """Return the stems of the question in these `languages`, without its question words, such as "who". If the question
+    has only question words, return their stems."""
     stems: set[str] = set()
     for language in languages:
         own = set(query.terms([language]).stems)

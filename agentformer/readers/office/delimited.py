@@ -42,7 +42,8 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def _delimiter(text: str, media_type: str) -> str:
-    """Return the delimiter with which most rows have the same number of cells, at least two; or "" if there is none."""
+    """Return the delimiter with which most rows have the same number of cells, at least two; or "" if there is none. A
+    file of tab-separated values (`media_type`) can only have tabs."""
     sample = text[:_SAMPLE]
     if len(text) > _SAMPLE:
         sample = sample.rpartition("\n")[0] or sample

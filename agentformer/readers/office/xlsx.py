@@ -109,7 +109,8 @@ def _rows(parts: ZipParts, name: str, book: _Book, unstored: list[int]) -> Itera
 
 
 def _column(reference: str, following: int) -> int:
-    """Return the number of the column (from 0) of a reference such as "AB12"."""
+    """Return the number of the column (from 0) of a reference such as "AB12". Without a reference, return
+    `following`."""
     number = 0
     for letter in reference[:3]:
         if not "A" <= letter <= "Z":

@@ -153,7 +153,8 @@ def _with_phrases(
     text: str, on: date | None, language: str, past: bool, years: bool, dates: list[DateRange]
 ) -> list[DateRange]:
     """Return `dates`, and also the ranges of the time expressions that consist of words, such as "last week". An
-    expression can refer to one of the dates, as in "two weeks before 7 May"."""
+    expression can refer to one of the dates, as in "two weeks before 7 May". `find_date_ranges` describes `past` and
+    `years`."""
     plain = time_words.fold(text)
     text_words = {*_LETTERS.findall(plain)}
     for names in _candidate_languages(language, text_words):

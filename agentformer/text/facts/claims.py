@@ -251,8 +251,8 @@ def _sides(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, .
 
 
 def _is_bare(name: _Name, text: str, known: Vocabulary) -> bool:
-    """Return True if a word has no article where an ordinary noun has one, as in "von Edison", and if the sources have
-    no similar word."""
+    """Return True if the word `name` has no article where an ordinary noun has one, as in "von Edison", and if the
+    sources (`known`) have no similar word."""
     folded = name.text.casefold()
     if len(folded) < _COMMON or folded in _WITHOUT_ARTICLE or _NOUN_ENDING.search(folded):
         return False
