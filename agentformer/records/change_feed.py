@@ -65,7 +65,7 @@ def last_seq(connection: sqlite3.Connection) -> int:
     `changes` and `points` end at different changes, because an index would wait forever for a missing change."""
     row = connection.execute("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points").fetchone()
     if row[0] != row[1]:
-        raise damage_error("the change feed", "its tables have different numbers of the last change")
+        raise damage_error("the change feed", "its tables end at different changes")
     return int(row[0] or 0)
 
 
@@ -110,8 +110,8 @@ def step(connection: sqlite3.Connection, seq: int, size: int) -> int:
 
 def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[str]:
     """Return the contents of the messages that come just before and just after a message of a session. Return an empty
-    list for an entry of another kind, and for a superseded message. A superseded message is indexed alone, because a
-    change of a message counts as a change of its neighbors, and a superseded message is not a neighbor."""
+    list for an entry of another kind, and for a superseded message. A superseded message is indexed without neighbors:
+    it is a neighbor of no other message, so an index would not notice a change of the messages around it."""
     if entry.superseded_by is not None:
         return []
     return [row[0] for row in _neighbors(connection, entry, "content")]
@@ -125,8 +125,8 @@ def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEnt
 
 
 def adjacent(connection: sqlite3.Connection, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the pairs of messages that directly follow each other in their session. A pair contains the row numbers of
-    an earlier and a later message of one session."""
+    """Return those `pairs` whose messages directly follow each other in their session. A pair contains the row numbers
+    of an earlier and a later message of one session."""
     return [(one, other) for one, other in connection.execute(_ADJACENT, [json.dumps(pairs)])]
 
 

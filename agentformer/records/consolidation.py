@@ -34,9 +34,9 @@ _SUMMARIES = """
 def archive(
     connection: sqlite3.Connection, summary: MemoryEntry, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
 ) -> None:
-    """Archive the entries `ids`, which the summary replaces. Raises `Conflict` if one of the entries is missing in the
-    namespace of the summary, archived or superseded, if its version differs from `versions`, or if it is itself a
-    summary."""
+    """Archive the entries `ids`, which the summary replaces. Raises `Conflict` if one of these entries does not exist
+    in the namespace of the summary, is archived, superseded or itself a summary, or has another version than `versions`
+    requires (id -> version)."""
     entries = records.by_num(connection, records.numbers(connection, list(ids))).items()
     current = [(num, entry) for num, entry in entries if versions.get(entry.id, entry.version) == entry.version]
     current = [(num, entry) for num, entry in current if entry.namespace == summary.namespace]
@@ -103,8 +103,8 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def check_free(connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` if `changes` archive, restore or move the entry to another namespace, and the entry is a
-    summary with originals, or an original of a summary. Such an entry cannot be changed in this way alone."""
+    """Raise `InvalidInput` if `changes` archive the entry, restore it or move it to another namespace, although it is a
+    summary with originals, or an original of a summary. Such a change would separate the summary from its originals."""
     if (field := parting_field(entry, changes)) is None:
         return
     if entry.archived_by is not None:

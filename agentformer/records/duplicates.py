@@ -11,8 +11,8 @@ from typing import Any, Literal
 from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
 from agentformer.types import MemoryEntry
 
-# Entries of these kinds, and all episodic entries, are stored again if their content is repeated. For documents and
-# their parts, the bytes of the file are compared instead.
+# Entries of these kinds, and all entries of the tiers episodic and working, are stored again if their content is
+# repeated. For documents and their parts, the bytes of the file are compared instead.
 REPEATABLE_KINDS = frozenset({"chunk", "document", "message", "page"})
 
 _PLACE_FIELDS = (
@@ -37,9 +37,9 @@ def normalized(form: Literal["NFC", "NFD"], content: str) -> str:
 def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
     """Return whether `new` has the same content, the same owner fields (such as namespace, session and user), and the
     same details (such as title and metadata) as the entry `stored`. Details that are empty in `new` are not compared.
-    An entry that was stored with a key without the right to read is a duplicate only of entries of the same key, so
-    that such a key cannot influence what `store` returns to other callers. The result is False for messages and for
-    parts of documents, and also if `stored` is archived or superseded."""
+    An entry that was stored with an API key without the right to read is a duplicate only of entries of the same key.
+    Otherwise, the owner of this key could influence what `store` returns to other callers. The result is False if
+    `is_repeatable(new)` is True, and if `stored` is archived or superseded."""
     known = KnownEntries()
     known.add(stored)
     return known.find(new) is not None
@@ -47,8 +47,8 @@ def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
 
 class KnownEntries:
     """Stored entries, among which `find` searches for the entry that a new entry duplicates; see `is_duplicate`. A
-    search takes the same time if many stored entries have the same text, because there is an index for each set of
-    details of the new entries."""
+    search is also fast if many stored entries have the same text, because there is an index for each set of details of
+    the new entries."""
 
     def __init__(self) -> None:
         self._details: defaultdict[_Place, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
@@ -89,7 +89,8 @@ class KnownEntries:
 
 
 def is_repeatable(entry: MemoryEntry) -> bool:
-    """Return whether an entry is stored again when its content is repeated."""
+    """Return whether an entry is stored even if a stored entry has the same content. This is the case for a message,
+    for example."""
     return entry.kind in REPEATABLE_KINDS or entry.tier in ("episodic", "working")
 
 

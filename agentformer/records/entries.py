@@ -185,7 +185,7 @@ def _add_equal_texts(
 
 
 def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[str]) -> Iterator[sqlite3.Row]:
-    """Yield the stored entries of a namespace with one of these texts as their content."""
+    """Yield the rows of the entries of a namespace whose content is one of these texts."""
     if len(texts) < _MANY or not _is_sqlite(connection):
         plain, many = texts, list[str]()
     else:  # SQLite's JSON functions end a text at its first NUL

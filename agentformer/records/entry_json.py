@@ -147,7 +147,7 @@ ENTRY_FIELDS = (
     EntryField("created_at", fields.moment),
     EntryField("updated_at", fields.moment),
     EntryField("last_accessed", fields.moment),
-    EntryField("access_count", _count, description="Number of uses of any kind."),
+    EntryField("access_count", _count, description="Number of all uses: found, read, requested by id, stored again."),
     EntryField("match_count", _count, description="Number of searches that returned the entry."),
     EntryField("read_count", _count, description="Number of times the entry was given to a model or marked as read."),
     EntryField("repeat_count", _count, description="Number of times the same content was stored again."),

@@ -43,14 +43,14 @@ def request_secure_delete(connection: sqlite3.Connection) -> None:
 
 
 def secure_delete_request(connection: sqlite3.Connection) -> str:
-    """Return the token of the latest request to erase deleted text from the index files, or "" if there is no open
-    request."""
+    """Return the token of the latest request to erase deleted text from the index files, or "" if no request is
+    waiting."""
     return get_value(connection, _SECURE_DELETE)
 
 
 def finish_secure_delete(connection: sqlite3.Connection, token: str) -> None:
-    """Close the request with this token, a request to erase deleted text from the index files. A later request has
-    another token and stays open."""
+    """Record that the request with this token, to erase deleted text from the index files, was carried out. A later
+    request has another token and keeps waiting."""
     connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (_SECURE_DELETE, token))
 
 
@@ -73,7 +73,8 @@ def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> Non
 
 
 def absent(entries: Iterable[MemoryEntry], upload: str = "") -> list[AbsentDocument]:
-    """Return an `AbsentDocument` for each document among `entries` that has the SHA-256 of an original file."""
+    """Return an `AbsentDocument` for each document among `entries` that has the SHA-256 of an original file. `upload`
+    is the id of the upload that has announced them, or "" if they were removed."""
     documents = ((entry.id, entry.metadata.get("sha256")) for entry in entries if entry.kind == "document")
     return [AbsentDocument(entry_id, digest, upload) for entry_id, digest in documents if isinstance(digest, str)]
 
@@ -84,8 +85,8 @@ def absent_documents(connection: sqlite3.Connection) -> list[AbsentDocument]:
 
 
 def add_absent(connection: sqlite3.Connection, entries: Iterable[MemoryEntry], upload: str = "") -> None:
-    """Record that the documents among `entries` are absent: announced for the upload `upload`, or, if `upload` is "",
-    removed."""
+    """Record that the documents among `entries` are absent, because the upload `upload` has announced them, or, if
+    `upload` is "", because they were removed."""
     connection.executemany("INSERT OR REPLACE INTO absent_documents VALUES (?, ?, ?)", absent(entries, upload))
 
 
@@ -96,6 +97,6 @@ def end_absence(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) 
 
 
 def forget_absent(connection: sqlite3.Connection, documents: Iterable[AbsentDocument]) -> None:
-    """Delete the records of absent documents that have not changed since they were read."""
+    """Delete the records of these absent documents, except records that have changed since they were read."""
     query = "DELETE FROM absent_documents WHERE id = ? AND sha256 = ? AND upload = ?"
     connection.executemany(query, documents)

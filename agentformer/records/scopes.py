@@ -123,8 +123,7 @@ def effective_salience(entry: MemoryEntry, decay: Decay) -> float:
 
 
 def decayed(salience: float, rate: float, micros: int) -> float:
-    """Return the salience that remains after `micros` microseconds. For each day, the salience is multiplied by
-    `rate`.
+    """Return the salience that remains after `micros` microseconds. For each day, the salience is multiplied by `rate`.
     SQL statements can call this function under the name `decayed`."""
     return float(salience * rate ** (max(0, micros) / _DAY))
 

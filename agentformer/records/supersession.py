@@ -1,6 +1,6 @@
 """Supersession: `superseded_by` of an entry is the id of its successor, the entry that replaces it. A superseded entry
 is hidden, so its successor must exist, and a chain of successors must end at an entry that is neither superseded nor
-archived alone. An entry is archived alone if it is archived, but not replaced by a summary.
+archived alone. An entry is archived alone if it is archived, but not for a summary that replaces it.
 
 Every backend uses `check`, `is_lost` and `releases`. The other functions use the database; the caller opens and commits
 the write transaction.
@@ -41,16 +41,17 @@ def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> No
         raise InvalidInput("superseded_by", "must be the id of another entry of the same namespace and the same user")
     for one in (entry, successor):
         if one.superseded_by is not None:
-            raise Conflict(f"{one.id} is already superseded by {one.superseded_by}; restore it first")
+            raise Conflict(f"entry {one.id} is already superseded by {one.superseded_by}; restore entry {one.id} first")
     if successor.archived_at is not None:
-        raise Conflict(f"{successor.id} is archived, so nothing would be found; restore it first")
+        raise Conflict(f"entry {successor.id} is archived, so searches would find neither entry; restore it first")
 
 
 def is_lost(entry: MemoryEntry, find: FindEntry, ending: set[str]) -> bool:
-    """Return whether the entry is superseded, but nothing leads from it to an entry that can be found: the successor
-    does not exist or has another owner, all successors in the chain are archived alone, or the chain is a cycle.
-    `ending` contains ids of entries whose chains have a valid end. Ids are added to it, so that a caller that passes
-    the same set for many entries reads a long chain only a few times."""
+    """Return whether a superseded entry is lost, which means that it leads to no entry that can be found. Its
+    successors form a chain, which ends before a successor that does not exist or has another owner. The entry is lost
+    if the chain returns to it, or if all entries of the chain are archived, but not for a summary. `ending` contains
+    ids of entries whose chains end at an entry that can be found, and the function adds ids. A caller that passes the
+    same set for many entries therefore reads a long chain only a few times."""
     if entry.superseded_by is None:
         return False
     visited: set[str] = set()
@@ -80,7 +81,8 @@ def is_moved(former: MemoryEntry, changed: MemoryEntry) -> bool:
 
 def releases(changed: MemoryEntry) -> bool:
     """Return whether the entries that `changed` superseded must become current again. This is the case if `changed` is
-    archived alone and not superseded itself: a search would find neither it nor the entries that it hides."""
+    archived, but not for a summary, and is not superseded itself: a search would find neither it nor the entries that
+    it hides."""
     return changed.superseded_by is None and _is_archived_alone(changed)
 
 
@@ -96,8 +98,8 @@ def finder(connection: sqlite3.Connection) -> FindEntry:
 
 def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
     """Make all entries current that one of the entries `ids` superseded, because these entries were removed, moved or
-    archived. If an entry that becomes current is archived alone, the entries that it superseded become current, too.
-    The superseded version is added to the history. A damaged entry is left for the repair."""
+    archived. If an entry that becomes current is archived, but not for a summary, the entries that it superseded become
+    current, too. The superseded version is added to the history. A damaged entry is left for the repair."""
     ids = list(ids)
     while ids:
         rows = connection.execute(PREDECESSORS, [json.dumps(ids)]).fetchall()
@@ -110,8 +112,8 @@ def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
 
 
 def make_current(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
-    """Make a superseded entry current. If the entry is archived alone, the entries that it superseded become current,
-    too."""
+    """Make a superseded entry current. If the entry is archived, but not for a summary, the entries that it superseded
+    become current, too."""
     records.replace(connection, entry := current(entry))
     if releases(entry):
         release(connection, [entry.id])

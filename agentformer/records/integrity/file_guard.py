@@ -254,7 +254,7 @@ def translate_errors(path: Path, advice: str) -> Iterator[None]:
                 f"{path} cannot be written ({error}); free some disk space or check the permissions"
             ) from error
         if "locked" in text or "busy" in text:
-            raise StoreBusy(f"{path} is locked by another writer for too long; try again, or end it") from error
+            raise StoreBusy(f"another writer has locked {path} for too long; try again, or stop that writer") from error
         raise StoreError(f"{path}: {error}") from error
 
 

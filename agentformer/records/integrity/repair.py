@@ -29,7 +29,7 @@ from agentformer.types import DOCUMENT_KINDS, RecordStore
 _MAX_ROWS = 1_000  # deleted in one transaction
 # SQLite cannot remove damaged metadata from these indexes.
 _JSON_INDEXES = ("entries_by_sha256", "entries_by_name", "entries_by_origin")
-HOW_SUPERSEDED = "these entries are current again; in a cycle, only the newest entry"
+HOW_SUPERSEDED = "these entries are current again; in a cycle of entries, only the newest one is"
 _DAMAGED = "its checksum differs, or it cannot be decoded"
 
 
@@ -222,8 +222,9 @@ def links(database: RecordStore, findings: Findings, quarantine: Quarantine | No
 
 
 def superseded(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
-    """Make the entries current whose successor is missing or archived alone. In a cycle of entries that supersede each
-    other, the newest entry is made current, so that the other entries lead to this entry."""
+    """Make the superseded entries current that lead to no entry that can be found (see `supersession.is_lost`). In a
+    cycle of entries that supersede each other, the newest entry is made current, so that the other entries lead to this
+    entry."""
     for entry_id in findings.keys:
         with database.writing() as connection, lenient_text(connection):
             find = supersession.finder(connection)

@@ -34,7 +34,7 @@ _MAX_NUM = 2**62  # greater than every row number
 REFERRING_TABLES = ("derived", "history", "pending", "moving", "vectors")
 
 
-SUPERSEDED = "each superseded entry leads to a newer entry that searches find, or to the summary of this entry"
+SUPERSEDED = "each superseded entry leads to an entry that searches find, or that a summary replaces"
 
 
 class DamagedRow(NamedTuple):
@@ -140,9 +140,8 @@ def links(connection: sqlite3.Connection) -> Findings:
 
 
 def superseded(connection: sqlite3.Connection) -> Findings:
-    """Check each entry that superseded another entry: it must exist, it must not be archived while the other entry is
-    not, and it must not belong to a cycle. Otherwise, a search can no longer find the superseded entry. The keys of the
-    findings are the ids of such superseded entries."""
+    """Check that each superseded entry leads to an entry that can be found (see `supersession.is_lost`). The keys of
+    the findings are the ids of the superseded entries that do not."""
     findings = Findings("superseded", SUPERSEDED)
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE superseded_by IS NOT NULL")
@@ -151,7 +150,7 @@ def superseded(connection: sqlite3.Connection) -> Findings:
 
 
 def lost_text(entry: MemoryEntry) -> str:
-    """Return a sentence for users about a superseded entry that `supersession.is_lost` describes."""
+    """Return the text of the finding for a superseded entry that is lost (see `supersession.is_lost`)."""
     return f"entry {entry.id} is superseded by {entry.superseded_by}, which is missing or archived, or leads back to it"
 
 

@@ -1,12 +1,12 @@
 """Detection of a stale write-ahead log (WAL). SQLite would apply such a log to a database to which the log does not
 belong.
 
-There are two causes. First, a user restores a copy of the database file, while the old log is still in the folder. The
-change feed has a random token for each write. If the log belongs to the file, the newest token in the file still exists
-when SQLite reads the file together with the log.
+There are two causes. First, a user restores a copy of the database file, while the old log is still in the folder. To
+detect this, the module uses the random token that the change feed has for each write: if the log belongs to the file,
+the newest token in the file still exists when SQLite reads the file together with the log.
 
 Second, a recovery is interrupted after the new database was put in place, but before the log of the damaged database
-was deleted. The metadata of the new database contain the header of this log.
+was deleted. To detect this, the metadata of the new database contain the header of this log.
 """
 
 from __future__ import annotations
