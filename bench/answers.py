@@ -2,7 +2,7 @@
 `python -m bench.answers [SET ...] [--sample N] [--reliability] [--fit] [--time]`.
 
 Each passage is uploaded as a document and each question is asked as a user would, with the packaged MiniLM and without
-a language model. Questions with even numbers chose the weights of `rag/answer/sentences.py` and of
+a language model. Questions with even numbers chose the weights of `rag/answer/quotes.py` and of
 `rag/answer/confidence.py`; those with odd numbers are reported. "Hits" is the bound: the text of a hit of the right
 passage holds the answer. Every tenth
 question is also asked of hits without the documents that answer it (*without*), so that the confidence is also measured
@@ -29,7 +29,7 @@ from time import perf_counter
 
 import agentformer
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.sentences import MAX_QUOTE
+from agentformer.rag.answer.quotes import MAX_QUOTE
 from agentformer.types import DEFAULT_NAMESPACE, Answer, Citation, Embedder, Hit, Query, Scope
 from bench import answers_fit
 from bench.data import DATA, load

@@ -1,4 +1,4 @@
-"""Fit the weights of sentences (`rag/answer/sentences.py`) and of the confidence (`rag/answer/confidence.py`) to
+"""Fit the weights of sentences (`rag/answer/quotes.py`) and of the confidence (`rag/answer/confidence.py`) to
 questions with even numbers: `python -m bench.answers --fit`.
 
 The score of a sentence is a weighted sum of its features. The probability that a sentence answers its question is the
@@ -17,7 +17,7 @@ import numpy as np
 
 from agentformer.rag.answer.confidence import QuoteFeatures
 from agentformer.rag.answer.features import Features
-from agentformer.rag.answer.sentences import RankedSentence
+from agentformer.rag.answer.quotes import RankedSentence
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 _STEPS = 40  # of Newton's method

@@ -22,7 +22,7 @@ from agentformer.agent.turn import Limits, Meter, OnEvent, Recalled, Turn
 from agentformer.embedders import token_counter
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
-from agentformer.rag.answer import output
+from agentformer.rag.answer import model_output
 from agentformer.records import fields
 from agentformer.settings import Settings
 from agentformer.text.prompt_quoting import MarkerRestorer
@@ -197,9 +197,11 @@ class Agent:
         self, loop: Loop, outcome: Outcome, session: str, permission: Permission, earlier: Sequence[Any]
     ) -> Turn:
         """Remove unknown links from the answer, find the citations, store the answer, and return the turn."""
-        checked = _check_links(loop, outcome.text, earlier) if outcome.from_model else output.CheckedText(outcome.text)
+        checked = (
+            _check_links(loop, outcome.text, earlier) if outcome.from_model else model_output.CheckedText(outcome.text)
+        )
         citations = find_citations(checked.text, loop.results, loop.briefing.entries)
-        warnings = [*loop.briefing.warnings, *outcome.warnings, *output.link_warnings(checked.unknown_hosts)]
+        warnings = [*loop.briefing.warnings, *outcome.warnings, *model_output.link_warnings(checked.unknown_hosts)]
         warnings += [*citations.warnings(), *permission.warnings]
         if self._refusal:
             warnings.append(_NO_TOOLS.format(error=self._refusal))
@@ -244,13 +246,13 @@ def _limits(settings: Settings, options: AgentOptions) -> Limits:
     )
 
 
-def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> output.CheckedText:
+def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> model_output.CheckedText:
     """Return the answer without unknown links. If the prompt showed some brackets in another form, the answer gets the
     original brackets. A link is unknown if no text that the model has read contains its address."""
     results = [result.text for result in loop.results]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)
-    return output.remove_unknown_links(MarkerRestorer(raw).restore(text), shown)
+    return model_output.remove_unknown_links(MarkerRestorer(raw).restore(text), shown)
 
 
 def _noted(result: CallResult) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from agentformer.agent.conversation import EMPTY_REPLY, FINAL_ANSWER, UNUSABLE, 
 from agentformer.agent.turn import Finish, Meter
 from agentformer.embedders import estimated_spans
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
-from agentformer.rag.answer.output import visible_text
+from agentformer.rag.answer.model_output import visible_text
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
 # Error messages of Ollama, OpenAI, Groq, vLLM and llama.cpp for a model without tools.

@@ -11,7 +11,7 @@ from typing import TypeVar
 from flask import Response
 
 from agentformer.errors import Busy
-from agentformer.http.server_timeouts import MAX_SLOW_READERS
+from agentformer.http.slow_clients import MAX_SLOW_READERS
 from agentformer.settings import Settings
 
 Result = TypeVar("Result")

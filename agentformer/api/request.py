@@ -15,7 +15,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, Unsup
 
 from agentformer.access.permissions import Grant
 from agentformer.errors import InvalidInput, TooLarge
-from agentformer.http.server_timeouts import TimedSocket
+from agentformer.http.slow_clients import TimedSocket
 from agentformer.settings import Settings
 
 Model = TypeVar("Model", bound=BaseModel)

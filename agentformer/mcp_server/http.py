@@ -28,7 +28,7 @@ from agentformer.access.keys import KeyStore
 from agentformer.builders import open_keys
 from agentformer.errors import AgentFormerError, Busy, StoreError, TooLarge
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
-from agentformer.http.server_timeouts import MCP, TimeBudget
+from agentformer.http.slow_clients import MCP, TimeBudget
 from agentformer.mcp_server.server import GRANT, LazyMemory, MemoryServer, exit_timer, message_error
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller

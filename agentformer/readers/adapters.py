@@ -81,7 +81,7 @@ class ReadOptions:
 
 _READERS = "agentformer.readers"
 ADAPTERS = {
-    PDF: f"{_READERS}.pdf.pdf",
+    PDF: f"{_READERS}.pdf.reader",
     DOCX: f"{_READERS}.docx",
     PPTX: f"{_READERS}.office.pptx",
     XLSX: f"{_READERS}.office.xlsx",

@@ -175,8 +175,8 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE absent_documents (id TEXT PRIMARY KEY, sha256 TEXT NOT NULL, upload TEXT NOT NULL) WITHOUT ROWID;
     """,
-    # 10: values that searches need in addition to the fields of an entry, see `index.derived`; a thread computes them
-    # for old entries.
+    # 10: values that searches need in addition to the fields of an entry, see `index.entry_properties`; a thread
+    # computes them for old entries.
     """
     CREATE TABLE derived (
         entry INTEGER PRIMARY KEY REFERENCES entries (num) ON DELETE CASCADE,

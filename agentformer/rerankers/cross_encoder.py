@@ -29,7 +29,7 @@ from agentformer.embedders.sbert.runtime import (
 )
 from agentformer.errors import InvalidInput, RerankerUnavailable
 from agentformer.settings import Settings
-from agentformer.text.chunking import windows
+from agentformer.text.splitting import windows
 from agentformer.types import Span, Vector
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
 
-from agentformer.index.derived import DATE_TEXT, NONE, TITLE_TEXT, Derived, named_days, own_title
+from agentformer.index.entry_properties import DATE_TEXT, NONE, TITLE_TEXT, Derived, named_days, own_title
 from agentformer.index.words.fields import day_of
 from agentformer.records.codec import from_micros
 from agentformer.search.fusion import RankedList

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 
 from agentformer.errors import AgentFormerError
-from agentformer.index import derived
+from agentformer.index import entry_properties
 from agentformer.types import RecordStore
 
 log = logging.getLogger("agentformer")
@@ -68,12 +68,12 @@ class DerivedRenewal:
             while not self._stopped.is_set():
                 started = time.monotonic()
                 with database.reading() as connection:
-                    rows = derived.outdated(connection, self._done, _BATCH)
+                    rows = entry_properties.outdated(connection, self._done, _BATCH)
                 if not rows:
                     break
-                prepared = derived.prepare(rows)
+                prepared = entry_properties.prepare(rows)
                 with database.writing() as connection:
-                    derived.write_prepared(connection, prepared)
+                    entry_properties.write_prepared(connection, prepared)
                 self._done = rows[-1]["num"]
                 self._stopped.wait(_PAUSE * (time.monotonic() - started))
         except AgentFormerError as error:

@@ -18,7 +18,7 @@ from functools import cache, partial
 from typing import Any, Protocol
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
-from agentformer.index.derived import Derived
+from agentformer.index.entry_properties import Derived
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
 from agentformer.index.words.query import WordHits

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from agentformer.index.derived import stated_facts
+from agentformer.index.entry_properties import stated_facts
 from agentformer.search.relevance import EntryLanguages
 from agentformer.types import Hit, MemoryEntry
 

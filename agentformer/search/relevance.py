@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 
-from agentformer.index.derived import entry_language
+from agentformer.index.entry_properties import entry_language
 from agentformer.text.analysis import COMPOUNDING, QueryTerms, analyze_query, text_terms
 from agentformer.types import Analyzed, Hit, Hits, MemoryEntry
 
@@ -62,7 +62,7 @@ class EntryLanguages:
         self._languages = {entry_id: analyzed.language for entry_id, analyzed in known.items()}
 
     def of(self, entry: MemoryEntry) -> str:
-        """Return the language code of an entry; see `index.derived.entry_language`."""
+        """Return the language code of an entry; see `index.entry_properties.entry_language`."""
         if entry.id not in self._languages:
             self._languages[entry.id] = entry_language(entry)
         return self._languages[entry.id]

@@ -16,8 +16,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from agentformer.index import derived
-from agentformer.index.derived import Derived
+from agentformer.index import entry_properties
+from agentformer.index.entry_properties import Derived
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.follower import read_stored_vectors
 from agentformer.records import change_feed
@@ -154,7 +154,7 @@ class Reads(NamedTuple):
 
     def derived(self, nums: Sequence[int]) -> dict[int, Derived]:
         """Return the derived rows of these entries, without missing and outdated rows."""
-        return self._rows(self.kept.derived, nums, partial(derived.read, self.connection))
+        return self._rows(self.kept.derived, nums, partial(entry_properties.read, self.connection))
 
     def samples(self, nums: Sequence[int]) -> dict[int, Sample]:
         """Return a sample of each of these entries: its kind, its length and its beginning."""

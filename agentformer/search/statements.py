@@ -34,7 +34,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
-from agentformer.index.derived import MESSAGE_TEXT, NONE, Derived, Turn
+from agentformer.index.entry_properties import MESSAGE_TEXT, NONE, Derived, Turn
 from agentformer.index.words.fields import day_of
 from agentformer.records.change_feed import adjacent
 from agentformer.records.codec import from_micros

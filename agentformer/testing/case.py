@@ -19,7 +19,7 @@ from agentformer.errors import EmbedderUnavailable, RerankerUnavailable
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.filters import parse, to_json
 from agentformer.records.scopes import effective_salience
-from agentformer.text.chunking import windows
+from agentformer.text.splitting import windows
 from agentformer.types import (
     UNSEARCHED_KINDS,
     Embedder,

@@ -13,7 +13,7 @@ import numpy as np
 
 from agentformer.errors import InvalidInput, PromptTooLong, TextTooLong
 from agentformer.testing.case import raises
-from agentformer.text.chunking import windows
+from agentformer.text.splitting import windows
 from agentformer.types import ChatMessage, Embedder, LanguageModel, Reply, Reranker, Tool, ToolCall, Vector
 
 _TEXTS = (

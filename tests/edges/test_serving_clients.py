@@ -22,9 +22,9 @@ if os.name != "posix":
 from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of, head_of
 
 pytestmark = pytest.mark.process
-IMPATIENT = "from agentformer.http.server_timeouts import HTTP_API as t\nt.headers = 1.0; t.body = 2.0; t.idle = 1.0\n"
+IMPATIENT = "from agentformer.http.slow_clients import HTTP_API as t\nt.headers = 1.0; t.body = 2.0; t.idle = 1.0\n"
 STUBBORN = (  # so that whoever waits for a slow client in a thread waits for longer than the test
-    "from agentformer.http.server_timeouts import HTTP_API as t; import gunicorn.workers.gthread as gthread\n"
+    "from agentformer.http.slow_clients import HTTP_API as t; import gunicorn.workers.gthread as gthread\n"
     "t.headers = t.idle = t.linger = 500.0\n"
     "gthread.DEFAULT_WORKER_DATA_TIMEOUT = 500.0\n"
 )

@@ -23,7 +23,7 @@ from agentformer.index.vectors import follower, training
 from agentformer.index.vectors import index as growing
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.index import VectorIndex
-from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
@@ -199,7 +199,7 @@ TRAIN = """
 import sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 options = FaissOptions(index=IndexOptions(4, 2, 1.0, 3600.0))

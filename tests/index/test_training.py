@@ -19,7 +19,7 @@ from filelock import FileLock
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors import follower, training
 from agentformer.index.vectors import snapshot as snapshots
-from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.vectors.training import Interrupted
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
@@ -314,7 +314,7 @@ CHILD = """
 import os, signal, sys, time
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.types import Query

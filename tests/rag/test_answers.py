@@ -12,7 +12,7 @@ from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptToo
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages
-from agentformer.rag.answer.sentences import RankedSentence, rank_sentences
+from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
 from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import STEMMERS
 from agentformer.types import EmbeddingSpace, Hit, Matrix, MemoryEntry, Source, Vector

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from agentformer.embedders import estimated_spans, recent
 from agentformer.rag import chunks
-from agentformer.rag.answer import citations, confidence, output, sentences
+from agentformer.rag.answer import citations, confidence, model_output, quotes
 from agentformer.rag.answer.passages import read_passages
-from agentformer.rag.answer.sentences import rank_sentences
+from agentformer.rag.answer.quotes import rank_sentences
 from agentformer.readers.sections import tables_of
 from agentformer.text.analysis import QueryTerms
 from agentformer.types import DocumentText, Heading, Page, PageTable, Span
@@ -104,7 +104,7 @@ def test_a_long_sentence_is_cut_at_600_characters_or_a_word() -> None:
         ("a " * 400, (1, 700), (1, 599)),
         (f"ab {'c' * 800}", (2, 800), (2, 602)),
     ):
-        assert sentences.shortened(text, Span(*span)) == Span(*shortened)
+        assert quotes.shortened(text, Span(*span)) == Span(*shortened)
 
 
 class Small:
@@ -172,18 +172,18 @@ def test_a_refusal_may_follow_a_few_marks() -> None:
         ("NO_ANSWERS", False),
         ("no", False),
     ):
-        assert output._may_refuse(text) is may_refuse
+        assert model_output._may_refuse(text) is may_refuse
 
 
 def test_the_host_of_an_unknown_address_is_shown_up_to_40_characters() -> None:
-    known = output._KnownAddresses(["see https://a.example/x"])
+    known = model_output._KnownAddresses(["see https://a.example/x"])
     assert known.misses(f"https://{'h' * 50}/p?q") and not known.misses("https://a.example/x")
     assert [*known.missing_hosts] == ["h" * 40]
-    assert output.link_warnings([]) == []
+    assert model_output.link_warnings([]) == []
 
 
 def test_the_beginning_of_an_image_is_held_back() -> None:
-    links = output.LinkFilter()
+    links = model_output.LinkFilter()
     shown = [links.feed(piece) for piece in ("a!", "[x](y)", "![1", "] b", "<im", "g src=x>", "c!")]
     assert shown == ["a", "! [x](y)", "", "![1] b", "", "‹img src=x>", "c"]
     assert (links.rest(), links.rest()) == ("!", "")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.output import LinkFilter, remove_unknown_links
+from agentformer.rag.answer.model_output import LinkFilter, remove_unknown_links
 from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.types import Answer, AnswerPiece
 from tests.rag.models import HITS, Scripted, hit

@@ -18,7 +18,7 @@ from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.citations import in_marks
 from agentformer.rag.answer.confidence import Baselines
 from agentformer.rag.answer.passages import read_passages
-from agentformer.rag.answer.sentences import RankedSentence, choose_quotes, rank_sentences
+from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, rank_sentences
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import analyze_query
 from agentformer.types import Hit, Matrix, MemoryEntry, Source, Span, TokenVectors, Vector

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.index import derived
+from agentformer.index import entry_properties
 from agentformer.search import rows
 from agentformer.search.rows import RankedRows
 
@@ -19,13 +19,13 @@ class Store:
     def __init__(self, af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.af, self.read_now = af, list[int]()
         self.ids = [af.memory.store(f"Text {n}.", title=f"Title {n}").id for n in range(1, 5)]
-        self.rows, read = RankedRows(), derived.read
+        self.rows, read = RankedRows(), entry_properties.read
 
-        def counted(connection: object, nums: Sequence[int]) -> dict[int, derived.Derived]:
+        def counted(connection: object, nums: Sequence[int]) -> dict[int, entry_properties.Derived]:
             self.read_now += nums
             return read(connection, nums)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(derived, "read", counted)
+        monkeypatch.setattr(entry_properties, "read", counted)
 
     def titles(self, *nums: int) -> tuple[list[str], list[int]]:
         """Return the titles of these entries, and the numbers of those that were read from the table."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.index import derived
+from agentformer.index import entry_properties
 from agentformer.search import newest_facts, relevance
 from agentformer.text import analysis
 from agentformer.text.analysis import QueryTerms, Terms, analyze_query
@@ -39,7 +39,7 @@ def test_a_search_analyzes_its_query_once_and_each_hit_at_most_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relevant_only: bool, kept: bool
 ) -> None:
     if not kept:
-        monkeypatch.setattr(derived, "read", lambda connection, nums: {})
+        monkeypatch.setattr(entry_properties, "read", lambda connection, nums: {})
     with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         af.memory.store_many(FACTS)
         af.memory.search("warm up the indexes")
@@ -79,7 +79,7 @@ def test_the_language_of_an_entry_is_detected_once_and_metadata_decides_in_doubt
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = Counter[str]()
-    count_calls(monkeypatch, derived, "detect_language", calls)
+    count_calls(monkeypatch, entry_properties, "detect_language", calls)
     languages = newest_facts.EntryLanguages()
     entry = agentformer.MemoryEntry(id="1", content="4711", metadata={"language": "sv-SE"})
     finnish = agentformer.MemoryEntry(

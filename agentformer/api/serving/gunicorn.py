@@ -45,7 +45,7 @@ from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.errors import AgentFormerError
 from agentformer.http.problems import Problem, problem_json
-from agentformer.http.server_timeouts import HTTP_API, HeadersTooLong, TimedSocket
+from agentformer.http.slow_clients import HTTP_API, HeadersTooLong, TimedSocket
 from agentformer.settings import Settings
 
 _CLOSE_SECONDS = 10  # seconds for a worker to close its memory after its last request

@@ -19,7 +19,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError, StoreFull
-from agentformer.index import derived
+from agentformer.index import entry_properties
 from agentformer.index.embedding.active import ActiveEmbedder, embedder_for
 from agentformer.index.embedding.windows import Progress, Refused, WindowEmbedder, WindowTable
 from agentformer.records import change_feed
@@ -161,8 +161,8 @@ class EmbeddingQueue:
         """Write the windows and vectors in `outcome`, or put the entries into the queue if they were not embedded.
         `nums` contains the number of each entry in `entries`. An entry is also put into the queue if another writer has
         deleted one of its vectors, or if the store has moved to another embedding space. The properties that searches
-        derive from the entries are written, too; see `index.derived`."""
-        derived.write(connection, nums, entries)
+        derive from the entries are written, too; see `index.entry_properties`."""
+        entry_properties.write(connection, nums, entries)
         searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
         add_to_move(connection, searched)
         active = active_space(connection)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from agentformer.errors import EmbedderError, EmbedderUnavailable, TextTooLong
 from agentformer.records import vectors as store
 from agentformer.records.vectors import HASH_BYTES, Rows, Window
-from agentformer.text.chunking import windows
+from agentformer.text.splitting import windows
 from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
 
 Progress = Callable[[int, int], None]  # windows done, windows in all

@@ -21,7 +21,6 @@ from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.image import Image
 from agentformer.index.vectors.index import VectorHits, VectorIndex
-from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.stored import (
     count_windows,
     read_entries,
@@ -30,6 +29,7 @@ from agentformer.index.vectors.stored import (
     removed_since,
     tuple_cursor,
 )
+from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
 from agentformer.records.integrity.files import temporary_path

@@ -23,7 +23,8 @@ from agentformer.index.vectors.image import Image, about_of, image_of, stage_of
 from agentformer.index.vectors.ivf import Ivf, Tuning
 from agentformer.index.vectors.lists import can_map
 from agentformer.index.vectors.locking import ReadWriteLock
-from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.nprobe import Tuner, scan
+from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.vectors.training import (
     TUNING_QUERIES,
     Interrupted,
@@ -32,7 +33,6 @@ from agentformer.index.vectors.training import (
     put_vectors,
     train_ivf,
 )
-from agentformer.index.vectors.tuning import Tuner, scan
 from agentformer.types import Matrix, Vector
 
 # Dead rows slow down searches, and their removal from a flat index needs a copy of the index. They are removed if they

@@ -11,7 +11,7 @@ from functools import cached_property
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
-from agentformer.rag.answer import citations, output, prompts, support
+from agentformer.rag.answer import citations, model_output, prompts, support
 from agentformer.rag.answer.candidates import other_period
 from agentformer.rag.answer.confidence import (
     BASELINES,
@@ -22,7 +22,7 @@ from agentformer.rag.answer.confidence import (
     normalized_cosine,
 )
 from agentformer.rag.answer.passages import Passage, read_passages
-from agentformer.rag.answer.sentences import (
+from agentformer.rag.answer.quotes import (
     RankedSentence,
     choose_quotes,
     knows_language,
@@ -197,7 +197,7 @@ class Answerer:
                 break
             else:
                 answer = self._checked(
-                    request, count, output.visible_text(reply.text), cut=output.why_cut(reply, limit)
+                    request, count, model_output.visible_text(reply.text), cut=model_output.why_cut(reply, limit)
                 )
                 return self._asked_again(request, count, [*prompt, ChatMessage("assistant", reply.text)], answer, limit)
         return self._after_failure(request, reason)
@@ -226,7 +226,9 @@ class Answerer:
             reply = self.model.complete(prompt, temperature=self.temperature, max_tokens=limit)
         except LanguageModelError:
             return answer
-        second = self._checked(request, count, output.visible_text(reply.text), cut=output.why_cut(reply, limit))
+        second = self._checked(
+            request, count, model_output.visible_text(reply.text), cut=model_output.why_cut(reply, limit)
+        )
         is_better = second.mode == "llm" and _claims(second) < _claims(answer)
         return second if is_better and (second.complete or not answer.complete) else answer
 
@@ -243,9 +245,9 @@ class Answerer:
             yield from _at_once(self._without_model(request))
             return
         limit = max_tokens or self.max_tokens
-        count, arrived, reason = len(request.given), output.AnswerStream(), None
+        count, arrived, reason = len(request.given), model_output.AnswerStream(), None
         for count in _passage_counts(len(request.given)):
-            arrived, reason = output.AnswerStream(), None
+            arrived, reason = model_output.AnswerStream(), None
             try:
                 pieces = model.stream(
                     prompts.messages(question, request.given[:count]), temperature=self.temperature, max_tokens=limit
@@ -259,7 +261,12 @@ class Answerer:
         yield from self._end_of_stream(request, count, arrived, reason, limit)
 
     def _end_of_stream(
-        self, request: _Request, count: int, arrived: output.AnswerStream, reason: LanguageModelError | None, limit: int
+        self,
+        request: _Request,
+        count: int,
+        arrived: model_output.AnswerStream,
+        reason: LanguageModelError | None,
+        limit: int,
     ) -> Iterator[AnswerEvent]:
         if reason and not arrived.shown:
             yield from _at_once(self._after_failure(request, reason))
@@ -268,7 +275,7 @@ class Answerer:
             yield AnswerPiece(rest)
         if reason:
             yield AnswerFault(str(reason))
-        cut = output.why_cut(arrived.reply, limit)
+        cut = model_output.why_cut(arrived.reply, limit)
         if reason:
             cut = f"the model failed before the end of the answer: {reason}"
         answer = self._checked(request, count, arrived.text, cut=cut)
@@ -298,11 +305,11 @@ class Answerer:
                 f"the passages were too long for the model: it received only {count} of {len(request.given)} passages"
             )
         given = request.given_texts(count)
-        checked = output.remove_unknown_links(MarkerRestorer(given).restore(text), given)
-        warnings += output.link_warnings(checked.unknown_hosts)
-        text = output.without_refusal(checked.text)
+        checked = model_output.remove_unknown_links(MarkerRestorer(given).restore(text), given)
+        warnings += model_output.link_warnings(checked.unknown_hosts)
+        text = model_output.without_refusal(checked.text)
         cited = citations.cite(citations.without_unfinished(text) if cut else text, request.given_passages[:count])
-        if not cited.citations and (output.refuses(checked.text) or prompts.NO_ANSWER in checked.text):
+        if not cited.citations and (model_output.refuses(checked.text) or prompts.NO_ANSWER in checked.text):
             if prompts.contains_no_answer(
                 request.given[:count]
             ):  # in this case, the token may be a quotation from the passage
@@ -369,9 +376,9 @@ class Answerer:
 
 
 def _shown(
-    arrived: output.AnswerStream, pieces: Iterable[str], given: Iterable[str]
+    arrived: model_output.AnswerStream, pieces: Iterable[str], given: Iterable[str]
 ) -> Generator[AnswerEvent, None, None]:
-    links = output.LinkFilter(given)
+    links = model_output.LinkFilter(given)
     with closing(arrived.read(pieces)) as shown:
         for piece in shown:
             if text := links.feed(piece):

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.prompts import CITING, CITING_WORDS, MARKER
-from agentformer.rag.answer.sentences import RankedSentence, rank_sentences
+from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.places import label_of_part
 from agentformer.text.prompt_quoting import strip_hidden

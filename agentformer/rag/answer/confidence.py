@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from agentformer.rag.answer.features import asked_stems
-from agentformer.rag.answer.forms import similar_forms
 from agentformer.rag.answer.passages import Passage
+from agentformer.rag.answer.word_forms import similar_forms
 from agentformer.rag.documents import KeyedLock
 from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem, text_terms
 from agentformer.text.questions import classify

@@ -19,8 +19,8 @@ from agentformer.rag.answer import prompts
 from agentformer.rag.answer.memories import usable
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
-from agentformer.text.chunking import windows
 from agentformer.text.places import label_of_part, lines_of
+from agentformer.text.splitting import windows
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
 
 # Only hits with at least this share of the best score, and at most `_MOST`, share the budget: a much better hit gets

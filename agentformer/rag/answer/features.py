@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from agentformer.rag.answer.candidates import has_candidate
-from agentformer.rag.answer.forms import similar_forms
 from agentformer.rag.answer.passages import Passage
+from agentformer.rag.answer.word_forms import similar_forms
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import QueryTerms, Terms
 from agentformer.text.languages import stem

@@ -89,7 +89,7 @@ CREATE TABLE commits (connection text COLLATE "C" PRIMARY KEY, token text NOT NU
     WITH (fillfactor = 50);
 """
 
-# Properties that searches derive from an entry, see `index.derived`.
+# Properties that searches derive from an entry, see `index.entry_properties`.
 _DERIVED = """
 CREATE TABLE derived (
     entry bigint PRIMARY KEY REFERENCES entries ON DELETE CASCADE, version bigint NOT NULL, source bigint,

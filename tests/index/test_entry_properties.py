@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.index import derived
+from agentformer.index import entry_properties
 from agentformer.search import boosts
 from agentformer.text.dates.expressions import find_date_ranges, time_languages
 from agentformer.text.languages import detect_language, language_votes
@@ -47,10 +47,10 @@ def af(tmp_path: Path) -> Iterator[agentformer.AgentFormer]:
         yield af
 
 
-def rows(af: agentformer.AgentFormer) -> dict[str, derived.Derived]:
+def rows(af: agentformer.AgentFormer) -> dict[str, entry_properties.Derived]:
     with af.backend._database.reading() as connection:
         ids = dict(connection.execute("SELECT num, id FROM entries").fetchall())
-        return {ids[num]: row for num, row in derived.read(connection, [*ids]).items()}
+        return {ids[num]: row for num, row in entry_properties.read(connection, [*ids]).items()}
 
 
 def execute(af: agentformer.AgentFormer, statement: str) -> None:
@@ -58,7 +58,7 @@ def execute(af: agentformer.AgentFormer, statement: str) -> None:
         connection.execute(statement)
 
 
-def filled(af: agentformer.AgentFormer) -> dict[str, derived.Derived]:
+def filled(af: agentformer.AgentFormer) -> dict[str, entry_properties.Derived]:
     """Search once, wait for the background thread, and return the rows."""
     af.memory.search("Tuesday")
     af.backend._indexes.search._renewal.wait()
@@ -74,12 +74,12 @@ def test_what_is_kept_equals_what_the_entry_shows(af: agentformer.AgentFormer, o
     for entry in (*said, *facts):
         row, start = kept[entry.id], entry.content[:2000]
         assert row.language == detect_language(entry.content, str(entry.metadata.get("language", "")))
-        assert row.days == derived.named_days(entry.content, on)
+        assert row.days == entry_properties.named_days(entry.content, on)
         found = find_date_ranges(start, on, detect_language(start))
         assert {*row.days} == {(days.first, days.last) for days in found}
-        stated = derived.stated_facts(entry, lambda language=row.language: language)
+        stated = entry_properties.stated_facts(entry, lambda language=row.language: language)
         assert row.analyzed == (row.language, tuple((about, value) for about, value, _ in stated))
-        assert row.title == derived.own_title("", entry.content[:102])
+        assert row.title == entry_properties.own_title("", entry.content[:102])
     for entry in said:
         message, text = kept[entry.id].message, entry.content[:1000]
         for prior in ("", "en", "fi", "sv", "no", "da", "de", "ja", "es", "ru", "xx"):
@@ -117,7 +117,7 @@ def test_the_ranking_with_kept_rows_is_the_ranking_without(
     assert len(filled(af)) == 3 * len(TEXTS)
     with_rows = [found(af, query) for query in asked]
     with monkeypatch.context() as patched:
-        patched.setattr(derived, "read", lambda connection, nums: {})
+        patched.setattr(entry_properties, "read", lambda connection, nums: {})
         assert [found(af, query) for query in asked] == with_rows
     assert all(with_rows)
 
@@ -133,7 +133,7 @@ def found(af: agentformer.AgentFormer, query: Query) -> list[tuple[str, float, t
 def test_a_search_with_kept_rows_reads_no_dates(af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
     af.backend.store(entries(kind="message", tier="episodic", session_id="s"))
     boosts._named_days.cache_clear()
-    monkeypatch.setattr(derived, "find_date_ranges", lambda *_: pytest.fail("a text was searched for dates"))
+    monkeypatch.setattr(entry_properties, "find_date_ranges", lambda *_: pytest.fail("a text was searched for dates"))
     assert af.memory.search("When did we meet on 7 May 2023?")
     assert boosts._named_days.cache_info().currsize == 0
 
@@ -168,18 +168,18 @@ def test_rows_of_many_entries_and_of_an_older_analysis_are_written_in_the_backgr
 ) -> None:
     stored = [entry for _ in range(3) for entry in entries()]
     af.backend.store([*stored, MemoryEntry(id=new_id(), content="page", kind="page", created_at=NOON, updated_at=NOON)])
-    assert len(stored) > derived.INLINE and rows(af) == {}
+    assert len(stored) > entry_properties.INLINE and rows(af) == {}
     assert filled(af).keys() == {entry.id for entry in stored}  # no search finds a page
-    monkeypatch.setattr(derived, "VERSION", derived.VERSION + 1)
+    monkeypatch.setattr(entry_properties, "VERSION", entry_properties.VERSION + 1)
     af.backend._indexes.search._renewal._again_at = 0.0
     assert rows(af) == {} and filled(af).keys() == {entry.id for entry in stored}
 
 
 def test_the_version_is_that_of_the_analysis() -> None:
-    """If this fails because the analysis has changed on purpose, raise `derived.VERSION` and write the new digest."""
+    """If the analysis has changed on purpose, raise `entry_properties.VERSION` and write the new digest."""
     told = []
     for text, kind in itertools.product(TEXTS, ("fact", "message")):
         entry = MemoryEntry(id="1", content=text, kind=kind, session_id="s", occurred_at=NOON)
-        told.append(derived._row(1, 2, entry)[3:8])
+        told.append(entry_properties._row(1, 2, entry)[3:8])
     digest = hashlib.sha256(repr(told).encode()).hexdigest()[:16]
-    assert (derived.VERSION, digest) == (1, "2b26b67665b047bc")
+    assert (entry_properties.VERSION, digest) == (1, "2b26b67665b047bc")

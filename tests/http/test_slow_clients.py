@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from agentformer.http import server_timeouts
-from agentformer.http.server_timeouts import (
+from agentformer.http import slow_clients
+from agentformer.http.slow_clients import (
     HEAD_BYTES,
     HTTP_API,
     MCP,
@@ -31,7 +31,7 @@ Pair = tuple[TimedSocket, socket.socket]
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     """A socket of a server that waits 0.2 s at most, and its client."""
-    monkeypatch.setattr(server_timeouts, "HTTP_API", replace(HTTP_API, body=0.2, idle=0.2))
+    monkeypatch.setattr(slow_clients, "HTTP_API", replace(HTTP_API, body=0.2, idle=0.2))
     plain, client = socket.socketpair()
     client.settimeout(30)
     server = TimedSocket.replacing(plain)
@@ -65,7 +65,7 @@ def test_the_limits_of_both_servers() -> None:
 
 
 def test_a_body_has_arrived_wherever_its_bytes_are(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_timeouts, "_BODY_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(slow_clients, "_BODY_GRACE_SECONDS", 0.01)
     server, client = pair
     client.sendall(HEAD + b"1234")
     read_headers(server)
@@ -78,7 +78,7 @@ def test_a_body_has_arrived_wherever_its_bytes_are(pair: Pair, monkeypatch: pyte
 
 
 def test_a_body_that_comes_just_after_its_headers_has_arrived(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_timeouts, "_BODY_GRACE_SECONDS", 30.0)
+    monkeypatch.setattr(slow_clients, "_BODY_GRACE_SECONDS", 30.0)
     server, client = pair
     client.sendall(HEAD)
     read_headers(server)
@@ -88,13 +88,13 @@ def test_a_body_that_comes_just_after_its_headers_has_arrived(pair: Pair, monkey
     assert server.has_body(2)
     sending.join()
     client.close()
-    monkeypatch.setattr(server_timeouts, "_BODY_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(slow_clients, "_BODY_GRACE_SECONDS", 0.0)
     assert not server.has_body(3)
 
 
 def test_only_so_many_clients_may_read_slowly(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_timeouts, "_READ_SECONDS", 0.01)
-    monkeypatch.setattr(server_timeouts, "_slow_readers", places := threading.BoundedSemaphore(1))
+    monkeypatch.setattr(slow_clients, "_READ_SECONDS", 0.01)
+    monkeypatch.setattr(slow_clients, "_slow_readers", places := threading.BoundedSemaphore(1))
     server, client = pair
     server._writing = TimeBudget(30.0, HTTP_API)
     received: list[int] = []

@@ -18,8 +18,8 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
-from agentformer.text import chunking
-from agentformer.text.chunking import split, windows
+from agentformer.text import splitting
+from agentformer.text.splitting import split, windows
 from agentformer.types import Embedder, Query, Span
 from tests.faults.long_form import LONG
 
@@ -339,24 +339,24 @@ def _tokens(text: str) -> list[Span]:
 def test_the_strength_of_a_border_depends_on_the_text_around_it() -> None:
     text = "One two, three\nfour\n\nfive (six)seven 日本、語 a\u0301b"
     tokens = _tokens(text)
-    strengths = chunking._strengths(text, tokens, breaks=[4])  # a heading at "two"
+    strengths = splitting._strengths(text, tokens, breaks=[4])  # a heading at "two"
     assert list(zip((text[start:end] for start, end in tokens), strengths, strict=True)) == [
-        ("One", chunking._PARAGRAPH),
-        ("two", chunking._PARAGRAPH),
-        (",", chunking._JOINED),
-        ("three", chunking._CLAUSE),
-        ("four", chunking._CLAUSE),
-        ("five", chunking._PARAGRAPH),
-        ("(", chunking._WORD),
-        ("six", chunking._JOINED),
-        (")", chunking._JOINED),
-        ("seven", chunking._JOINED),
-        ("日本", chunking._WORD),
-        ("、", chunking._WORD),
-        ("語", chunking._CLAUSE),
-        ("a", chunking._WORD),
-        ("\u0301", chunking._JOINED),
-        ("b", chunking._JOINED),
+        ("One", splitting._PARAGRAPH),
+        ("two", splitting._PARAGRAPH),
+        (",", splitting._JOINED),
+        ("three", splitting._CLAUSE),
+        ("four", splitting._CLAUSE),
+        ("five", splitting._PARAGRAPH),
+        ("(", splitting._WORD),
+        ("six", splitting._JOINED),
+        (")", splitting._JOINED),
+        ("seven", splitting._JOINED),
+        ("日本", splitting._WORD),
+        ("、", splitting._WORD),
+        ("語", splitting._CLAUSE),
+        ("a", splitting._WORD),
+        ("\u0301", splitting._JOINED),
+        ("b", splitting._JOINED),
     ]
 
 
@@ -391,4 +391,4 @@ def test_a_text_without_tokens_is_one_window() -> None:
 
 
 def test_the_ends_of_a_text_count_as_white_space() -> None:
-    assert [chunking._at_space("a b", at) for at in range(-1, 4)] == [True, False, True, False, True]
+    assert [splitting._at_space("a b", at) for at in range(-1, 4)] == [True, False, True, False, True]

@@ -31,7 +31,7 @@ from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, Memory
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
 # `text.facts.single_values` or of `text.sentences` returns another result for a text.
-# `tests/index/test_derived.py` detects such a change.
+# `tests/index/test_entry_properties.py` detects such a change.
 VERSION = 1
 INLINE = 32  # maximum entries whose rows are written in their own transaction; the analysis of each takes up to 1 ms
 DATE_TEXT = 2_000  # code points in which days are searched

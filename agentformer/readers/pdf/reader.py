@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.ocr import MAX_PIXELS, image_text, ocr_unavailable
-from agentformer.readers.pdf.extractors import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.layout import bodies, page_headings
+from agentformer.readers.pdf.page_text import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.tables import DraftTable, located
 from agentformer.readers.pdf.titles import Title, with_titles
 from agentformer.text.normalize import from_symbol_area, normalize_pages
