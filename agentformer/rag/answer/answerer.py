@@ -21,6 +21,7 @@ from agentformer.rag.answer.confidence import (
     covered_share,
     normalized_cosine,
 )
+from agentformer.rag.answer.model_output import AnswerStream, LinkFilter, visible_text, why_cut
 from agentformer.rag.answer.passages import Passage, read_passages
 from agentformer.rag.answer.quotes import (
     RankedSentence,
@@ -196,9 +197,7 @@ class Answerer:
                 reason = error
                 break
             else:
-                answer = self._checked(
-                    request, count, model_output.visible_text(reply.text), cut=model_output.why_cut(reply, limit)
-                )
+                answer = self._checked(request, count, visible_text(reply.text), cut=why_cut(reply, limit))
                 return self._asked_again(request, count, [*prompt, ChatMessage("assistant", reply.text)], answer, limit)
         return self._after_failure(request, reason)
 
@@ -226,9 +225,7 @@ class Answerer:
             reply = self.model.complete(prompt, temperature=self.temperature, max_tokens=limit)
         except LanguageModelError:
             return answer
-        second = self._checked(
-            request, count, model_output.visible_text(reply.text), cut=model_output.why_cut(reply, limit)
-        )
+        second = self._checked(request, count, visible_text(reply.text), cut=why_cut(reply, limit))
         is_better = second.mode == "llm" and _claims(second) < _claims(answer)
         return second if is_better and (second.complete or not answer.complete) else answer
 
@@ -245,9 +242,9 @@ class Answerer:
             yield from _at_once(self._without_model(request))
             return
         limit = max_tokens or self.max_tokens
-        count, arrived, reason = len(request.given), model_output.AnswerStream(), None
+        count, arrived, reason = len(request.given), AnswerStream(), None
         for count in _passage_counts(len(request.given)):
-            arrived, reason = model_output.AnswerStream(), None
+            arrived, reason = AnswerStream(), None
             try:
                 pieces = model.stream(
                     prompts.messages(question, request.given[:count]), temperature=self.temperature, max_tokens=limit
@@ -261,12 +258,7 @@ class Answerer:
         yield from self._end_of_stream(request, count, arrived, reason, limit)
 
     def _end_of_stream(
-        self,
-        request: _Request,
-        count: int,
-        arrived: model_output.AnswerStream,
-        reason: LanguageModelError | None,
-        limit: int,
+        self, request: _Request, count: int, arrived: AnswerStream, reason: LanguageModelError | None, limit: int
     ) -> Iterator[AnswerEvent]:
         if reason and not arrived.shown:
             yield from _at_once(self._after_failure(request, reason))
@@ -275,7 +267,7 @@ class Answerer:
             yield AnswerPiece(rest)
         if reason:
             yield AnswerFault(str(reason))
-        cut = model_output.why_cut(arrived.reply, limit)
+        cut = why_cut(arrived.reply, limit)
         if reason:
             cut = f"the model failed before the end of the answer: {reason}"
         answer = self._checked(request, count, arrived.text, cut=cut)
@@ -375,10 +367,8 @@ class Answerer:
         return Answer(text, "extractive", quotes, tuple(request.hits), warnings, confidence=confidence)
 
 
-def _shown(
-    arrived: model_output.AnswerStream, pieces: Iterable[str], given: Iterable[str]
-) -> Generator[AnswerEvent, None, None]:
-    links = model_output.LinkFilter(given)
+def _shown(arrived: AnswerStream, pieces: Iterable[str], given: Iterable[str]) -> Generator[AnswerEvent, None, None]:
+    links = LinkFilter(given)
     with closing(arrived.read(pieces)) as shown:
         for piece in shown:
             if text := links.feed(piece):
