@@ -223,8 +223,8 @@ class AgentFormer:
 
     @property
     def markdown(self) -> MarkdownHomes:
-        """The export of memories to folders of Markdown files (`export`), and the synchronization of both (`sync`,
-        `follow`)."""
+        """The export of memories to folders of Markdown files (`export`), and the synchronization of memories and files
+        (`sync`, `follow`)."""
         from agentformer.archive.markdown.home import MarkdownHomes
 
         return MarkdownHomes(self.memory, self.backend, [*self.settings.decay_rates])

@@ -49,10 +49,10 @@ class Grant:
         return not self.namespaces or namespace in self.namespaces
 
     def namespace(self, requested: str | None = None) -> str:
-        """Return the namespace that a request uses. If the request names no namespace, this is the only namespace of
-        the caller, or the default namespace. Raises `Forbidden` if the caller may not use the requested namespace; the
-        message does not show whether this namespace exists. Raises `InvalidInput` if the caller has several namespaces
-        and must name one of them."""
+        """Return the namespace that a request uses. If the request names no namespace, the result is the only namespace
+        of the caller or, if the caller may use all, the default namespace. Raises `Forbidden` if the caller may not use
+        the requested namespace; the message does not show whether this namespace exists. Raises `InvalidInput` if the
+        caller has several namespaces and must name one of them."""
         if requested is None:
             if len(self.namespaces) == 1:
                 return self.namespaces[0]
@@ -73,9 +73,9 @@ class Grant:
         return {} if self.may("read") else {fields.STORED_BY_KEY: self.key_id}
 
     def session(self, requested: str) -> str:
-        """Return the id under which a session of the caller is stored. For a key without the right to read, it begins
-        with the id of the key, so that the key cannot add to a session of another caller, or learn whether it
-        exists."""
+        """Return the id under which the session `requested` of the caller is stored. For a key without the right to
+        read, this id begins with the id of the key, so that the key cannot add to a session of another caller, or learn
+        whether it exists."""
         return requested if self.may("read") else f"{self.key_id or _NO_KEY}/{requested}"
 
     def require_all_namespaces(self) -> None:

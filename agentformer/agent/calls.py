@@ -90,10 +90,10 @@ class Permission:
         return "" if self._confirm(call) else _DENIED
 
     def note_result(self, name: str, value: Mapping[str, Any] | None) -> None:
-        """Record that the model has read the result `value` of this tool. `retrieved` becomes True, unless the tool has
-        only added an entry, because such a result contains no text from the store. If an equal entry was already
-        stored, `retrieved` becomes True, because the result contains that entry, which another caller may have
-        written."""
+        """Record that the model has read the result `value` of this tool: `retrieved` becomes True. The result of a
+        tool that has added an entry is an exception, because it contains no text from the store. But if an equal entry
+        was already stored, the result contains that entry, which another caller may have written, and `retrieved`
+        becomes True."""
         added = name in self._additive and not (value or {}).get("known_already")
         self.retrieved = self.retrieved or not added
 
@@ -111,9 +111,9 @@ class Permission:
 
 def may_quote(item: Any) -> bool:
     """Return whether `item`, an entry or a message, may contain text from documents or tools. Core memory and messages
-    of the user contain none. An answer contains none if its metadata say so; only the program sets these metadata. A
-    message may contain such text if another speaker wrote it, if it was changed later, or if a key without the right to
-    read stored it."""
+    of the user contain no such text. An answer contains none if its metadata say so; only the program sets these
+    metadata. A message may contain such text if another speaker wrote it, if it was changed later, or if a key without
+    the right to read stored it."""
     if not isinstance(item, MemoryEntry):
         return bool(item.role != "user")
     if item.kind != "message":

@@ -94,7 +94,8 @@ class Briefing:
 
 def brief(task: str, context: Context | None, backend: MemoryBackend) -> Briefing:
     """Return the first messages of a turn for a task. The messages in `context` contain memories and earlier messages,
-    and the last of these messages is the task. If `context` is None, the task is the only message."""
+    and the last of these messages is the task. If `context` is None, the task is the only message. `backend` contains
+    the memories that `context` names."""
     messages = list(context.messages) if context else [ChatMessage("user", strip_template_tokens(task))]
     data = ""
     if context and context.has_memory:
@@ -131,8 +132,8 @@ def excerpt(text: str, limit: int = _EXCERPT) -> str:
 
 class Conversation:
     """The system prompt and the messages of a turn. All results of tools together have at most `max_tokens` tokens,
-    which `count_tokens` counts, and one result at most half of them. The notes that replace removed text are not
-    counted."""
+    which `count_tokens` counts. A single result has at most half of this limit. The notes that replace removed text are
+    not counted."""
 
     def __init__(
         self, system: str, messages: Sequence[ChatMessage], count_tokens: Callable[[str], int], max_tokens: int

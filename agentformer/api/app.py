@@ -112,7 +112,8 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
 
 
 def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: bool) -> Service:
-    """Return the memory `af`, its upload jobs, and the limits of concurrent requests. `_mount` describes `whole`."""
+    """Return a `Service` with the memory `af`, its upload jobs, and the limits of concurrent requests. `_mount`
+    describes `whole`."""
     settings = af.settings
     return Service(
         af=af,

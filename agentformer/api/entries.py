@@ -168,7 +168,8 @@ def get_entry(service: Service, grant: Grant, entry_id: str) -> Response:
 
 @router.route("GET", f"{_ENTRY}/salience", "memory_get", {200: models.Salience})
 def salience(service: Service, grant: Grant, entry_id: str) -> Response:
-    """Return the salience (importance) of a memory now, and the values from which it follows at any other time.
+    """Return the salience (importance) of a memory now, and the values from which it can be computed for any other
+    time.
 
     The salience is `stored * rate ** days`, where `days` is the time since `since`, the last use of the memory. This
     request does not count as a use.

@@ -158,8 +158,8 @@ class ReadinessChecks:
             self._af.backend.search(Query("ready", Scope(namespace), limit=1, mode="lexical"))
 
     def _embedder_state(self) -> str:
-        """Return the state of the embedder: unavailable if a call since the last check has found the embedder
-        unavailable, otherwise `ok`. If there were no calls, return the former state."""
+        """Return the state of the embedder. It follows from the calls since the last check: the embedder is unavailable
+        if one of them has found it unavailable, and otherwise `ok`. If there were no calls, return the former state."""
         usage = [counts for name, counts in self._af.usage().items() if name.startswith("embedder ")]
         calls = sum(counts["calls"] for counts in usage)
         errors = sum(counts["errors"].get(_FAILURE, 0) for counts in usage)

@@ -55,8 +55,8 @@ def copy_entries(
     difference, unless the source keeps changing.
 
     Entries keep their ids, times, versions, counts, links and former versions. Vectors are copied if both backends use
-    the same embedding space; leases and original files are not copied. If only the target has some entries, they are
-    removed if `delete` is true. Otherwise `Conflict` is raised, and nothing is changed."""
+    the same embedding space; leases and original files are not copied. Entries that only the target has are removed if
+    `delete` is true. If `delete` is false and there are such entries, `Conflict` is raised, and nothing is changed."""
     done = Copied()
     while not done.equal and done.passes < most:
         with source.snapshot() as snapshot:

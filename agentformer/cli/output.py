@@ -254,7 +254,8 @@ def _print_nearest(answer: Answer) -> None:
 
 
 def place_of(entry: MemoryEntry) -> str:
-    """Return the document and the page of a passage. Return the id of an entry that is not from a document."""
+    """Return the place of an entry as text: the document and the page of a passage, or the id of an entry that is not
+    from a document."""
     if entry.source is None:
         return entry.id
     source = entry.source

@@ -68,8 +68,8 @@ class Loader:
     settings: Settings  # with the sizes of chunks
 
     def load(self, dataset: Dataset, progress: Progress | None = None) -> None:
-        """If the dataset has documents, store them. Otherwise, store its passages in batches. Empty passages are
-        skipped. Raises `InvalidInput` with the id of the passage if a passage cannot be stored."""
+        """Store the passages of a dataset in batches or, if the dataset has documents, store the documents instead.
+        Empty passages are skipped. Raises `InvalidInput` with the id of the passage if a passage cannot be stored."""
         sizes = self.settings.chunk_tokens, self.settings.chunk_overlap
         for number, (document, text) in enumerate(dataset.documents, 1):
             self.backend.store(document_entries(document, text, self._spans, *sizes))

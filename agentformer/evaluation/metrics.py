@@ -11,10 +11,10 @@ either relevant or not. Each metric has its usual definition:
 - `mrr`: 1 / rank of the first relevant passage
 - `ndcg`: nDCG (Järvelin & Kekäläinen, TOIS 2002) with the discount 1 / log2(rank + 1)
 
-Intervals are 95% percentile bootstraps (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13).
-One call compares several columns, one for each search method, and draws the same questions for all of them. So the
-interval of a difference is that of the paired bootstrap. The same seed and the same values give the same interval.
-"""
+Intervals are 95% percentile bootstraps (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). One
+call of `intervals` compares several columns of values, one for each search method, and draws the same questions for all
+of them. So the interval of a difference is that of the paired bootstrap. The same seed and the same values give the
+same interval."""
 
 from __future__ import annotations
 

@@ -76,8 +76,9 @@ def candidates(
     """Return the servers that may have the model, the preferred one first. Servers without an address are left out.
 
     If `explicit_url` is set, it is the only server. If `model` is the name of an OpenAI model, the only server is
-    `openai_url`, or OpenAI itself without it, so a configured proxy is never bypassed. For any other model, the servers
-    are `openai_url`, LM Studio and Ollama. OpenAI's key is sent only to OpenAI's own address and to `openai_url`."""
+    `openai_url`, or OpenAI itself if `openai_url` is empty, so a configured proxy is never bypassed. For any other
+    model, the servers are `openai_url`, LM Studio and Ollama. OpenAI's key is sent only to OpenAI's own address and to
+    `openai_url`."""
     if explicit_url:
         url = with_path(explicit_url, "/v1")
         is_openai = _origin(url) in {_origin(own) for own in (OPENAI_URL, openai_url) if own}

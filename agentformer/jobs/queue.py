@@ -100,8 +100,8 @@ class Jobs:
             log.error("the upload jobs of earlier processes cannot be read: %s", error)
 
     def submit(self, task: Task, files: Sequence[BinaryIO], password: str | None = None) -> Job:
-        """Add a new job with the uploaded files to the queue. Raises `Busy` if too many jobs are queued or running, or
-        too many jobs of the same key are (see `JobStore.check_limit`), `StoreFull` if the files cannot be written, and
+        """Add a new job with the uploaded files to the queue. Raises `Busy` if too many jobs are queued or running, in
+        total or of the same key (see `JobStore.check_limit`), `StoreFull` if the files cannot be written, and
         `StoreError` after `close`. After an error, nothing is stored."""
         if self._closed:
             raise StoreError("the job queue is closed; open the memory again")

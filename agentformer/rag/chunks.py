@@ -177,8 +177,8 @@ def _body(page: Page) -> tuple[Span, str]:
 
 
 class CodePart(NamedTuple):
-    """A part of a page of source code. `symbols` are the symbols that begin in the part. If none begins there, it is
-    the symbol that contains the part. `outer` is the symbol that contains `symbols`, or None."""
+    """A part of a page of source code. `symbols` are the symbols that begin in the part or, if none begins there, the
+    symbol that contains the part. `outer` is the symbol that contains `symbols`, or None."""
 
     span: Span
     symbols: tuple[Symbol, ...]

@@ -86,8 +86,8 @@ def place(
 ) -> Placement:
     """Decide which stored document an upload replaces, and under which name the new document is stored. A document is
     identified by its origin, or by its name among the documents without an origin. `given_metadata` is True if the
-    metadata of `document` come from the caller. If `on_conflict` is `fail`, raises `Conflict` if the stored document
-    has other bytes, or other metadata than the caller gave."""
+    metadata of `document` come from the caller. Raises `Conflict` if the stored document has other bytes, or other
+    metadata than the caller gave, and `on_conflict` is `fail`."""
     stored = _Stored(backend, document)
     own = stored.of_origin() if document.origin else stored.of_name(document.name)
     same = stored.with_same_bytes(own)

@@ -126,8 +126,8 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
 
 
 def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
-    """Yield a message for each problem of a document: a wrong number of pages or chunks, or a chunk with another text
-    than that part of its page."""
+    """Yield a message for each problem of a document: a wrong number of pages or chunks, or a chunk whose text is not
+    the text of this part of its page."""
     name = _name(document)
     scope = Scope(document.namespace, parent_id=document.id)
     pages: dict[int | None, str] = {}
@@ -217,9 +217,9 @@ def _absent_digests(backend: MemoryBackend) -> set[str]:
 
 
 def _verify_uploads(store: StoreParts, files: Mapping[str, str], absent: set[str], survey: _Survey) -> Findings:
-    """Report those of `files` (name -> SHA-256) that belong to no document and to no upload. `absent` are the SHA-256
-    of running uploads and removed documents. These files are kept, because the file may be the only copy of a lost
-    document, and because another memory may use the same folder."""
+    """Report those of `files` (name -> SHA-256) that belong to no document and to no upload. They are not deleted,
+    because a file may be the only copy of a lost document, and because another memory may use the same folder. `absent`
+    are the SHA-256 of running uploads and removed documents."""
     findings = Findings("uploads", "each file in the upload folder belongs to a document", "", len(files))
     if survey.documents.incomplete:
         findings.note("uploaded files were not checked, because some documents cannot be read")

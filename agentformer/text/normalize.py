@@ -266,8 +266,8 @@ def vocabulary(texts: Sequence[str]) -> Counter[str]:
 
 
 def looks_english(texts: Sequence[str]) -> bool:
-    """Return whether the texts are in English. The hyphens at line ends are joined differently in English, because many
-    English compound words have a hyphen, while German and the Nordic languages write them as one word."""
+    """Return whether the texts are in English. In English, a word that is divided at a line end more often keeps its
+    hyphen: many English compound words have one, while German and the Nordic languages write them as one word."""
     sample = " ".join(text[:2000] for text in texts[:40])
     return len(_ENGLISH_WORDS.findall(sample)) > _ENGLISH_SHARE * max(1, len(sample.split()))
 

@@ -20,8 +20,8 @@ def lines_of(label: str) -> tuple[int, int] | None:
 
 
 def label_of_part(label: str, before: str, part: str) -> str:
-    """Return the label of a part of a text. `label` is the label of the text, and `before` the text before the part.
-    A label that names no lines is the label of the part, too."""
+    """Return the label of a part of a text, such as "lines 5-7" for a part of "lines 3-9". `label` is the label of the
+    text, and `before` the text before the part. A label that names no lines is returned unchanged."""
     found = _LINES.fullmatch(label)
     if not found:
         return label

@@ -1,5 +1,5 @@
-"""Find tables of numbers in words with positions. The lines of a table need no rules: numbers of one column have
-overlapping horizontal extents, and the words above a column are its header."""
+"""Find tables of numbers in words with positions. A table needs no ruled lines: numbers of one column have overlapping
+horizontal extents, and the words above a column are its header."""
 
 from __future__ import annotations
 

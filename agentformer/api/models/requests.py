@@ -205,7 +205,8 @@ class MemorySearch(MemoryPlace):
 
 
 class EntrySelection(NamespaceBody):
-    """Entries: by their ids, by the ids of records of the host application, or by a filter. Give one of the three."""
+    """A selection of entries: by their ids, by the ids of records of the host application, or by a filter. Give exactly
+    one of the three."""
 
     ids: Annotated[list[Name], Field(max_length=_MOST_ITEMS)] = Field(default=[])
     source_type: Name | None = None

@@ -84,8 +84,8 @@ def copies(service: Service, grant: Grant, id: str) -> list[MemoryEntry]:
 
 
 def record_of(service: Service, namespace: str) -> MemoryEntry | None:
-    """Return the entry with the name and the metadata of a vector store, or None. Entries of this type that the program
-    has not written, or that are damaged, are skipped."""
+    """Return the entry with the name and the metadata of a vector store, or None. An entry that has the same type, but
+    that the program has not written or that is damaged, is skipped."""
     entries = all_entries(service.af.backend, Scope(namespace, kinds=(UNSEARCHED_KIND,), source_type=RECORD))
     return next((entry for entry in entries if _is_record(entry)), None)
 

@@ -170,7 +170,7 @@ class TextTooLong(ValueError):
 
 
 class _Bounded:
-    """Gives the bytes of a file to the JSON parser. Reading stops when the parser finds nothing in `MAX_VALUE` bytes,
+    """Gives the bytes of a file to the JSON parser. Reading stops when the parser finds no token in `MAX_VALUE` bytes,
     so that memory and time are bounded."""
 
     def __init__(self, file: BinaryIO) -> None:

@@ -127,8 +127,8 @@ def as_json(node: Node) -> Any:
 
 
 def as_object(name: str, node: Node) -> Any:
-    """Return a mapping or a list as a JSON value. It may be written as a text that contains JSON. An empty value is
-    None."""
+    """Return the mapping or list in `node` as a JSON value, or None for an empty value. The node may also be a text
+    that contains JSON."""
     value = as_json(node)
     if not isinstance(value, str):
         return value

@@ -49,7 +49,7 @@ class HomeReport:
 
     @property
     def complete(self) -> bool:
-        """True if every file could be used, and no field was changed on both sides."""
+        """True if every file could be used, and no field was changed both in a file and in the memory."""
         return not self.failed and not self.conflicts
 
 

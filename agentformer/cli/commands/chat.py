@@ -237,8 +237,8 @@ def _agent(
 
 
 def _run(chat: Chat, message: str | None) -> int:
-    """Answer `message`, or the lines of standard input, or the user at the terminal. Return the exit code, which is 1
-    if a message has no complete answer."""
+    """Answer `message` if it is given. Otherwise, answer the lines that the user types or, without a terminal, the
+    lines of standard input. Return the exit code, which is 1 if a message has no complete answer."""
     if message is None and sys.stdin is None:  # closed by the parent process
         raise InvalidInput("MESSAGE", "is missing, and standard input is closed")
     if message is None and sys.stdin.isatty():

@@ -260,7 +260,7 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
 
 def _sources_of(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the options that select the sources of an answer, and return them as arguments of `rag.query`. Like
-    `recall`, the command reads the memories of all users unless a user is given."""
+    `recall`, the command `ask` reads the memories of all users unless a user is given."""
     documents, memories = options.pop("documents"), options.pop("memories")
     if documents and memories:
         raise InvalidInput("--documents", "cannot be combined with --memories; omit both options to use both")

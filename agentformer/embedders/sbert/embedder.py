@@ -243,7 +243,8 @@ def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
 def _batches(lengths: Sequence[int], budget: int, padding: int | None = None) -> Iterator[list[int]]:
     """Divide texts into batches, and yield each batch as a list of indices of texts. `lengths` are the numbers of
     tokens of the texts. Texts of similar lengths are in the same batch, because such a batch needs little padding. A
-    batch has at most `budget` tokens, padding included, or only one text. At most `padding` of them are padding."""
+    batch has at most `budget` tokens, padding included, or only one text. At most `padding` of these tokens are
+    padding; None means no limit."""
     batch: list[int] = []
     padded = 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

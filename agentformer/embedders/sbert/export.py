@@ -184,8 +184,8 @@ def _made_at(export: Path) -> int:
 
 
 def _note_use(export: Path, source: list[str]) -> None:
-    """Store the current time as the time of the last load. Delete exports of the same model by other package versions
-    that were not loaded for a week; until then, another Python environment may need them."""
+    """Store the current time as the time of the last load. Delete the exports of the same model that other package
+    versions made and that were not loaded for a week; until then, another Python environment may need them."""
     with suppress(OSError):
         os.utime(export / _SOURCE)
         for other in export.parent.glob(f"*/{_SOURCE}"):

@@ -126,7 +126,7 @@ def check_only(only: Collection[str], known: Configuration) -> None:
 
 def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) -> dict[Half, tuple[Question, ...]]:
     """Return half -> questions. A half without questions is left out. Raises `InvalidInput` if there are too few
-    questions to choose settings, or no question for the level `eval`, which only measures."""
+    questions; for the level `eval`, which chooses no settings, one is enough."""
     if not questions:
         raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")
     development, test = halves(questions, seed)

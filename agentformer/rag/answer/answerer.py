@@ -153,9 +153,9 @@ class Answerer:
     is below `abstain` (0..1), the answer only says that nothing was found. If `abstain` is 0, only a question without
     hits gets such an answer.
 
-    `check` is for the text of the model. `report` compares each sentence with the passages that it cites, and lists the
-    sentences that state something else in `Answer.unsupported`. `retry` also asks the model once more, except in a
-    stream, because its pieces are shown at once. `off` compares nothing."""
+    `check` is for the text of the model. `report` compares each sentence with the passages that it cites.
+    `Answer.unsupported` then lists the sentences that state something else. `retry` also asks the model once more,
+    except in a stream, because its pieces are shown at once. `off` compares nothing."""
 
     model: LanguageModel | None
     embedder: Embedder | None

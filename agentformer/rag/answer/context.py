@@ -55,8 +55,8 @@ class ContextPassage:
 @dataclass(frozen=True, slots=True)
 class PassageContext:
     """The passages for a question, best first. `text` contains the passages as a prompt shows them, with numbers and
-    sources. Tags and template tokens in the passages are escaped, so that a model reads the passages as data. `text`
-    has `tokens` tokens, and at most `budget`."""
+    sources. Tags and template tokens in the passages are escaped, so that a model reads the passages as data. `tokens`
+    is the number of tokens of `text`, and `budget` is the limit for this number."""
 
     text: str
     passages: tuple[ContextPassage, ...]

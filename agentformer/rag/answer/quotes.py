@@ -375,8 +375,8 @@ def _with_lead_in(item: Sentence) -> Quote:
 
 
 def _end_of_list(lead_in: Sentence) -> int:
-    """Return the end of the quote of a lead-in: the end of the last following item that fits in the quote. If no items
-    follow, return the end of the next sentence."""
+    """Return the offset at which the quote of `lead_in`, the introduction of a list, ends: after the last item that
+    fits in the quote. If no items follow, return the end of the next sentence."""
     passage, end = lead_in.passage, lead_in.span.end
     behind = [span for span in passage.sentences if span.start >= end]
     items = [span for span in behind if _ITEM.match(passage.content, span.start)]

@@ -28,8 +28,8 @@ _NO_DOC = re.compile(r"^(?:#!|eslint|pylint|noqa|type:|pragma|-\*-|copyright|lic
 
 
 class Part(NamedTuple):
-    """A symbol in lines: `first` is the number of its first line, counted from 0, and `last` is the number of its last
-    line."""
+    """A symbol of source code, and its lines: `first` is the number of its first line, counted from 0, and `last` is
+    the number of its last line. `about` describes the symbol."""
 
     name: str
     first: int

@@ -172,8 +172,8 @@ def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -
 
 def _unit(unit: str, number: int, on: date, until: date | None = None) -> DaySpan:
     """Return the first and the last day of the unit (such as "week") that is `number` units after the unit of the day
-    `on`. A negative `number` means units before. With `until`, return the days from `number` units after `on` to
-    `until`."""
+    `on`. A negative `number` means units before: last week is week -1. With `until`, return the days from `number`
+    units after `on` to `until`."""
     if unit == "day":
         first = last = on + timedelta(days=number)
     elif unit == "week":

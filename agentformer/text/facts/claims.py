@@ -220,7 +220,7 @@ class Vocabulary:
 
 def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Name]:
     """Yield the names in `text`, in order, whose words are not in `known`. In a language that writes every noun with a
-    capital letter, only two capitalized words in a row count as a name, a word before a colon, a word after a
+    capital letter, only these count as names: two capitalized words in a row, a word before a colon, a word after a
     preposition without an article, and a word that replaces another word in a phrase of `known`."""
     for name in _joined(_candidates(text, known, language), text):
         marked = " " in name.text or text[name.end : name.end + 1] == ":" or _is_bare(name, text, known)
