@@ -31,7 +31,7 @@ Tiers = Annotated[list[Tier], Field(max_length=_MOST_NAMES)]
 OccurredFrom = Annotated[Moment | None, Field(description="Only entries that happened at this time or later.")]
 OccurredTo = Annotated[Moment | None, Field(description="Only entries that happened before this time.")]
 _TIME = "The time of an entry is when its event happened, or when the entry was stored if no event is known."
-Since = Annotated[Day | None, Field(description=f"Only entries of this day (UTC) or time, or later. {_TIME}")]
+Since = Annotated[Day | None, Field(description=f"Only entries from this day (UTC) or this time on. {_TIME}")]
 Until = Annotated[Day | None, Field(description="Only entries before this time, or until the end of this day (UTC).")]
 MinSalience = Annotated[
     Share,
@@ -134,7 +134,7 @@ class NewMemory(_NewEntry):
         default=False,
         description="Store the text unchanged. By default, memories copied from a prompt are removed from it.",
     )
-    searchable: bool = Field(default=True, description="If false, the entry is stored, and no search returns it.")
+    searchable: bool = Field(default=True, description="If false, the entry is stored, but no search returns it.")
 
 
 class NewMemories(RequestModel):

@@ -153,7 +153,7 @@ class StoreChanges(RequestModel):
 
     name: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     metadata: Attributes | None = None
-    expires_after: None = Field(default=None, description="A vector store does not expire.")
+    expires_after: None = Field(default=None, description="Only null: a vector store does not expire.")
 
 
 class NewStore(StoreChanges):
