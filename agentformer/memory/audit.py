@@ -21,7 +21,7 @@ from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scop
 UNREAD_DAYS = 30  # an entry without any use is reported after this many days
 _LISTED_UNREAD = 20  # at most this many unread entries are listed; all of them are counted
 _EXCERPT = 200  # at most this many code points of a duplicate are shown
-_NEARLY_FULL = 0.8  # a block that fills more of its limit is reported, because the next edits may not fit
+_NEARLY_FULL = 0.8  # a block above this share of its limit is reported, because the next edits may not fit
 _PAGE = 1000  # duplicates read at a time
 _END_MARKS = " .!。！"
 _MAX_VARIANTS = 20  # at most this many groups of one text are compared with another entry of this text

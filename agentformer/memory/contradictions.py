@@ -235,9 +235,10 @@ def _different(stated: Sequence[_Stated]) -> Iterator[tuple[_Stated, _Stated]]:
 
 
 def _keys(sentence: str, language: str) -> Iterator[tuple[str, object, str]]:
-    """Yield the keys of a sentence. Each key has a kind of contradiction and a value. Sentences with the same key have
-    the same words in the same order. They contradict each other if they have different values. If the language is
-    unknown, as for many short sentences, yield the keys for each language."""
+    """Yield triples for a sentence: a kind of contradiction, a key and a value. Two sentences contradict each other if
+    they have the same kind and key, but different values. The key contains the words of the sentence without the value:
+    "The office closes at 17" has the value "17". If the language is unknown, as for many short sentences, yield the
+    triples for each language."""
     language = "sv" if language in _SCANDINAVIAN else language
     text = normalized("NFKC", sentence).replace("’", "'").replace("#", " ")
     dates = find_dates(text)
@@ -252,9 +253,10 @@ def _keys(sentence: str, language: str) -> Iterator[tuple[str, object, str]]:
 
 
 def _negation_keys(words: Sequence[_Word], place: tuple[object, ...]) -> Iterator[tuple[str, object, str]]:
-    """Yield the keys that a sentence has in common with a negated sentence of the same words. In Finnish, a negation
-    changes the verb ("pitää", "ei pidä"), and it is unknown which word is the verb. Therefore there is a key for each
-    word, in which this word is replaced by its first letters."""
+    """Yield the triples of `_keys` of the kind `negation`. The value says whether the sentence is negated, and the key
+    is the same with and without a negation. In Finnish, a negation changes the verb ("pitää", "ei pidä"), and it is
+    unknown which word is the verb. Therefore a Finnish sentence has a key for each of its words, and in this key, the
+    word is replaced by its first letters."""
     texts = [word.text for word in words]
     negated = [n for n, word in enumerate(words) if word.negated]
     if "fi" not in place:

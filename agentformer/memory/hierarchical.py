@@ -30,7 +30,7 @@ class HierarchicalMemory:
         """Return the entry in the form in which it is stored in its tier. A core block gets an id that is computed from
         its name and owner. Raises `InvalidInput` if the entry breaks a rule of its tier."""
         if entry.tier == "working" and entry.session_id is None:
-            raise InvalidInput("session_id", "is missing; an entry of the tier working needs a session")
+            raise InvalidInput("session_id", "is missing; an entry of the tier 'working' needs a session")
         if entry.tier != "core":
             return entry
         self.core.check(entry.title or "(untitled)", entry.content)

@@ -353,7 +353,7 @@ def _check_supersession(old: MemoryEntry, new: MemoryEntry) -> None:
     if old.id == new.id or (old.namespace, old.user_id) != (new.namespace, new.user_id):
         raise InvalidInput("new_id", "must be another entry of the same namespace and the same user")
     if fields.RESERVED_SOURCE_TYPES & {old.source_type, new.source_type}:
-        raise InvalidInput("old_id", "and new_id must not be a record of AgentFormer, such as that of a vector store")
+        raise InvalidInput("old_id", "old_id and new_id must not be a record of AgentFormer, such as a vector store")
     if "core" in (old.tier, new.tier):
         raise InvalidInput("old_id", "core blocks are not superseded; edit them with `core append` or `core replace`")
     if old.derived_from and old.kind == "summary" and old.archived_at is None:

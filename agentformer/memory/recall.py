@@ -48,8 +48,9 @@ class Recall:
 
     def search(self, query: Query, *, relevant_only: bool = False, noise_floor: float | None = None) -> Hits:
         """Return at most `query.limit` hits with a score of at least `query.min_score`, best first. With
-        `relevant_only`, hits that are not relevant to the query are dropped. `noise_floor` is used instead of that of
-        this object. If nothing is found and the reason is known, the hits contain a warning with the reason."""
+        `relevant_only`, hits that are not relevant to the query are dropped. A given `noise_floor` replaces the
+        `noise_floor` of this object. If nothing is found and the reason is known, the hits contain a warning with the
+        reason."""
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
         wider = dataclasses.replace(query, limit=count, min_score=0.0)  # the salience changes the scores
         hits = self._backend.search(wider)

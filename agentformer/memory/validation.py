@@ -125,7 +125,9 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
     given = _checked_fields({"content": None, **{name: values[name] for name in values if name not in _FLAGS}})
     if not flags["searchable"]:
         if given.get("kind") is not None:
-            raise InvalidInput("kind", f"of an entry that is not searchable is always {UNSEARCHED_KIND!r}; omit it")
+            raise InvalidInput(
+                "kind", f"cannot be set with searchable=False; the kind is then always {UNSEARCHED_KIND!r}"
+            )
         given["kind"] = UNSEARCHED_KIND
     new_text, recalled = ("", []) if flags["verbatim"] else without_recalled(given["content"])
     if recalled:
@@ -188,7 +190,7 @@ def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(set(values) - set(CHANGED)):
         raise InvalidInput(unknown[0], f"cannot be changed; only these fields can be changed: {', '.join(CHANGED)}")
     if former.source_type in fields.RESERVED_SOURCE_TYPES:
-        problem = f"{former.id} is a record of AgentFormer; change its vector store by the vector store endpoints"
+        problem = f"{former.id} is a record of AgentFormer; change this vector store at the vector store endpoints"
         raise InvalidInput("entry_id", problem)
     changed = {name: _changed_value(former, name, value) for name, value in values.items()}
     if "kind" in changed and "category" not in changed and former.category == _CATEGORY_OF_KIND.get(former.kind, ""):
@@ -208,7 +210,7 @@ def _changed_value(former: MemoryEntry, name: str, value: Any) -> Any:
         return fields.changed_metadata(former.metadata, value)
     if name == "kind" and former.kind in RESERVED_KINDS:
         if value != former.kind:
-            raise InvalidInput("kind", f"of a {former.kind} cannot be changed; store another entry instead")
+            raise InvalidInput("kind", f"the kind of a {former.kind} cannot be changed; store another entry instead")
         return value
     return _CHECKS[name](name, value)
 
@@ -302,7 +304,7 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     entry = {name: _CHECKS[name](name, value) for name, value in given.items()}
     if (entry.get("source_type") is None) != (entry.get("source_id") is None):
         raise InvalidInput(
-            "source_id", "must be given together with source_type; they are the id and the type of a record"
+            "source_id", "must be given together with source_type: the two are the id and the type of a record"
         )
     return entry
 

@@ -39,8 +39,8 @@ def _with_a_past(content: str = "the third quokka", **values: object) -> tuple[M
 
 
 def _seen(snapshot: MemorySnapshot) -> Seen:
-    """Return entry id -> (entry, list of its former versions) for every entry in the snapshot. The entries are listed
-    in pages of two, so that paging is tested, too."""
+    """Return a dictionary: id of each entry in the snapshot -> (entry, list of its former versions). The entries are
+    listed in pages of two, so that paging is tested, too."""
     found: Seen = {}
     for namespace in snapshot.namespaces():
         after = ""

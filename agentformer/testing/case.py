@@ -167,7 +167,7 @@ def json_equal(one: Any, other: Any) -> bool:
 
 
 def admitted_by(tree: Mapping[str, Any], entry: MemoryEntry) -> bool:
-    """Return whether `entry` matches a filter in its JSON form. The result is computed from the values as JSON."""
+    """Return whether `entry` matches `tree`, a filter in its JSON form."""
     kind = tree["type"]
     if kind in ("and", "or", "not"):
         results = [admitted_by(part, entry) for part in tree["filters"]]
@@ -189,7 +189,8 @@ def admitted_by(tree: Mapping[str, Any], entry: MemoryEntry) -> bool:
 
 
 def _in_order(kind: str, value: Any, limit: Any) -> bool:
-    """Return whether `value` is greater or less than `limit`. Values of different types have no order."""
+    """Return whether the comparison `kind` (gt, gte, lt or lte) of `value` with `limit` is true. It is always false for
+    values of different types."""
     numbers = [type(each) in (int, float) for each in (value, limit)]
     if not all(numbers) and not (isinstance(value, str) and isinstance(limit, str)):
         return False

@@ -108,13 +108,13 @@ def rewritten(folder: Path, num: int, instead: AnalyzedEntry | None) -> None:
 def test_a_word_index_without_an_entry_is_repaired(tmp_path: Path) -> None:
     filled(tmp_path, PLANS["exact"])
     rewritten(tmp_path, 5, None)
-    assert_repaired(tmp_path, PLANS["exact"], "words", "lacks 1 entries, such as number 5")
+    assert_repaired(tmp_path, PLANS["exact"], "words", "lacks 1 entries, such as entry number 5")
 
 
 def test_a_word_index_with_an_unknown_entry_is_repaired(tmp_path: Path) -> None:
     filled(tmp_path, PLANS["exact"])
     rewritten(tmp_path, 999, AnalyzedEntry.of(999, make_entry("of nobody")))
-    assert_repaired(tmp_path, PLANS["exact"], "words", "1 entries that do not exist, such as number 999")
+    assert_repaired(tmp_path, PLANS["exact"], "words", "1 entries that do not exist, such as entry number 999")
 
 
 def test_a_word_index_with_terms_of_another_text_is_repaired(tmp_path: Path) -> None:

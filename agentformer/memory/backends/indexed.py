@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Searcher(Protocol):
-    """The part of a backend that searches."""
+    """The search of a backend, such as a `RankedSearch`."""
 
     def search(self, query: Query) -> Hits: ...
 

@@ -61,7 +61,7 @@ class Context:
 class Turn:
     """A message of the conversation. `label` names the message in reports. If the message comes from an entry,
     `entry_id` is the id of the entry. If the message quotes a text that the user did not write, such as the result of a
-    tool, `framed` is this text without the quotation."""
+    tool, `framed` is this text without the tags of the quotation."""
 
     message: ChatMessage
     label: str

@@ -110,7 +110,7 @@ class Node(PeriodicThread):
                         release_lease(self._database, name, holder)
 
     def tick(self) -> bool:
-        """Extend the row of this node and all its claims and leases. Errors are logged, and the next call tries it
+        """Renew the row of this node, and extend all its claims and leases. Errors are logged, and the next call tries
         again."""
         try:
             self.beat()
@@ -120,7 +120,7 @@ class Node(PeriodicThread):
         return False
 
     def beat(self) -> None:
-        """Extend the row of this node and all its claims and leases. Raises `StoreError` if the server cannot be
+        """Renew the row of this node, and extend all its claims and leases. Raises `StoreError` if the server cannot be
         used."""
         with self._lock:
             held = list(self._held)

@@ -23,7 +23,7 @@ MAX_ITEM_BYTES = 1_900_000  # the service allows 2 MB; the rest is for the field
 _MAX_PARTITION_BYTES = 2_000  # of 2,048
 _PAGE = 500  # items of one page of a query
 _CONNECT_SECONDS = 10
-_THROTTLED_TRIES = 60  # so many attempts never fit into the patience, so the patience is the limit
+_THROTTLED_TRIES = 60  # the patience of the address ends before so many attempts
 _REFUSED = (401, 403)
 _LATER = (408, 410, 429, 449, 503)  # the service asks for a later attempt
 
@@ -140,7 +140,9 @@ class Container:
                 "AGENTFORMER_COSMOS_ENDPOINT and the network, and repeat the call"
             ) from None
         except binascii.Error:
-            raise InvalidInput("cosmos_key", "is not a key of Cosmos DB, which is Base64; copy the key again") from None
+            raise InvalidInput(
+                "cosmos_key", "is not a key of Cosmos DB, because it is not Base64; copy the key again"
+            ) from None
 
     def _typed(self, status: int, error: Exception) -> Exception:
         if status == 409:

@@ -89,7 +89,8 @@ class Head:
 
     @classmethod
     def from_item(cls, item: Mapping[str, Any]) -> Head:
-        """Return the head that an item contains. Raises `StoreError` if a newer version wrote the container."""
+        """Return the head that an item contains. Raises `StoreError` if another version of AgentFormer, with another
+        format, wrote the container."""
         if item.get("format") != FORMAT:
             raise StoreError("another version of agentformer wrote this container; use the newest version on all nodes")
         names = ("store", "last", "commit", "writer", "beat", "parts", "sequences")
@@ -146,8 +147,8 @@ class Heads:
             self._container.delete(part["id"], CONTROL)
 
     def pending_changes(self, head: Head) -> Sequence[Change] | None:
-        """Return the changes of the last transaction that may not be in their items yet. Return None if all of them
-        were written in the meantime."""
+        """Return the changes of the last transaction that may not be in their items yet. Return None if all changes
+        were written to their items in the meantime."""
         changes = list(head.changes)
         for number in range(head.parts):
             rows = self._container.query(

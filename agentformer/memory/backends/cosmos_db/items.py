@@ -110,7 +110,7 @@ def read_item(
 
 
 def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any]) -> Item:
-    """Return the fields for the mode `server` of a window, or of an entry without windows."""
+    """Return the fields that searches in the mode `server` need, for a window or for an entry without windows."""
     if key.type == "history":
         return {}
     if key.type == "entry":

@@ -101,7 +101,7 @@ class Indexes:
         return self._imported.store(vectors)
 
     def verify(self, *, repair: bool) -> Sequence[Check]:
-        """Compare the records with the indexes. With `repair`, repair the damage that is found; see
+        """Compare the records with the indexes. If `repair` is True, repair the damage that is found; see
         `MemoryBackend.verify`."""
         with usable_index_folder(self._folder, writable=not self._database.read_only) as folder:
             return StoreVerifier(folder, self._database, self._embedder, self, repair=repair).run()
@@ -127,13 +127,12 @@ class Indexes:
 
 
 class StoreVerifier:
-    """Verifies a store once. Each check reads the store in its own transaction. With `repair`, the damage that a check
-    finds is repaired before the next check, so that the next check sees the repaired store. Rows are repaired only if
-    SQLite can read the complete file."""
+    """Verifies a store once. Each check reads the store in its own transaction. If `repair` is True, the damage that a
+    check finds is repaired before the next check, so that the next check sees the repaired store. Rows are repaired
+    only if SQLite can read the complete file."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, indexes: Indexes, *, repair: bool) -> None:
-        """`folder` contains the index files. Raises `StoreFull` if `repair` is requested and the store cannot be
-        written."""
+        """`folder` contains the index files. Raises `StoreFull` if `repair` is True and the store cannot be written."""
         if repair and database.read_only:
             raise StoreFull(
                 f"{database.path} cannot be written, so nothing in it can be repaired; "
@@ -182,9 +181,9 @@ class StoreVerifier:
         return findings
 
     def _check_file(self) -> Findings:
-        """Run the integrity check of SQLite. With `repair`, indexes of SQLite are rebuilt, and a file that cannot be
-        read is replaced by a new file with all readable rows. If the file cannot be replaced, the later checks repair
-        nothing."""
+        """Run the integrity check of SQLite. If damage must be repaired, indexes of SQLite are rebuilt, and a file that
+        cannot be read is replaced by a new file with all readable rows. If the file cannot be replaced, the later
+        checks repair nothing."""
         findings = self._check(checks.database, None)
         if not self._repair or not findings.keys:
             return findings
@@ -219,8 +218,8 @@ class StoreVerifier:
         )
 
     def _check_index_files(self, damaged: Collection[int], damaged_vectors: Collection[int]) -> list[Findings]:
-        """Check the word index and the vector index, and return the findings for each of them. If `repair` is
-        requested, a wrong index is deleted. Entries and vectors that are damaged in the database are not compared;
+        """Check the word index and the vector index, and return the findings for each of them. If damage must be
+        repaired, a wrong index is deleted. Entries and vectors that are damaged in the database are not compared;
         `damaged` and `damaged_vectors` contain their numbers."""
         words = verify_words(self._folder, self._database, damaged)
         snapshot = verify_snapshot(self._folder, self._database, damaged, damaged_vectors)

@@ -294,7 +294,7 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
         """Check the files, the former versions of entries, the links of summaries, the superseded entries, and the
-        leases. With `repair`, invalid leases are removed, and entries without a valid successor are made current.
+        leases. If `repair` is True, invalid leases are removed, and entries without a valid successor are made current.
         Nothing else is repaired, because a person must edit the files."""
         files = Findings("files", "each file can be read", "")
         contents = Contents()

@@ -107,7 +107,9 @@ class Folder:
                 self._file_lock.acquire(timeout=_LOCK_SECONDS, poll_interval=_POLL_SECONDS)
             except Timeout:
                 lock = self.path / LOCK_FILE
-                raise StoreBusy(f"{lock} is held by another process for too long; try again, or end it") from None
+                raise StoreBusy(
+                    f"another process has held {lock} for too long; try again, or end that process"
+                ) from None
             except OSError as error:
                 raise write_error(self.path, error) from error
             try:

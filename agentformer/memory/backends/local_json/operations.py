@@ -128,8 +128,8 @@ def delete(records: Records, ids: Collection[str]) -> None:
 
 def release(records: Records, ids: Collection[str]) -> None:
     """Make all entries current that one of the entries `ids` superseded, because these entries were removed, moved or
-    archived. If an entry that becomes current is archived alone, the entries that it superseded become current, too.
-    The superseded version is added to the history."""
+    archived. If an entry that becomes current is archived, but not for a summary, the entries that it superseded become
+    current, too. The superseded version is added to the history."""
     while ids:
         freed = [record for record in records.values() if record.entry.superseded_by in ids]
         for record in freed:
@@ -210,9 +210,9 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
 
 
 def check_free(records: Mapping[str, Record], entry: MemoryEntry, changes: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` if `changes` archive, restore or move the entry to another namespace, and the entry is a
-    live summary, or one of the entries that a live summary has replaced (originals). Such an entry cannot be changed in
-    this way alone."""
+    """Raise `InvalidInput` if `changes` archive the entry, restore it or move it to another namespace, although it is a
+    live summary, or an original of one (an entry that the summary has replaced). Such a change would separate the
+    summary from its originals."""
     if (field := parting_field(entry, changes)) is None:
         return
     if entry.archived_by is not None:
@@ -253,9 +253,8 @@ def check_links(records: Mapping[str, Record]) -> Findings:
 
 
 def check_superseded(records: Mapping[str, Record]) -> Findings:
-    """Check that the entry which superseded another entry exists and is not archived alone, and that no entries
-    supersede each other in a cycle. The keys of the findings are the ids of the superseded entries that searches can no
-    longer find, newest first."""
+    """Check that each superseded entry leads to an entry that can be found (see `supersession.is_lost`). The keys of
+    the findings are the ids of the superseded entries that do not, newest first."""
     findings = Findings("superseded", SUPERSEDED)
     findings.looked_at = sum(record.entry.superseded_by is not None for record in records.values())
     find, ending = _finder(records), set[str]()
@@ -312,8 +311,8 @@ class Leases:
                 self._write(running)
 
     def check(self, *, repair: bool) -> Findings:
-        """Check that the file of the leases can be read, and that no lease has more time left than it was taken for.
-        With `repair`, invalid leases are removed."""
+        """Check that the file of the leases can be read, and that no lease has more time left than it was taken for. If
+        `repair` is True, invalid leases are removed."""
         findings = Findings("leases", "each lease (the lock of a running task) can be read and ends in time")
         with findings.reading(), self._folder.locked():
             try:

@@ -58,7 +58,7 @@ __all__ = [
 _LIMIT = "SET LOCAL idle_in_transaction_session_timeout = '120s'"
 _DOUBT_SECONDS = 15.0  # seconds in which the server is asked whether a transaction was committed
 _IN_DOUBT = (
-    "the server was lost during a commit, and whether the change is stored is not known; "
+    "the connection to the server was lost during a commit, so whether the change is stored is not known; "
     "repeat the call with the same ids: an entry that is stored already raises a conflict"
 )
 # Each transaction that writes stores a new token under the name of its connection. If the answer to a commit is lost,

@@ -103,7 +103,8 @@ class Connections:
         return raw
 
     def results(self, raw: psycopg.Connection[Any], ready: Ready) -> dict[ReadyKey, list[Any]]:
-        """Return the results of `ready`, the last statements of `begin`, with which the connection was borrowed."""
+        """Return the results of the statements `ready`. They were the last statements of `begin` when the connection
+        was borrowed."""
         return dict(zip(ready, self._results.pop(raw), strict=True)) if ready else {}
 
     def end_reading(self, raw: psycopg.Connection[Any]) -> None:
@@ -139,8 +140,8 @@ class Connections:
             connection.close()
 
     def _begun(self, begin: str) -> psycopg.Connection[Any]:
-        """Return a connection in which `begin` was executed. A restart of the server may have closed an idle
-        connection. Nothing was changed yet, so another connection is used."""
+        """Return a connection in which `begin` was executed. If a restart of the server has closed an idle connection,
+        another connection is used, because nothing was changed yet."""
         while True:
             with self._mutex:
                 if self._closed:

@@ -40,7 +40,7 @@ _NO_SCAN = "SET LOCAL enable_seqscan = off"
 
 
 class SearchReads(RecordStore):
-    """The database for one search after another: its parts read in as few transactions as possible. Thread-safe."""
+    """The database for searches. The parts of one search read in as few transactions as possible. Thread-safe."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database

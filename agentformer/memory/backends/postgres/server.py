@@ -131,7 +131,7 @@ class Connection:
         self._ready = ready or {}  # results of statements that were executed in advance
 
     def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
-        """Execute a statement of SQLite, and return a cursor."""
+        """Execute a statement that is written for SQLite, and return a cursor."""
         if self._ready and (rows := self._ready.pop((sql, tuple(values)), None)) is not None:
             return _Result(rows)
         if self.known.vectors and (rows := self.known.answer(sql, [*values])) is not None:
@@ -145,12 +145,12 @@ class Connection:
         return cursor
 
     def run(self, query: str, values: Sequence[Any]) -> Any:
-        """Execute a statement of PostgreSQL, and return a cursor."""
+        """Execute a statement that is written for PostgreSQL, and return a cursor."""
         with translated_errors():
             return self.raw.execute(query.encode(), values, binary=True)
 
     def executemany(self, sql: str, rows: Iterable[Any]) -> None:
-        """Execute a statement of SQLite once for each item of `rows`."""
+        """Execute a statement that is written for SQLite once for each item of `rows`."""
         if sql.startswith(_VECTORS):
             self._insert_vectors(rows)
             return

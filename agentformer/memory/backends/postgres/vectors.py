@@ -119,7 +119,7 @@ class ServerVectors:
             self.problem = ""
         except AgentFormerError as error:
             self.problem = str(error)
-            log.warning("The index of the vectors could not be created; a later search tries it again: %s", error)
+            log.warning("The index of the vectors could not be created; a later search tries again: %s", error)
 
 
 def index_name(space: int) -> str:

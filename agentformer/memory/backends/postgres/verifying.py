@@ -85,4 +85,4 @@ def repair_words(database: RecordStore, findings: Findings, analyzers: Analyzers
         for table in ("words", "word_entries", "word_counts", "word_totals"):
             raw.run(f"DELETE FROM {table}", [])
         update_words(connection, nums, analyzers)
-    findings.mark_repaired(len(findings.keys), "the terms of all entries are written anew")
+    findings.mark_repaired(len(findings.keys), "the terms of all entries are written again")
