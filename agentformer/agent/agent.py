@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.agent.calls import CallResult, Calls, Confirm, Permission, Workers, may_quote
-from agentformer.agent.citations import find_citations
+from agentformer.agent.cited_pages import find_citations
 from agentformer.agent.conversation import Briefing, Conversation, brief, excerpt, system_prompt
 from agentformer.agent.loop import Loop, ModelOptions, Outcome, ToolsRefused
 from agentformer.agent.turn import Limits, Meter, OnEvent, Recalled, Turn

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agentformer.text.tables import SCALE, row_text
 from agentformer.types import Span
 
 _LEAST = 3  # rows of a table of text
@@ -33,6 +32,13 @@ _PERIOD = re.compile(
 _LENGTH = re.compile(r"\b(?:three|six|nine|twelve) months ended\b", re.IGNORECASE)
 _DAY = re.compile(r"[^\W\d_]{3,9}\.?\s+\d{1,2},?(?!\d)")  # "December 31," of a date in two lines
 _DASHES = re.compile(r"[\s|:-]+")
+SCALE = re.compile(
+    r"\b(?:in|i) (?:thousands|millions|billions|tusen|tusental|miljoner|millioner)\b"
+    r"|\$ ?(?:in )?(?:thousands?|millions?|billions?)\b|\(?(?:thousands|millions|billions)\b"
+    r"|\b(?:tuhansina|miljoonina|tuhatta|milj\.) (?:euroina|euroa|eur)\b"
+    r"|\b(?:MEUR|TEUR|KEUR|MSEK|TSEK|MNOK|TNOK|MDKK|TDKK|tkr|mkr|mnkr)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,3 +248,9 @@ def _cell_row(cells: Sequence[str], head: Sequence[str], context: str) -> str:
     if head:
         return row_text("", head, cells)
     return f"{_shortened(context)}: {row_text('', [''] * len(cells), cells)}"  # which header belongs is not known
+
+
+def row_text(label: str, headers: Sequence[str], values: Sequence[str]) -> str:
+    """Return a row with its headers: "Net income | 2018: 1,577 | 2017: 1,373". Empty cells are left out."""
+    cells = (f"{header}: {value}" if header else value for header, value in zip(headers, values, strict=True) if value)
+    return " | ".join([label, *cells] if label else cells)

@@ -6,7 +6,7 @@ import pytest
 
 from agentformer import AgentFormer
 from agentformer.agent.calls import CallResult
-from agentformer.agent.citations import Citations, find_citations
+from agentformer.agent.cited_pages import Citations, find_citations
 from agentformer.types import MemoryEntry, Source, ToolCall
 from tests.agent.conftest import Make
 from tests.agent.scripted import calls, says

@@ -10,8 +10,8 @@ from pathlib import Path
 import pypdfium2 as pdfium
 import pytest
 
-from agentformer.readers.pdf.tables import _words
-from agentformer.text.tables import FoundTable, find_tables, row_text
+from agentformer.readers.pdf.tables import FoundTable, _words, find_tables
+from agentformer.text.table_rows import row_text
 
 DATA = Path(os.environ.get("AGENTFORMER_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 FILES = DATA / "filings" / "pdfs"

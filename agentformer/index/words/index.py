@@ -33,7 +33,9 @@ from agentformer.index.words.writer import (
     UncommittedManifest,
     delete_unlisted,
     index_writer,
+    is_commit_due,
     is_index_failure,
+    memtable_room,
     read_manifest,
     store_error,
     write_manifest,
@@ -51,9 +53,6 @@ _HEAP = 64_000_000  # number of bytes that a writer collects before it writes a 
 _BATCH = 2_000  # entries read from the records at a time
 # Changes of one commit. A store of millions needs many commits, so that memory and read transactions stay small.
 _STEP = 100_000
-_MEMTABLE_SHARE = 0.02  # share of the entries that may wait in memory; it hardly changes the rarity of words
-_MAX_MEMTABLE = 1_000  # maximum number of entries that may wait in memory, since each search reads all of them
-_COMMIT_AT = 250  # number of changes that start a commit in the background
 _UNCHANGED = -1  # used as the change number of an entry that is analyzed again, but has not changed
 
 
@@ -133,14 +132,14 @@ class WordIndex:
                 return self._view is not None
             if newest < self._seen or change_feed.token_at(connection, self._seen) != self._seen_point:
                 return False  # a backup of the records was restored in place
-            room = min(_MAX_MEMTABLE, int(self._view.committed.entries * _MEMTABLE_SHARE))
+            room = memtable_room(self._view.committed.entries)
             changes = [Change(*row) for row in change_feed.since(connection, self._seen, room + 1)]
             if len(changes) + len(self._view.memtable) > room:
                 return False
             analyzed = _analyze(connection, [change.num for change in changes], self._analyzers)
             self._view = View(self._view.committed, self._view.memtable.with_changes(changes, analyzed))
             self._seen, self._seen_point = newest, change_feed.token_at(connection, newest)
-        if len(self._view.memtable) >= min(_COMMIT_AT, room // 2 + 1):
+        if is_commit_due(len(self._view.memtable), room):
             self._start_commit(database)
         return True
 

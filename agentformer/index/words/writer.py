@@ -1,5 +1,5 @@
-"""Writing of the word index: the tantivy writer, the manifest file that is written after each commit, the
-conversion of errors, and the renewal of an index that an older version wrote.
+"""Writing of the word index: when it is due, the tantivy writer, the manifest file that is written after each commit,
+the conversion of errors, and the renewal of an index that an older version wrote.
 
 The manifest contains the number of the last change that the index contains, and the checksums of the index files. An
 index that does not match its manifest is not used. Possible causes are a process that was killed before it wrote the
@@ -30,6 +30,9 @@ from agentformer.types import RecordStore
 log = logging.getLogger("agentformer")
 
 MANIFEST_FILE = "manifest.json"
+_MEMTABLE_SHARE = 0.02  # share of the entries that may wait in memory; it hardly changes the rarity of words
+_MAX_MEMTABLE = 1_000  # maximum number of entries that may wait in memory, since each search reads all of them
+_COMMIT_AT = 250  # number of changes that start a commit in the background
 _READ = 1_000  # entries read from the records at a time
 _WRITTEN = 250  # entries of one commit during a renewal; a search that needs the writer waits for at most one commit
 _RENEWAL_PAUSE_SECONDS = 0.02  # seconds between two commits, in which waiting threads and processes get the lock
@@ -51,6 +54,18 @@ _NO_ROOM = (
 )
 _NO_ROOM_NUMBERS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EDQUOT)
 _MAX_QUOTED = 200  # characters of a library's message
+
+
+def memtable_room(entries: int) -> int:
+    """Return how many changes may wait in memory before the index is written. `entries` is the number of entries in the
+    index."""
+    return min(_MAX_MEMTABLE, int(entries * _MEMTABLE_SHARE))
+
+
+def is_commit_due(waiting: int, room: int) -> bool:
+    """Return whether a commit in the background must start. `waiting` is the number of changes in memory, and `room` is
+    the result of `memtable_room`."""
+    return waiting >= min(_COMMIT_AT, room // 2 + 1)
 
 
 class UncommittedManifest(ValueError):

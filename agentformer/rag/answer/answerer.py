@@ -22,6 +22,7 @@ from agentformer.rag.answer.confidence import (
     normalized_cosine,
 )
 from agentformer.rag.answer.model_output import AnswerStream, LinkFilter, visible_text, why_cut
+from agentformer.rag.answer.nothing_found import nothing_found
 from agentformer.rag.answer.passages import Passage, read_passages
 from agentformer.rag.answer.quotes import (
     RankedSentence,
@@ -353,7 +354,7 @@ class Answerer:
         )
 
     def _nothing(self, request: _Request, warnings: Sequence[str] = ()) -> Answer:
-        text = prompts.nothing_found(request.terms, next((p.language for p in request.passages if p.language), ""))
+        text = nothing_found(request.terms, next((p.language for p in request.passages if p.language), ""))
         return Answer(text, "none", hits=tuple(request.hits), warnings=tuple(warnings), confidence=request.confidence)
 
     def _extractive(self, request: _Request, warnings: tuple[str, ...] = ()) -> Answer:

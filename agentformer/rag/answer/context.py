@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentformer.rag.answer import prompts
-from agentformer.rag.answer.memories import usable
+from agentformer.rag.answer.sources import usable
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.places import label_of_part, lines_of
@@ -84,7 +84,7 @@ class PassageBuilder:
     candidates: ClassVar[int] = 30  # hits of a search that may be in a context
 
     def usable(self, hits: Hits, question: str, session_id: str | None) -> Hits:
-        """Return the hits that can answer the question. See `memories.usable`."""
+        """Return the hits that can answer the question. See `sources.usable`."""
         return usable(hits, question, session_id)
 
     def build(self, question: str, hits: Hits, budget: int) -> PassageContext:

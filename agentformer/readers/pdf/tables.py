@@ -1,24 +1,105 @@
-"""Read the positions of words with PDFium, find the tables of a page, and locate them in the text of the page."""
+"""Read the positions of words with PDFium, find the tables of numbers of a page, and locate them in its text. The lines
+of a table need no rules: numbers of one column have overlapping horizontal extents, and the words above a column are
+its header."""
 
 from __future__ import annotations
 
 import ctypes
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pypdfium2 import raw
 
 from agentformer.readers.pdf.layout import line_pattern
 from agentformer.text.normalize import clean
-from agentformer.text.tables import MAX_WORDS, Word, find_tables
+from agentformer.text.table_rows import SCALE
 from agentformer.types import Page, PageTable, Span
 
+MAX_WORDS = 20_000  # words of a page; in a page with more words, no tables are searched for
+_MIN_ROWS = 3  # rows with numbers; fewer are prose with numbers
+_MAX_COLUMNS = 24
+_HEADER_LINES = 8  # lines above the first row with numbers that may be headers
+_SCALE_LINES = 8
+_BETWEEN = 3  # lines without numbers between two rows: labels of groups, and labels of several lines
+_SAME_LINE = 0.45  # times the height: the largest vertical distance of two words in one line
+_CELL_GAP = 0.75  # times the height: the least space between two cells
+_LINE_GAP = 3.2  # times the height: the largest distance of two lines of a table
+_MAX_HEADER = 60  # code points
+_MAX_HEADER_WORDS = 200  # words of a line; a longer line is not a header
 _NUMBER_LINE = re.compile(r"\d[^\w\n]{0,4}$", re.MULTILINE)
 _LEAST = 3  # lines that end with a number; a page with fewer has no table
 _TRIED = 4  # rows at each end of a table that are looked up in the stored text
 _COMPARED = 12  # words of a row that are looked up
 _WORD = re.compile(r"\S+")
+_NUMBER = re.compile(r"[-−–+]?[($€£¥]*[-−–+]?[$€£¥]?\d[\d.,'’\u00a0]*\)?%?\)?\*?|[—–-]%?")
+_BEFORE = frozenset({"$", "€", "£", "¥", "(", "($"})  # belong to the number after them
+_AFTER = frozenset({")", "%", ")%", "%)", "€", "kr", "pp"})  # belong to the number before them
+_NOTE = re.compile(r"\(.*\)")  # "(in millions)", "(Unaudited)"
+_YEAR = re.compile(r"(?:19|20)\d\d")
+
+
+class Word(NamedTuple):
+    """A word with its horizontal extent and the height of its base line, in points. `y` grows upwards. `line` is the
+    number of its line of text."""
+
+    text: str
+    left: float
+    right: float
+    y: float
+    height: float
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """A row of a table. `line` is the number of the line of text in which the row begins, and `last_line` is the number
+    of the line in which it ends. There is a value for each column, which is "" for an empty cell."""
+
+    line: int
+    last_line: int
+    label: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table with a header for each column. `scale` is the unit of the amounts as the caption gives it, such as "in
+    millions", or ""."""
+
+    headers: tuple[str, ...]
+    scale: str
+    rows: tuple[FoundRow, ...]
+
+
+class _Cell(NamedTuple):
+    text: str
+    left: float
+    right: float
+
+
+class _Row(NamedTuple):
+    """A line of the page. `label` is the text before the numbers at its end, and `values` are these numbers. In a line
+    of years, the years are values."""
+
+    words: Sequence[Word]
+    label: Sequence[Word]
+    values: Sequence[_Cell]
+
+    @property
+    def y(self) -> float:
+        return self.words[0].y
+
+    @property
+    def height(self) -> float:
+        return max(word.height for word in self.words)
+
+    @property
+    def has_data(self) -> bool:
+        """True if the row has a number that is not a year."""
+        return any(not _YEAR.fullmatch(value.text) for value in self.values)
 
 
 class DraftTable(NamedTuple):
@@ -93,3 +174,182 @@ def _words(text_page: Any, lines: Sequence[str]) -> Iterator[Word]:
             if placed and raw.FPDFText_GetLooseCharBox(text_page, last, box):
                 yield Word(match.group(), left, float(box.right), y.value, height, number)
         start += len(line) + 2
+
+
+def find_tables(words: Sequence[Word]) -> list[FoundTable]:
+    """Return the tables of a page, from top to bottom. The time is linear in the number of words, after sorting."""
+    if len(words) > MAX_WORDS:
+        return []
+    rows = [_row(line) for line in _lines(words)]
+    tables: list[FoundTable] = []
+    above: tuple[Sequence[_Cell], FoundTable] | None = None
+    for start, end in _blocks(rows):
+        columns = _columns([row.values for row in rows[start : end + 1] if row.has_data])
+        table = _table(rows, start, end, columns)
+        if above and not any(table.headers) and _are_same(columns, above[0]):
+            table = replace(table, headers=above[1].headers, scale=table.scale or above[1].scale)
+        labelled = sum(any(map(str.isalpha, row.label)) for row in table.rows)
+        if any(table.headers) and 2 * labelled >= len(table.rows):
+            tables.append(table)
+            above = columns, table
+    return tables
+
+
+def _lines(words: Sequence[Word]) -> Iterator[list[Word]]:
+    """Yield the lines of the page, from top to bottom, with their words from left to right."""
+    line: list[Word] = []
+    for word in sorted(words, key=lambda word: (-word.y, word.left)):
+        if line and line[0].y - word.y > _SAME_LINE * max(word.height, line[0].height):
+            yield sorted(line, key=lambda word: word.left)
+            line = []
+        line.append(word)
+    if line:
+        yield sorted(line, key=lambda word: word.left)
+
+
+def _row(words: Sequence[Word]) -> _Row:
+    """Divide a line into its label and the numbers at its end."""
+    first = len(words)
+    while first and (_NUMBER.fullmatch(words[first - 1].text) or words[first - 1].text in _BEFORE | _AFTER):
+        first -= 1
+    while first < len(words) and words[first].text in _AFTER:
+        first += 1
+    while 0 < first < len(words) and words[first].left - words[first - 1].right < _CELL_GAP * words[first].height:
+        first += 1  # a number of the label, or at the end of a sentence
+    return _Row(words, words[:first], _values(words[first:]))
+
+
+def _values(words: Sequence[Word]) -> list[_Cell]:
+    cells: list[_Cell] = []
+    prefix: Word | None = None
+    for word in words:
+        if word.text in _BEFORE:
+            prefix = word
+        elif word.text in _AFTER:
+            if cells:
+                cells[-1] = _Cell(cells[-1].text + word.text, cells[-1].left, word.right)
+        elif prefix:
+            cells.append(_Cell(prefix.text + word.text, prefix.left, word.right))
+            prefix = None
+        else:
+            cells.append(_Cell(word.text, word.left, word.right))
+    return cells
+
+
+def _blocks(rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
+    """Yield the indices of the first and the last row with numbers of each table. At most `_BETWEEN` rows without
+    numbers are between two rows with numbers."""
+    start = last = -1
+    count = 0
+    for n, row in enumerate(rows):
+        if last >= 0 and (n - last > _BETWEEN + 1 or rows[n - 1].y - row.y > _LINE_GAP * row.height):
+            if count >= _MIN_ROWS:
+                yield start, last
+            start = last = -1
+            count = 0
+        if row.has_data:
+            start = n if start < 0 else start
+            last = n
+            count += 1
+    if count >= _MIN_ROWS:
+        yield start, last
+
+
+def _table(rows: Sequence[_Row], start: int, end: int, columns: Sequence[_Cell]) -> FoundTable:
+    found = []
+    label: list[str] = []
+    for row in rows[start : end + 1]:
+        if not row.has_data:
+            label = [] if row.values else [word.text for word in row.words]
+            continue
+        aside, values = _placed(row, columns)
+        own = [*(word.text for word in row.label), *aside]
+        wrapped = bool(label) and bool(own) and own[0][:1].islower()  # a label of two lines
+        text = " ".join([*label, *own] if wrapped else own)
+        found.append(FoundRow(row.words[0].line, row.words[-1].line, text, values))
+        label = own
+    lines = (" ".join(word.text for word in row.words) for row in reversed(rows[max(0, start - _SCALE_LINES) : start]))
+    scale = next((match.group().strip("( ") for line in lines if (match := SCALE.search(line))), "")
+    return FoundTable(_headers(rows, start, columns), scale, tuple(found))
+
+
+def _columns(rows: Sequence[Sequence[_Cell]]) -> list[_Cell]:
+    """Return the columns: the unions of the horizontal extents that overlap. A column with a single value is part of
+    the labels."""
+    columns: list[_Cell] = []
+    counts: list[int] = []
+    for cell in sorted((cell for row in rows for cell in row), key=lambda cell: cell.left):
+        if columns and cell.left < columns[-1].right:
+            columns[-1] = _Cell("", columns[-1].left, max(columns[-1].right, cell.right))
+            counts[-1] += 1
+        else:
+            columns.append(_Cell("", cell.left, cell.right))
+            counts.append(1)
+    kept = [column for column, count in zip(columns, counts, strict=True) if count > 1]
+    return kept if len(kept) <= _MAX_COLUMNS else []
+
+
+def _are_same(columns: Sequence[_Cell], others: Sequence[_Cell]) -> bool:
+    """Return whether two tables have the same columns: the same number, and each column overlaps its counterpart."""
+    pairs = zip(columns, others, strict=len(columns) == len(others))
+    return len(columns) == len(others) and all(a.left < b.right and b.left < a.right for a, b in pairs)
+
+
+def _placed(row: _Row, columns: Sequence[_Cell]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the numbers of the row that are in no column, and the value of the row in each column."""
+    lefts = [column.left for column in columns]
+    aside: list[str] = []
+    values = [""] * len(columns)
+    for cell in row.values:
+        n = bisect_right(lefts, cell.left) - 1
+        if n < 0 or cell.left >= columns[n].right:
+            aside.append(cell.text)
+        else:
+            values[n] = cell.text
+    return aside, tuple(values)
+
+
+def _headers(rows: Sequence[_Row], start: int, columns: Sequence[_Cell]) -> tuple[str, ...]:
+    """Return the words above each column. Lines without words above the columns are skipped. The header ends below a
+    title, prose, or another table."""
+    parts: list[list[str]] = [[] for _ in columns]
+    for row in reversed(rows[max(0, start - _HEADER_LINES) : start] if columns else []):
+        if row.has_data or len(row.words) > _MAX_HEADER_WORDS:
+            break
+        cells = _cells_above(row, columns)
+        above = _spread(cells, columns) if cells else []
+        if cells and not above:
+            break
+        for part, text in zip(parts, above, strict=bool(above)):
+            if text:
+                part.insert(0, text)
+    return tuple(" ".join(part)[:_MAX_HEADER] for part in parts)
+
+
+def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
+    """Return the cells of a row that do not end to the left of the columns. Notes in parentheses are left out."""
+    cells: list[_Cell] = []
+    for word in row.words:
+        if cells and word.left - cells[-1].right < _CELL_GAP * word.height:
+            cells[-1] = _Cell(f"{cells[-1].text} {word.text}", cells[-1].left, word.right)
+        else:
+            cells.append(_Cell(word.text, word.left, word.right))
+    return [cell for cell in cells if cell.right >= columns[0].left and not _NOTE.fullmatch(cell.text)]
+
+
+def _spread(cells: Sequence[_Cell], columns: Sequence[_Cell]) -> list[str]:
+    """Return the text above each column. If every cell is centered above the same number of columns, it belongs to
+    these columns. Otherwise, it belongs to the columns that it overlaps. Return [] if a cell is not a header, because
+    it begins to the left of the columns or is not in the middle above several columns."""
+    size, rest = divmod(len(columns), len(cells))
+    pitch = (columns[-1].right - columns[0].left) / len(columns)
+    if size and not rest:
+        groups = [columns[n * size : (n + 1) * size] for n in range(len(cells))]
+        middles = [(group[0].left + group[-1].right) / 2 for group in groups]
+        off = [abs((cell.left + cell.right) / 2 - middle) for cell, middle in zip(cells, middles, strict=True)]
+        if max(off) < 0.75 * pitch:
+            return [cell.text for cell in cells for _ in range(size)]
+    over = [[cell for cell in cells if cell.left < c.right and c.left < cell.right] for c in columns]
+    if any(sum(cell in each for each in over) > 1 or cell.left < columns[0].left - pitch for cell in cells):
+        return []
+    return [each[0].text if each else "" for each in over]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.text.tables import FoundTable, Word, find_tables, row_text
+from agentformer.readers.pdf.tables import FoundTable, Word, find_tables
+from agentformer.text.table_rows import row_text
 
 SIZE = 10.0
 
