@@ -114,9 +114,10 @@ def delete(service: Service, grant: Grant, vector_store_id: str) -> Response:
 
 
 def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
-    """Store the record of a new vector store, and return its namespace. Raises `Forbidden` if the key may not use a
-    namespace of this name, and `Conflict` if this vector store exists already and the key may not use a namespace of
-    another name."""
+    """Store the record of a new vector store, and return its namespace. `values` has its name and metadata. If the
+    namespace of this name is a vector store already, a number is added to the name. A key that is limited to namespaces
+    may not use the new name: then `Conflict` is raised. Raises `Forbidden` if the key may not use the namespace of this
+    name."""
     name = values["name"].strip()
     if not name and grant.namespaces:
         raise Forbidden(f"this key may use only the namespaces {', '.join(grant.namespaces)}; give one of them as name")

@@ -173,7 +173,8 @@ class PdfiumDocument:
             return page.render(scale=scale, grayscale=True).to_pil()
 
     def page(self, number: int) -> closing[Any]:
-        """Return a context that closes the page at its end. Raises `Unreadable` if PDFium cannot open the page."""
+        """Return a context manager that yields the page `number`, and closes it at the end. Raises `Unreadable` if
+        PDFium cannot open the page."""
         try:
             return closing(self._document[number])
         except (pdfium.PdfiumError, IndexError) as error:
