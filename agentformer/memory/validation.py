@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Any, TypedDict
@@ -112,6 +112,7 @@ _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
 _RECALLED = "(recalled memory)"  # content that is stored for a message that only repeats recalled memory
 # The parts of a block of recalled memory in a prompt, as `context/plan.py` writes it.
 _MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled|core)-memory>")
+_MARK = "-memory>"  # part of every marker
 _ITEMS = re.compile("(?:\n?<memory id=[^<]*+</memory>)*")  # the text of an entry is escaped, so it contains no bracket
 _ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
@@ -135,7 +136,8 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
         if not given["content"]:
             raise InvalidInput("content", "contains only recalled memory, which is stored already; store new text")
     given["category"] = given.get("category") or _CATEGORY_OF_KIND.get(given.get("kind", "fact"), "")
-    entry = MemoryEntry(id=new_id(), **given)
+    moment = now()
+    entry = MemoryEntry(id=new_id(), created_at=moment, updated_at=moment, **given)
     context = context_line(entry)
     return replace(entry, context=context) if context else entry
 
@@ -288,9 +290,9 @@ def mappings(field: str, values: Any) -> list[Mapping[str, Any]]:
     return items
 
 
-def check_known(values: Mapping[str, Any], known: Iterable[str]) -> None:
+def check_known(values: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise `InvalidInput` if `values` contains an argument whose name is not in `known`."""
-    if unknown := sorted(set(map(str, values)) - set(known)):
+    if unknown := sorted({str(name) for name in values if name not in known}):
         raise InvalidInput(unknown[0], f"is not an argument of this call; the arguments are {', '.join(known)}")
 
 
@@ -314,6 +316,8 @@ def without_recalled(text: str) -> tuple[str, list[str]]:
     and the ids of the removed entries. A block is a pair of markers with at least one entry between them. Nested blocks
     are removed as one block. Markers around other text are not removed. After an opening marker without a closing
     marker, only the entries that directly follow the marker are removed. The running time is linear."""
+    if _MARK not in text:
+        return text, []
     remaining, ids, at = [], [], 0
     for start, end in _block_spans(text):
         block_ids = _ID.findall(text, start, end)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from numbers import Integral, Real
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from agentformer.errors import InvalidInput, StoreDamaged
@@ -51,6 +51,9 @@ _UNDECODABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, 
 _encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, allow_nan=False).encode
 _encode_list = json.JSONEncoder(ensure_ascii=False).encode
 _checked_values: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*CHECKED)
+_plain_values: Callable[[MemoryEntry], tuple[Any, ...]] = attrgetter(*_PLAIN)
+_time_values: Callable[[MemoryEntry], tuple[Any, ...]] = attrgetter(*TIMES)
+_NO_SOURCE = dict.fromkeys(_SOURCE_COLUMNS)
 _FIELDS = [f.name for f in dataclasses.fields(MemoryEntry)]
 _INDEX = {name: index for index, name in enumerate(_FIELDS)}
 _METADATA, _SOURCE, _DERIVED_FROM = (_INDEX[name] for name in ("metadata", "source", "derived_from"))
@@ -84,15 +87,23 @@ def happened_at(entry: MemoryEntry) -> datetime:
 def to_row(entry: MemoryEntry) -> dict[str, Any]:
     """Return the row for an entry: a value for each column name. Raises `InvalidInput` for a value that a column cannot
     store, such as metadata that are not JSON, text instead of a number, or half of a surrogate pair."""
-    row: dict[str, Any] = {name: getattr(entry, name) for name in _PLAIN}
-    row |= {name: to_micros(getattr(entry, name)) for name in TIMES}
+    row: dict[str, Any] = dict(zip(_PLAIN, _plain_values(entry), strict=True))
+    for name, moment in zip(TIMES, _time_values(entry), strict=True):
+        row[name] = None if moment is None else to_micros(moment)
     try:
-        row["metadata"] = _encode(dict(entry.metadata))
+        row["metadata"] = _encode(dict(entry.metadata)) if entry.metadata else "{}"
     except (TypeError, ValueError) as error:
         raise InvalidInput("metadata", f"must contain only JSON values: {error}") from None
-    row["derived_from"] = _encode_list([[link.id, link.type] for link in entry.derived_from])
-    row |= {column: getattr(entry.source, name, None) for column, name in _SOURCE_COLUMNS.items()}
-    row = {name: value if value is None else _column_value(name, value) for name, value in row.items()}
+    links = entry.derived_from
+    row["derived_from"] = _encode_list([[link.id, link.type] for link in links]) if links else "[]"
+    row |= (
+        {column: getattr(entry.source, name) for column, name in _SOURCE_COLUMNS.items()}
+        if entry.source
+        else _NO_SOURCE
+    )
+    for name, value in row.items():
+        if value is not None and not (value.__class__ is str and value.isascii() and name not in _NUMBERS):
+            row[name] = _column_value(name, value)
     row["checksum"] = checksums.of_values(_checked_values(row))
     return row
 

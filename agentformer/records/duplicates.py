@@ -94,6 +94,11 @@ def is_repeatable(entry: MemoryEntry) -> bool:
     return entry.kind in REPEATABLE_KINDS or entry.tier in ("episodic", "working")
 
 
+def have_distinct_texts(entries: Sequence[MemoryEntry]) -> bool:
+    """Return whether no two of the entries have the same content, so that none of them duplicates another one."""
+    return len({comparable(entry.content) for entry in entries}) == len(entries)
+
+
 _encode = json.JSONEncoder(sort_keys=True).encode
 _Place = tuple[Any, ...]
 _DEFAULT = ("salience", 1.0)

@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 from agentformer.errors import Conflict, StoreDamaged
 from agentformer.records import change_feed
 from agentformer.records.codec import COLUMNS, from_row, to_micros, to_row
-from agentformer.records.duplicates import REPEATABLE_KINDS, KnownEntries, is_repeatable, normalized
+from agentformer.records.duplicates import (
+    REPEATABLE_KINDS,
+    KnownEntries,
+    have_distinct_texts,
+    is_repeatable,
+    normalized,
+)
 from agentformer.records.history import insert_version
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.scopes import in_groups, is_selective, where
@@ -138,7 +144,8 @@ def insert_unique(
     stored = []
     entries = list(entries)
     known = KnownEntries()
-    _add_equal_texts(connection, known, entries, ignoring)
+    if not _add_equal_texts(connection, known, entries, ignoring) and have_distinct_texts(entries):
+        return insert(connection, entries), entries, entries
     for entry in entries:
         duplicate = known.find(entry)
         if duplicate is None:
@@ -170,8 +177,9 @@ def _other_neighbors(
 
 def _add_equal_texts(
     connection: sqlite3.Connection, known: KnownEntries, entries: Sequence[MemoryEntry], ignoring: Collection[int]
-) -> None:
-    """Add the stored entries with the content of one of `entries`, in any spelling, to `known`."""
+) -> int:
+    """Add the stored entries with the content of one of `entries`, in any spelling, to `known`. Return their number."""
+    count = 0
     texts: defaultdict[str, dict[str, None]] = defaultdict(dict)  # by namespace, each once
     for entry in entries:
         if not is_repeatable(entry):
@@ -182,6 +190,8 @@ def _add_equal_texts(
         for row in _with_texts(connection, namespace, [*contents]):
             if row["num"] not in ignoring:
                 known.add(from_row(row))
+                count += 1
+    return count
 
 
 def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[str]) -> Iterator[sqlite3.Row]:

@@ -31,6 +31,8 @@ RESERVED_METADATA = frozenset({AFTER_RETRIEVED_TEXT, RECALLED, RETRIEVED, STORED
 VECTOR_STORE = "openai_vector_store"  # the type of an entry that has the name and the metadata of a vector store
 RESERVED_SOURCE_TYPES = frozenset({VECTOR_STORE})
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
 
 class ProgramMetadata(dict[str, Any]):
     """Metadata that may contain the keys in `RESERVED_METADATA`. Requests cannot create this type: JSON values are
@@ -160,8 +162,7 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
     if len(value) > _MAX_KEYS:
         raise InvalidInput(field, f"has {len(value)} keys, but the limit is {_MAX_KEYS}; use fewer keys")
     try:
-        text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False)
-        text.encode("utf-8")
+        _encode(dict(value)).encode("utf-8")
         # JSON allows any nesting and numbers that a double cannot hold, but SQLite cannot store or compare these.
         _check_bounds(value, _MAX_DEPTH)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:

@@ -18,12 +18,16 @@ from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
 from agentformer.text.code import CODE_LANGUAGE, code_parts, is_code
 from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, stem
 from agentformer.text.normalize import normalized
-from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes
+from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes, lexemes_of_part, parts_without_spaces
 
 # Languages with compound words or stacked endings: pieces of stems find "kone" in "pesukone".
 COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})
 _PART = 5  # code points of a piece: 4 has the same recall with 25% more terms, 6 has less recall
 MAX_QUERY = 4000  # code points; more words cost time and hardly change the result
+
+_CACHED_PARTS = 24_576  # of each language, and as many older ones: together at most 20 MB
+_CACHED_LANGUAGES = 4  # the parts of more languages are not cached
+_NEVER_LAST = ".,;:!?)\"'"  # characters that end no token
 
 _SURE = 0.5  # least confidence of the optional detector: twice as many short sentences get a language, 5% a wrong one
 _NONE: frozenset[str] = frozenset()
@@ -105,7 +109,52 @@ def _distinct_terms(words: Iterable[str]) -> Terms:
 
 def text_terms(text: str, language: str, analyzers: Analyzers = PLAIN) -> Terms:
     """Return the terms of a stored text in `language`. If `language` is "" (unknown), the words are not stemmed."""
+    stems: list[str] = []
+    surface: list[str] = []
+    parts: list[str] = []
+    if not analyzers.of(language):
+        known = _part_terms(language)
+        for own_stems, own_surface, own_parts in [known[part] for part in parts_without_spaces(text)]:
+            stems += own_stems
+            surface += own_surface
+            if own_parts:
+                parts += own_parts
+    if stems or surface or parts:
+        return Terms(tuple(stems), tuple(surface), tuple(parts))
     return _terms(lexemes(text), language, analyzers)
+
+
+_Fields = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+
+
+class _PartTerms(dict[str, _Fields]):
+    """A cache of the terms of parts of texts in one language; see `parts_without_spaces`. A text consists mostly of
+    words that other texts contain too. When the cache is full, its items move to `_older`, which keeps those that are
+    used again. Thread-safe."""
+
+    def __init__(self, language: str) -> None:
+        super().__init__()
+        self._language = language
+        self._older: dict[str, _Fields] = {}
+
+    def __missing__(self, part: str) -> _Fields:
+        found = self._older.get(part) or self._terms(part)
+        if len(part) <= MAX_TERM:
+            if len(self) >= _CACHED_PARTS:
+                self._older = dict(self)
+                self.clear()
+            self[part] = found
+        return found
+
+    def _terms(self, part: str) -> _Fields:
+        bare = part.rstrip(_NEVER_LAST)
+        if bare is not part:  # "word" and "word," share one object
+            return self[bare]
+        terms = _terms(lexemes_of_part(part), self._language)
+        return terms.stems, terms.surface, terms.parts
+
+
+_part_terms = lru_cache(maxsize=_CACHED_LANGUAGES)(_PartTerms)
 
 
 def _terms(tokens: Iterable[Lexeme], language: str, analyzers: Analyzers = PLAIN) -> Terms:

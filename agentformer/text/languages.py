@@ -220,13 +220,15 @@ class LanguageVotes(NamedTuple):
         votes = {**dict.fromkeys(candidates, 0.0), **self.votes}
         if prior in votes:
             votes[prior] += _PRIOR_BONUS
-        ranked = sorted(votes.items(), key=lambda item: -item[1])
-        (best, most), (other, second) = ranked[0], ranked[1]
+        best = max(votes, key=votes.__getitem__)  # of equal ones the first
+        most = votes.pop(best)
+        other = max(votes, key=votes.__getitem__)
+        second = votes[other]
         if (best, other) == ("et", "fi") and self.finnish:
             return other
         if any(most >= votes_needed and most >= second * lead for votes_needed, lead in _ENOUGH):
             return best
-        return prior if prior in votes or self.script == "latin" else candidates[0]
+        return prior if prior in candidates or self.script == "latin" else candidates[0]
 
     def to_json(self) -> list[Any]:
         """Return the evidence as a value for JSON."""
@@ -244,7 +246,7 @@ def language_votes(text: str) -> LanguageVotes:
     script = _script(sample)
     candidates = (_SCRIPT_LANGUAGES[script] or _LATIN) if script else ()
     votes = _votes(sample, candidates) if len(candidates) > 1 else {}
-    finnish = "et" in votes and _FINNISH.search(sample) is not None
+    finnish = "et" in votes and not sample.isascii() and _FINNISH.search(sample) is not None
     return LanguageVotes(script, {name: vote for name, vote in votes.items() if vote}, finnish)
 
 

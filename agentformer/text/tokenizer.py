@@ -48,6 +48,8 @@ _TOKEN = re.compile(
     r"|(?P<symbol>[\U0001f1e6-\U0001f1ff]{2}|[$\u00a2-\u00a9\u00ae\u20a0-\u20cf\u2100-\u24ff\u2600-\u2bff"
     r"\U0001f000-\U0001f3fa\U0001f400-\U0001faff])"
 )
+# Each space inside a token is behind a digit or a bracket, or behind a hyphen that a telephone number looks past.
+_MAY_CROSS = re.compile(r"[\d()-] [A-Z\d() -]")
 # Soft hyphens, joiners, variation selectors, and the vowel points of Hebrew and Arabic.
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff\ufe0e\ufe0f\u0640"))
 _INVISIBLE |= dict.fromkeys((*range(0x591, 0x5BE), *range(0x64B, 0x653)))
@@ -93,13 +95,28 @@ class Lexeme:
 def lexemes(text: str) -> Iterator[Lexeme]:
     """Yield the lexemes of `text`. If the text contains no words, yield its symbols, so that a search can find the
     text."""
-    text = text.translate(_INVISIBLE)
-    if not text.isascii():
-        text = normalized("NFKC", _VULGAR.sub(lambda match: _QUARTERS[match[0]], text))
-        text = text.replace("\u2019", "'")
+    text = _unified(text)
     empty = True
-    for match in _TOKEN.finditer(text):
-        empty, token, kind = False, match[0], match.lastgroup
+    for lexeme in lexemes_of_part(text):
+        empty = False
+        yield lexeme
+    if empty:
+        for token in text.split():
+            yield Lexeme(codes=tuple(_pieces(token)))
+
+
+def parts_without_spaces(text: str) -> list[str]:
+    """Return the parts of `text` between its spaces, for `lexemes_of_part`. If a lexeme may contain a space, as in a
+    telephone number, return the whole text as one part. Together, the parts have the lexemes of the text, unless the
+    text contains no words."""
+    text = _unified(text)
+    return [text] if _MAY_CROSS.search(text) else text.split()
+
+
+def lexemes_of_part(part: str) -> Iterator[Lexeme]:
+    """Yield the lexemes of a part that `parts_without_spaces` has returned. A part without words has none."""
+    for match in _TOKEN.finditer(part):
+        token, kind = match[0], match.lastgroup
         if kind == "word":
             yield _word(token) if len(token) <= MAX_TERM else _long(token)
         elif kind == "cjk":
@@ -110,9 +127,15 @@ def lexemes(text: str) -> Iterator[Lexeme]:
             yield _slashed(token)
         else:
             yield Lexeme(codes=tuple(dict.fromkeys(_grouped(kind, token))))
-    if empty:
-        for token in text.split():
-            yield Lexeme(codes=tuple(_pieces(token)))
+
+
+def _unified(text: str) -> str:
+    """Return the text in one spelling: without invisible characters, and in the Unicode form NFKC."""
+    if text.isascii():
+        return text
+    text = text.translate(_INVISIBLE)
+    text = normalized("NFKC", _VULGAR.sub(lambda match: _QUARTERS[match[0]], text))
+    return text.replace("\u2019", "'")
 
 
 def _pieces(token: str) -> Iterator[str]:
@@ -162,7 +185,7 @@ def _slashed(token: str) -> Lexeme:
     return Lexeme(words=tuple(part for part in parts if part.isalpha()), codes=codes, capital=token[0].isupper())
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _word(token: str) -> Lexeme:
     capital = token[0].isupper()
     token = _without_ending(token)

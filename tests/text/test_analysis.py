@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.text.analysis import COMPOUNDING, MAX_QUERY, Terms, query_terms, text_terms
+from agentformer.text.analysis import COMPOUNDING, MAX_QUERY, QueryTerms, Terms, query_terms, text_terms
 from agentformer.text.languages import STEMMERS
 from agentformer.text.tokenizer import MAX_TERM
 
@@ -193,3 +193,35 @@ def test_any_joining_of_letters_marks_and_digits_is_analysed(text: str) -> None:
 def test_a_word_of_the_longest_term_is_one_term_and_a_longer_one_is_cut() -> None:
     assert len(text_terms("q" * MAX_TERM, "en").stems) == 1
     assert len(text_terms("q" * (MAX_TERM + 1), "en").stems) > 1
+
+
+# Pieces of which some form a token together with their neighbors, or end a token.
+_FRAGMENTS = (
+    *("Cables,", "houses!", "don't", "l'eau", "C++", "c#", "EU:n", "e-mail", "getUserName", "TCP/IP", "***", "--", "_"),
+    *(
+        "+358 (9)",
+        "(09)",
+        "040-12-",
+        "0401",
+        "345678",
+        "FI21",
+        "12AB",
+        "5600",
+        "12",
+        "500,50",
+        "3",
+        "000",
+        "(1)",
+        "14:30",
+    ),
+    *("日本語", "テキスト", "Jyväskylä", "½", "1½", "\u0301", "’s", "x\u00a01", "$", " ", "  ", "\n", "a" * 70),
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(_FRAGMENTS), st.sampled_from((" ", "", "-", "  ", "\n"))), max_size=8),
+    st.sampled_from(("en", "fi", "")),
+)
+def test_the_terms_of_a_text_do_not_depend_on_how_it_is_split(pieces: list[tuple[str, str]], language: str) -> None:
+    text = "".join(f"{piece}{space}" for piece, space in pieces)
+    assert text_terms(text, language) == QueryTerms.of(text).as_text(language)

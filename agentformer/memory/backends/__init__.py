@@ -43,6 +43,8 @@ def is_live(entry: MemoryEntry) -> bool:
 def with_times(entry: MemoryEntry) -> MemoryEntry:
     """Return the entry with both times of storing. If `created_at` or `updated_at` is missing, it is set to the current
     time."""
+    if entry.created_at is not None and entry.updated_at is not None:
+        return entry
     moment = now()
     return dataclasses.replace(entry, created_at=entry.created_at or moment, updated_at=entry.updated_at or moment)
 

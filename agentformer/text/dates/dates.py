@@ -123,7 +123,7 @@ _EAST = re.compile(
 )
 _ERAS = {"令和": 2018, "平成": 1988, "昭和": 1925, "大正": 1911}  # the year before the first year of each era
 _MARKED = re.compile(r"\d[./-]\s?\d{1,2}[./-]")  # part of every numeric date
-_WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0900-\u0dff])*")
+_WORD = re.compile(r"[^\W\d_](?:[^\W\d_]++|[\u0900-\u0dff]++)*+")
 # A day or a year around a month's name, with the words that languages put between them.
 _LINK = r"(?:(?:of|the|de|del|d['’]|di|do|lui|päivän?ä?|paivan?a?)\s*+)*"
 _DAY_BEFORE = re.compile(rf"(?<![\d.,:/])(\d{{1,2}})(?:st|nd|rd|th|er|re|º|ª|\.|-?(?:го|е))?\s*+{_LINK}$", re.I)
@@ -237,7 +237,7 @@ def _days_of_week(plain: str) -> Iterator[Mention]:
 
 def _named(text: str, plain: str) -> Iterator[Mention]:
     """Yield the dates that contain the name of a month. `plain` is `text` without accents."""
-    if named := {word: months(word) for word in {*_WORD.findall(plain)} if months(word)}:  # most texts have none
+    if named := {word: numbers for word in {*_WORD.findall(plain)} if (numbers := months(word))}:  # mostly none
         for match in _WORD.finditer(plain):
             if match[0] in named:
                 yield from _around(text, plain, match, sorted(named[match[0]]))
