@@ -18,7 +18,7 @@ from functools import cache, partial
 from typing import Any, Protocol
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
-from agentformer.index.entry_properties import Derived
+from agentformer.index.entry_properties import Derived, DerivedRenewal
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
 from agentformer.index.words.query import WordHits
@@ -28,9 +28,8 @@ from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
-from agentformer.search.derivation import DerivedRenewal
 from agentformer.search.fusion import Fusion, FusionOptions, RankedList, Ranking
-from agentformer.search.rows import RankedRows, Reads
+from agentformer.search.row_cache import RankedRows, Reads
 from agentformer.search.statements import favor_statements
 from agentformer.search.vector_search import (
     HelperThread,

@@ -66,15 +66,18 @@ _IDEOGRAPHIC = frozenset({"kana", "hangul", "han"})
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[¿¡]|[\u0900-\u097f]+")
 
 
+_WORD_LISTS = ("function_words.txt", "abbreviations.txt")
+
+
 def _folded(text: str) -> str:
     return normalized("NFKC", text.casefold())
 
 
 @cache
 def _word_lines() -> list[list[str]]:
-    """Return the lines of `function_words.txt`. Each line is a list: a language, a kind of words, and the words."""
-    text = Path(__file__).with_name("function_words.txt").read_text("utf-8")
-    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    """Return the lines of the word lists. Each line is a list: a language, a kind of words, and the words."""
+    texts = [Path(__file__).with_name(name).read_text("utf-8") for name in _WORD_LISTS]
+    return [line.split() for text in texts for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def _items(kind: str) -> dict[str, list[str]]:
@@ -86,7 +89,8 @@ def _items(kind: str) -> dict[str, list[str]]:
 
 
 def word_list(kind: str) -> dict[str, frozenset[str]]:
-    """Return the words of this kind for each language, in lower case. `function_words.txt` lists the kinds."""
+    """Return the words of this kind for each language, in lower case. The files of `_WORD_LISTS` explain the
+    kinds."""
     return {language: frozenset(map(_folded, items)) for language, items in _items(kind).items()}
 
 

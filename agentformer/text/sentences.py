@@ -35,8 +35,9 @@ _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 _FULL = 100  # code points of a message that states enough: about twenty words
 _FULL_UNSPACED = 40  # the same in a script without spaces
 
-# All languages share these lists, because quotations and names mix languages. Abbreviations hardly ever end a
-# sentence; closing ones ("etc.") do if a capital follows; nouns after ordinals matter where nouns have capitals.
+# The lists of abbreviations.txt. All languages share them, because quotations and names mix languages. Abbreviations
+# hardly ever end a sentence; closing ones ("etc.") do if a capital follows; nouns after ordinals matter where they have
+# capitals.
 _ABBREVIATIONS, _CLOSING_ABBREVIATIONS, _ORDINAL_NOUNS, _COMPANIES, _NUMBERED = (
     frozenset[str]().union(*word_list(kind).values())
     for kind in ("abbreviations", "closings", "ordinals", "companies", "numbered")

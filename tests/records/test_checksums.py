@@ -24,7 +24,7 @@ from agentformer.records.database import Database
 from agentformer.records.history import versions_of
 from agentformer.records.integrity import checksums as crc
 from agentformer.records.integrity.verify import DamagedRow, readable_rows
-from agentformer.search.rows import RankedRows
+from agentformer.search.row_cache import RankedRows
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
 from tests.records import damaged_rows

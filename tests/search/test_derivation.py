@@ -9,8 +9,8 @@ import pytest
 
 import agentformer
 from agentformer.index import entry_properties
-from agentformer.search import rows
-from agentformer.search.rows import RankedRows
+from agentformer.search import row_cache
+from agentformer.search.row_cache import RankedRows
 
 
 class Store:
@@ -78,7 +78,7 @@ def test_the_oldest_rows_are_forgotten_if_they_are_many(store: Store) -> None:
 @pytest.mark.parametrize("most", [0, 1])
 def test_all_rows_are_forgotten_after_many_changes(store: Store, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     store.titles(1, 2)
-    monkeypatch.setattr(rows, "_MAX_CHANGES", most)
+    monkeypatch.setattr(row_cache, "_MAX_CHANGES", most)
     store.retitle(1, "Other")
     assert store.titles(1, 2) == (["Other", "Title 2"], [1] if most else [1, 2])
 

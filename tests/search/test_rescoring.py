@@ -15,7 +15,7 @@ from agentformer.index.words.query import View, WordHits
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search import vector_search
-from agentformer.search.rows import RankedRows
+from agentformer.search.row_cache import RankedRows
 from agentformer.search.vector_search import exact_scores, rescore
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope, Vector

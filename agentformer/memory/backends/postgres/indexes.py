@@ -1,4 +1,5 @@
-"""The indexes of the backend `postgres`: search, embedding, migration and verification in one database."""
+"""The indexes of the backend `postgres`: search, embedding, migration and verification in one database. PostgreSQL
+itself checks its files. Rows with a wrong checksum are only reported; they are not moved to a quarantine file."""
 
 from __future__ import annotations
 
@@ -19,15 +20,28 @@ from agentformer.memory.backends.postgres.connection import PostgresDatabase, na
 from agentformer.memory.backends.postgres.scopes import ServerScopes
 from agentformer.memory.backends.postgres.searching import SearchReads
 from agentformer.memory.backends.postgres.vectors import ServerVectors
-from agentformer.memory.backends.postgres.verifying import CHECKS, check_copies, check_words, repair_words
-from agentformer.memory.backends.postgres.words import ServerWords, prepare, update_words
+from agentformer.memory.backends.postgres.words import ServerWords, differing, prepare, update_words
 from agentformer.records import change_feed
+from agentformer.records.integrity import Findings, verify
+from agentformer.records.integrity import repair as repairs
+from agentformer.records.scopes import SEARCHED
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.hybrid import RankedSearch
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, Reembedding, StoredVector
+from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, RecordStore, Reembedding, StoredVector
 
 _MOVING = "another node is re-embedding this store; wait until it has finished, or stop that process"
+_PAGE = 500  # entries analyzed at a time
+_RESTORE = "restore the row from a backup of the database"
+_SEARCHED_OR_STORED = f"SELECT num FROM entries WHERE {SEARCHED} UNION SELECT num FROM word_entries ORDER BY num"
+# Entries with a term that is missing in the inverted table.
+_INCOMPLETE = """
+    SELECT e.num FROM word_entries AS e CROSS JOIN LATERAL unnest(e.terms) AS t (term)
+    LEFT JOIN words AS w ON w.namespace = e.namespace AND w.term = t.term AND w.num = e.num
+    WHERE e.num = ANY(%s) GROUP BY e.num HAVING count(w.num) <> count(*)
+"""
+_CheckRecords = Callable[[sqlite3.Connection], Findings]
+_Mend = Callable[[RecordStore, Findings], None]
 
 
 class ServerQueue(EmbeddingQueue):
@@ -153,7 +167,7 @@ class ServerIndexes:
         if repair and self._database.read_only:
             raise StoreFull("the PostgreSQL store cannot be written, so nothing in it can be repaired")
         results = []
-        for check, mend in CHECKS:
+        for check, mend in _CHECKS:
             with self._database.reading() as connection:
                 findings = check(connection)
             if repair and mend is not None and findings.keys:
@@ -162,7 +176,7 @@ class ServerIndexes:
             results.append(findings)
         with self._database.reading() as connection:
             vectors = verify_vectors(connection)
-            check_copies(connection, vectors)
+            _check_copies(connection, vectors)
         if repair and vectors.keys:
             repair_vectors(self._database, vectors)
         embedder, problem = active_embedder(self._database, self._embedder)
@@ -174,9 +188,9 @@ class ServerIndexes:
             with suppress(SpaceMismatch):
                 self.embedding.catch_up(refused=False)
         with self._database.reading() as connection:
-            words = check_words(connection, self._analyzers)
+            words = _check_words(connection, self._analyzers)
         if repair and words.keys:
-            repair_words(self._database, words, self._analyzers)
+            _repair_words(self._database, words, self._analyzers)
         return [findings.to_check() for findings in (*results, vectors, windows, words)]
 
     def close(self) -> None:
@@ -185,3 +199,64 @@ class ServerIndexes:
             self._imported.drop_unused()
         self.vectors.close()
         self.search.close()
+
+
+def _reported(check: _CheckRecords) -> _CheckRecords:
+    def run(connection: sqlite3.Connection) -> Findings:
+        findings = check(connection)
+        findings.advice = _RESTORE
+        return findings
+
+    return run
+
+
+# Each check of the records, with its repair.
+_CHECKS: tuple[tuple[_CheckRecords, _Mend | None], ...] = (
+    (_reported(verify.metadata), None),
+    (_reported(verify.entries), None),
+    (_reported(verify.history), None),
+    (verify.links, lambda database, findings: repairs.links(database, findings, None)),
+    (verify.superseded, lambda database, findings: repairs.superseded(database, findings, None)),
+    (_reported(verify.changes), None),
+    (verify.leases, lambda database, findings: repairs.leases(database, findings, None)),
+)
+
+
+def _check_copies(connection: sqlite3.Connection, findings: Findings) -> None:
+    """Add a finding to the findings of the vectors for each vector whose copies in several namespaces differ."""
+    query = (
+        "SELECT id FROM vectors GROUP BY id HAVING count(DISTINCT (space, hash)) > 1 OR count(DISTINCT data) > 1 "
+        "OR count(DISTINCT checksum) > 1 OR count(checksum) NOT IN (0, count(*)) ORDER BY id"
+    )
+    for (num,) in native(connection).run(query, []):
+        findings.add(
+            f"vector {num} is damaged: its copies in several namespaces differ",
+            verify.DamagedRow("vectors", num, num, ""),
+        )
+
+
+def _check_words(connection: sqlite3.Connection, analyzers: Analyzers) -> Findings:
+    """Check that the stored terms of each searchable entry are the terms of its text. The keys of the findings are the
+    numbers of the entries whose terms differ."""
+    findings = Findings("words", "each searched entry has the terms of its text")
+    raw = native(connection)
+    nums = [row[0] for row in raw.run(_SEARCHED_OR_STORED, []).fetchall()]
+    findings.looked_at = len(nums)
+    for start in range(0, len(nums), _PAGE):
+        page = nums[start : start + _PAGE]
+        with findings.reading():
+            incomplete = {row[0] for row in raw.run(_INCOMPLETE, [page]).fetchall()}
+            for num in sorted(incomplete.union(differing(connection, page, analyzers))):
+                findings.add(f"the terms of the entry with the number {num} differ from its text", num)
+    return findings
+
+
+def _repair_words(database: RecordStore, findings: Findings, analyzers: Analyzers) -> None:
+    """Write the terms of all entries again, because damaged rows may also have made the counts wrong."""
+    with database.writing() as connection:
+        raw = native(connection)
+        nums = [row[0] for row in raw.run(_SEARCHED_OR_STORED, []).fetchall()]
+        for table in ("words", "word_entries", "word_counts", "word_totals"):
+            raw.run(f"DELETE FROM {table}", [])
+        update_words(connection, nums, analyzers)
+    findings.mark_repaired(len(findings.keys), "the terms of all entries are written again")

@@ -11,8 +11,8 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.search import rows
-from agentformer.search.rows import Kept, KeptVectors, RankedRows
+from agentformer.search import row_cache
+from agentformer.search.row_cache import Kept, KeptVectors, RankedRows
 from agentformer.testing import make_entry
 from agentformer.types import Query
 
@@ -84,7 +84,7 @@ def test_rows_of_another_history_are_forgotten(backend: FaissMemoryBackend, late
     else:
         execute(backend, "DELETE FROM points WHERE seq = (SELECT max(seq) FROM points)")
         execute(backend, "UPDATE changes SET seq = (SELECT max(seq) FROM points)")
-        for _ in range(rows._MAX_OLDER):  # it looks like a transaction that is older than the rows
+        for _ in range(row_cache._MAX_OLDER):  # it looks like a transaction that is older than the rows
             assert beginnings(backend, kept, nums) == ["of the backup"]
     assert beginnings(backend, kept, nums) == ["of the backup"]
     assert len(kept.vectors._numbers) == 0
@@ -93,7 +93,7 @@ def test_rows_of_another_history_are_forgotten(backend: FaissMemoryBackend, late
 
 
 def test_many_changes_forget_all_rows(backend: FaissMemoryBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_MAX_CHANGES", 2)
+    monkeypatch.setattr(row_cache, "_MAX_CHANGES", 2)
     backend.store([make_entry("kept")])
     kept, nums = RankedRows(), numbers(backend)
     beginnings(backend, kept, nums)
@@ -110,7 +110,7 @@ def test_rows_are_bounded_and_the_oldest_ones_leave() -> None:
 
 
 def test_vectors_are_bounded_and_found_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_VECTOR_BYTES", 1500 * 8)
+    monkeypatch.setattr(row_cache, "_VECTOR_BYTES", 1500 * 8)
     kept, matrix = KeptVectors(), np.arange(8000, dtype=np.float32).reshape(4000, 2)
     for start in range(0, 4000, 70):
         kept.add([*range(start, min(start + 70, 4000))], matrix[start : start + 70])
