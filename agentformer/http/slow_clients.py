@@ -134,10 +134,22 @@ class TimedSocket(socket.socket):
         missing = size - self._received - len(self._buffer)
         if missing <= 0 or missing > _PEEK_BYTES:
             return missing <= 0
+        if self._holds(missing):
+            return True
         deadline = time.monotonic() + _BODY_GRACE_SECONDS
+        self._wait_for_bytes(_BODY_GRACE_SECONDS)
         while not (arrived := self._holds(missing)) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         return arrived
+
+    def _wait_for_bytes(self, seconds: float) -> None:
+        """Wait until a byte arrives, or until the connection ends, but at most `seconds`. No byte is removed from the
+        connection. Clients send the body in one piece, so it is usually complete when its first byte arrives."""
+        timeout = self.gettimeout()
+        self.settimeout(seconds)
+        with suppress(OSError):
+            super().recv(1, socket.MSG_PEEK)
+        self.settimeout(timeout)
 
     def _holds(self, size: int) -> bool:
         try:

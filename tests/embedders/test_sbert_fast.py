@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 
 import agentformer
 from agentformer.embedders.model_info import mean_cosine
-from agentformer.embedders.sbert import SbertEmbedder, export
+from agentformer.embedders.sbert import SbertEmbedder, export, openvino
 from agentformer.embedders.sbert.export import export_in_process
 from agentformer.embedders.sbert.openvino import BadExport, OpenVinoRuntime, OpenVinoUnavailable
 from agentformer.embedders.sbert.runtime import SAME_SPACE, TorchRuntime, has_bf16
@@ -221,6 +222,35 @@ def test_queries_of_one_call_have_the_rows_that_they_have_alone(own: Path, cache
     assert np.allclose(together, [embedder.embed_query(text) for text in texts], atol=1e-6)
     assert np.array_equal(together[1], together[6])
     assert np.allclose(on_torch(own).embed_queries(texts[:3]), together[:3], atol=1e-3)
+
+
+def test_a_small_model_uses_one_thread_for_each_batch() -> None:
+    assert [openvino._streams(384, count) for count in (1, 2, 64)] == [(1, 1), (2, 2), (8, 8)]
+    assert openvino._streams(1024, 6) == (1, 6)
+
+
+def test_batches_that_are_computed_at_the_same_time_have_the_rows_of_one_after_another(
+    own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = OpenVinoRuntime(fp32_export(cache), "")
+    monkeypatch.setattr(openvino, "_SMALL", 1_000)
+    monkeypatch.setattr(openvino, "usable_cpus", lambda: 2)
+    several = OpenVinoRuntime(fp32_export(cache), "")
+    texts = [[f"{text} {at}" for text in TEXTS[: 1 + at]] for at in range(7)]
+    batches = [one.tokenize(batch) for batch in texts]
+    alone = [one.rows(batch) for batch in batches]
+
+    def equal(found: Iterable[Matrix]) -> bool:
+        return all(np.allclose(rows, other, atol=1e-6) for rows, other in zip(found, alone, strict=True))
+
+    assert equal(several.rows_of(batches))
+    with ThreadPoolExecutor(4) as threads:  # more threads than requests of the model
+        assert all(threads.map(lambda _: equal(several.rows_of(batches)), range(8)))
+    next(iter(several.rows_of(batches)))  # the rest is not read
+    with pytest.raises(ValueError, match="max"):
+        list(several.rows_of([batches[0], []]))
+    assert several._requests.qsize() == 3
+    assert equal(several.rows_of(batches))
 
 
 def test_weights_that_are_not_numbers_are_refused(own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

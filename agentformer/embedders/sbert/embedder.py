@@ -126,8 +126,10 @@ class SbertEmbedder:
         if not texts:
             return rows
         items = self._tokenize([self._space.document_prefix + text for text in texts])
-        for batch in _batches([item.length for item in items], self._batch_tokens):
-            rows[batch] = self._encode([items[i] for i in batch])
+        batches = [*_batches([item.length for item in items], self._batch_tokens)]
+        found = self._runtime.rows_of([[items[i] for i in batch] for batch in batches])
+        for batch, each in zip(batches, found, strict=True):
+            rows[batch] = self._checked(each)
         return rows
 
     def embed_queries(self, texts: Sequence[str]) -> Matrix:
@@ -149,14 +151,17 @@ class SbertEmbedder:
 
     def embed_tokens(self, texts: Sequence[str], *, query: bool = False) -> list[TokenVectors] | None:
         """Return the vectors of the texts and of their tokens, as `TokenEmbedder.embed_tokens` describes."""
+        if not texts:
+            return []
         prefix = self._space.query_prefix if query else self._space.document_prefix
-        items = self._tokenize([prefix + text for text in texts]) if texts else []
+        items = self._tokenize([prefix + text for text in texts])
+        batches = [*_batches([item.length for item in items], self._batch_tokens, _PADDING)]
+        read = self._runtime.token_rows_of([[prefix + texts[n] for n in batch] for batch in batches])
+        if read is None:
+            return None
         found: dict[int, TokenVectors] = {}
-        for batch in _batches([item.length for item in items], self._batch_tokens, _PADDING):
-            read = self._runtime.token_rows([prefix + texts[n] for n in batch])
-            if read is None:
-                return None
-            found |= {n: _without_prefix(each, len(prefix)) for n, each in zip(batch, read, strict=True)}
+        for batch, rows in zip(batches, read, strict=True):
+            found |= {n: _without_prefix(each, len(prefix)) for n, each in zip(batch, rows, strict=True)}
         return [found[n] for n in range(len(texts))]
 
     def embed_query(self, text: str) -> Vector:
@@ -166,9 +171,13 @@ class SbertEmbedder:
         fits = whole.length <= self._runtime.facts.max_tokens
         parts = [text] if fits and not _LONG_WORD.search(text) else self._query_parts(text, fits)
         items = [whole] if len(parts) == 1 else self._tokenize([prefix + part for part in parts])
-        batches = _batches([item.length for item in items], self._batch_tokens)
-        rows = np.concatenate([self._encode([items[i] for i in batch]) for batch in batches])
-        row: Vector = unit(rows.mean(axis=0, keepdims=True))[0]
+        if len(items) == 1:
+            rows = self._encode(items)
+        else:
+            batches = _batches([item.length for item in items], self._batch_tokens)
+            rows = np.concatenate([self._encode([items[i] for i in batch]) for batch in batches])
+            rows = rows.mean(axis=0, keepdims=True)
+        row: Vector = unit(rows)[0]
         return row
 
     def _query_parts(self, text: str, fits: bool) -> list[str]:
@@ -191,7 +200,10 @@ class SbertEmbedder:
         return items
 
     def _encode(self, items: Sequence[Tokenized]) -> Matrix:
-        rows = self._runtime.rows(items)
+        return self._checked(self._runtime.rows(items))
+
+    def _checked(self, rows: Matrix) -> Matrix:
+        """Return the rows, scaled to the length 1. Raises `EmbedderUnavailable` if a number is not finite."""
         if not np.isfinite(rows).all():
             raise EmbedderUnavailable(
                 f"{self._space.model} returned a vector that is not finite; download the model again"

@@ -9,6 +9,7 @@ import os
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,7 +37,9 @@ MODEL, TOKENIZER, FACTS, PROBE_ROWS = "model.xml", "tokenizer.json", "facts.json
 _SAME_INT8 = 0.99
 # Lengths are rounded up, because OpenVINO compiles a kernel for each new length (5 ms for fp32, 25 ms for int8).
 _LENGTH_STEP = 8
-_REQUESTS = 2  # one request is filled or read while the other is computed; a third would only wait
+_SMALL = 512  # numbers in a vector of a small model, whose short texts are not faster with more threads than one
+_MOST_STREAMS = 8  # each stream has its own memory for the numbers between the layers
+_SPARE = 1  # requests that are filled or read while the others are computed; more would only wait
 _COMPILED = "compiled/*.blob"  # a file is twice as large as the model; its name depends on path, time and processor
 _import_lock = threading.Lock()
 
@@ -134,30 +137,64 @@ class OpenVinoRuntime(FastTokenizer):
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
         """Return the vectors of the texts in the batch, as `TorchRuntime.rows` describes."""
-        inputs = self.arrays(batch, self.padded(max(item.length for item in batch)))
         request = self._requests.get()
         try:
-            return np.array(request.infer(inputs, share_inputs=True, share_outputs=True)[0], dtype=np.float32)
+            return np.array(request.infer(self._inputs(batch), share_inputs=True, share_outputs=True)[0], np.float32)
         finally:
             self._requests.put(request)
 
-    def token_rows(self, texts: Sequence[str]) -> list[TokenRows] | None:
-        """Return the vectors of the texts and of their tokens, or None if the export has no vectors of tokens."""
+    def rows_of(self, batches: Sequence[Sequence[Tokenized]]) -> Iterator[Matrix]:
+        """Yield the vectors of each batch, in order, as `TorchRuntime.rows_of` describes. Several batches are computed
+        at the same time, each in one thread."""
+        if len(batches) == 1:
+            return iter([self.rows(batches[0])])
+        return (rows for (rows,) in self._computed(batches, 1))
+
+    def token_rows_of(self, batches: Sequence[Sequence[str]]) -> Iterator[list[TokenRows]] | None:
+        """Yield the vectors of the texts of each batch and of their tokens, in order. Return None if the export has no
+        vectors of tokens."""
         if not self._has_tokens:
             return None
-        encoded = self.encoded(texts)
-        batch = [Tokenized(len(item.ids), (item.ids, item.type_ids)) for item in encoded]
-        inputs = self.arrays(batch, self.padded(max(item.length for item in batch)))
-        request = self._requests.get()
+        encoded = [self.encoded(texts) for texts in batches]
+        items = [[Tokenized(len(item.ids), (item.ids, item.type_ids)) for item in batch] for batch in encoded]
+        return (
+            [
+                inner_tokens(vectors[n], item.offsets, tokens[n], item.special_tokens_mask)
+                for n, item in enumerate(batch)
+            ]
+            for batch, (vectors, tokens) in zip(encoded, self._computed(items, 2), strict=True)
+        )
+
+    def _inputs(self, batch: Sequence[Tokenized]) -> dict[str, NDArray[np.int64]]:
+        return self.arrays(batch, self.padded(max(item.length for item in batch)))
+
+    def _computed(self, batches: Sequence[Sequence[Tokenized]], count: int) -> Iterator[list[Matrix]]:
+        """Yield the first `count` outputs of the model for each batch, in order. While a batch is computed, the next
+        ones are started, as long as there are free requests."""
+        running: deque[tuple[Any, object]] = deque()  # requests, with their inputs, which must exist until the end
         try:
-            read = request.infer(inputs, share_inputs=True, share_outputs=True)
-            vectors, tokens = (np.array(read[n], dtype=np.float32) for n in (0, 1))
+            for inputs in map(self._inputs, batches):
+                if (request := self._free_request(wait=not running)) is None:
+                    yield _outputs(running[0][0], count)
+                    request = running.popleft()[0]
+                running.append((request, inputs))
+                request.start_async(inputs, share_inputs=True)
+            while running:
+                yield _outputs(running[0][0], count)
+                self._requests.put(running.popleft()[0])
         finally:
-            self._requests.put(request)
-        return [
-            inner_tokens(vectors[n], item.offsets, tokens[n], item.special_tokens_mask)
-            for n, item in enumerate(encoded)
-        ]
+            for request, _ in running:  # after an error, or if the caller does not need the rest
+                with suppress(Exception):  # the error of this batch, which the caller does not need either
+                    request.wait()
+                self._requests.put(request)
+
+    def _free_request(self, *, wait: bool) -> Any:
+        """Return a request that no thread uses. If there is none, wait for one, or return None if `wait` is False: a
+        thread that has a request must not wait for a second one, because two such threads would wait for each other."""
+        try:
+            return self._requests.get(block=wait)
+        except queue.Empty:
+            return None
 
     def padded(self, length: int) -> int:
         """Return the number of tokens to which a text of `length` tokens is padded. Texts of one padded length have the
@@ -168,9 +205,10 @@ class OpenVinoRuntime(FastTokenizer):
         probes = self.fitting(PROBES, self.facts.max_tokens)[:QUICK_PROBES]
         reference = np.load(folder / PROBE_ROWS)[: len(probes)]
         least = _SAME_INT8 if precision else SAME_SPACE
+        streams, threads = _streams(self.facts.dimension, usable_cpus())
         options: dict[str, Any] = {
-            "NUM_STREAMS": 1,
-            "INFERENCE_NUM_THREADS": usable_cpus(),
+            "NUM_STREAMS": streams,
+            "INFERENCE_NUM_THREADS": threads,
             "ENABLE_CPU_PINNING": False,
         }
         compiled_before = set(folder.glob(_COMPILED))
@@ -181,7 +219,7 @@ class OpenVinoRuntime(FastTokenizer):
             compiled = core.compile_model(folder / MODEL, "CPU", {**options, "INFERENCE_PRECISION_HINT": kind})
             self._has_tokens = len(compiled.outputs) > 1
             self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            for _ in range(_REQUESTS):
+            for _ in range(streams + _SPARE):
                 self._requests.put(compiled.create_infer_request())
             cosine = mean_cosine(self.rows(probes), reference)
             if cosine >= least:
@@ -190,6 +228,21 @@ class OpenVinoRuntime(FastTokenizer):
         raise BadExport(
             f"the export computes different vectors: the mean cosine is {cosine:.5f}, but at least {least} is required"
         )
+
+
+def _streams(dimension: int, processors: int) -> tuple[int, int]:
+    """Return the number of batches that a model computes at the same time, and the number of threads for all of them.
+    A small model uses one thread for each batch: two threads that share the work of a short text wait for each other
+    most of the time, and use the processors for this. `dimension` is the number of numbers in a vector."""
+    if dimension > _SMALL:
+        return 1, processors
+    return (streams := min(processors, _MOST_STREAMS)), streams
+
+
+def _outputs(request: Any, count: int) -> list[Matrix]:
+    """Wait for a request, and return copies of its first `count` outputs."""
+    request.wait()
+    return [np.array(request.get_output_tensor(n).data, np.float32) for n in range(count)]
 
 
 def _delete_old_compiled(folder: Path, before: set[Path]) -> None:

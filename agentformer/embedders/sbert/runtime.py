@@ -99,8 +99,17 @@ class TorchRuntime:
         are not scaled to the length 1."""
         return self._encode([item.content for item in batch])
 
-    def token_rows(self, texts: Sequence[str]) -> list[TokenRows] | None:
-        """Return the vectors of the texts and of their tokens, or None if the model has no vectors of tokens."""
+    def rows_of(self, batches: Sequence[Sequence[Tokenized]]) -> Iterator[Matrix]:
+        """Yield the vectors of the texts of each batch, in order, as `rows` returns them."""
+        return map(self.rows, batches)
+
+    def token_rows_of(self, batches: Sequence[Sequence[str]]) -> Iterator[list[TokenRows]] | None:
+        """Yield the vectors of the texts of each batch and of their tokens, in order. Return None if the model has no
+        vectors of tokens."""
+        read = [self._token_rows(texts) for texts in batches]
+        return None if None in read else iter([rows for rows in read if rows is not None])
+
+    def _token_rows(self, texts: Sequence[str]) -> list[TokenRows] | None:
         texts = [replace_surrogates(text) for text in texts]
         with self._lock:
             if not self._tokenizer.is_fast:
