@@ -132,7 +132,7 @@ class Derived:
 
     @property
     def analyzed(self) -> Analyzed:
-        """The language and the facts of the entry, which are compared with those of other entries."""
+        """The language and the facts of the entry. The facts are compared with the facts of other entries."""
         if isinstance(self._facts, str):
             told = json.loads(self._facts) if self._facts else ()
             self._facts = Analyzed(self.language, tuple((tuple(about), tuple(value)) for about, value in told))
@@ -176,7 +176,7 @@ def outdated(connection: sqlite3.Connection, after: int, limit: int) -> list[sql
 
 
 def prepare(stored: Iterable[sqlite3.Row]) -> list[_Prepared]:
-    """Return the derived rows of these rows of the table `entries`. Damaged entries are left out."""
+    """Compute and return the derived rows for these rows of the table `entries`. Damaged entries are left out."""
     prepared = []
     for row in stored:
         with suppress(StoreDamaged):
@@ -263,7 +263,8 @@ def _entry_title(entry: MemoryEntry) -> str:
 
 
 def own_title(title: str, content: str) -> str:
-    """Return the title, or the first line of the content if there is no title, without a qualifier in parentheses."""
+    """Return the title, or the first line of the content if there is no title, without a qualifier in parentheses:
+    "Mercury (planet)" gives "Mercury"."""
     title = (title or _first_line(content)).strip()
     return _QUALIFIER.sub("", title) if title.endswith(")") else title
 

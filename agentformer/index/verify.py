@@ -274,8 +274,8 @@ def _compare_snapshot(
 
 
 def _read_windows(connection: sqlite3.Connection, space: int, changed: IntArray) -> IntArray:
-    """Return an array with the window, entry and vector number of each window in an embedding space, without the
-    windows of the entries in `changed`."""
+    """Return an array with a row for each window in an embedding space: the numbers of the window, its entry and its
+    vector. Windows of the entries in `changed` are left out."""
     rows = connection.execute("SELECT id, entry, vector FROM windows WHERE space = ?", [space])
     windows = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 3)
     return _sorted_windows(windows[~np.isin(windows[:, 1], changed)])

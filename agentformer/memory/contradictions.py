@@ -81,8 +81,9 @@ _TOKEN = re.compile(r"[#@]|[^\W\d_]+(?:['-][^\W\d_]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two sentences that contradict each other, of core blocks or of facts. `about` is `number`, `date`, `negation` or
-    `value`. `ids`, `titles` and `sentences` are pairs in which the older entry comes first."""
+    """Two sentences of core blocks, or of facts, that contradict each other. `about` says in what they differ:
+    `number`, `date`, `negation` or `value`. `ids`, `titles` and `sentences` are pairs in which the older entry comes
+    first."""
 
     about: str
     ids: tuple[str, str]

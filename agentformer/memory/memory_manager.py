@@ -263,8 +263,8 @@ class MemoryManager(BatchOperations):
         self._usage.flush()
 
     def clean(self, **scope: Unpack[CleaningScope]) -> CleaningReport:
-        """Replace old episodic entries by summaries, and return a report. Only the given `namespace`, `session_id`,
-        `user_id` and `project` are cleaned."""
+        """Replace old episodic entries by summaries, and return a report. `namespace`, `session_id`, `user_id` and
+        `project` limit the cleaning; without them, all sessions are cleaned."""
         return self._cleaner.run(**{name: fields.optional_name(name, value) for name, value in scope.items()})
 
     def restore(self, summary_id: str) -> Entries:

@@ -116,7 +116,8 @@ def check_free(connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapp
 
 def parting_field(entry: MemoryEntry, changes: Mapping[str, Any]) -> str | None:
     """Return the first field in `changes` that would separate a summary from its originals, or None if there is none. A
-    summary and its originals must have the same namespace, and either the summary or the originals must be archived."""
+    summary and its originals must have the same namespace, and either the summary or its originals must be archived,
+    but not both."""
     if "archived_at" in changes:
         return "archived_at"
     return "namespace" if changes.get("namespace", entry.namespace) != entry.namespace else None

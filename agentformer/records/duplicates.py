@@ -95,7 +95,7 @@ def is_repeatable(entry: MemoryEntry) -> bool:
 
 
 def have_distinct_texts(entries: Sequence[MemoryEntry]) -> bool:
-    """Return whether no two of the entries have the same content, so that none of them duplicates another one."""
+    """Return whether each entry has a content of its own, so that no entry can duplicate another one."""
     return len({comparable(entry.content) for entry in entries}) == len(entries)
 
 

@@ -83,10 +83,10 @@ def title_boost(
 
     For example, the question "Where was the director of X born?" finds the entry about X, which names the director. The
     entry about the director shares no word with the question, but its title is mentioned in the entry about X. The
-    question "Is X or Y larger?" finds other entries that name X and Y more often than the two entries do. `nums`
-    contains entry numbers, best first, and `known` the derived rows (table `derived`) of some of them. Entries that the
-    best hit mentions are first in the list, and entries that only the query mentions are last. Entries that the same
-    text mentions keep the order of `nums`.
+    question "Is X or Y larger?" finds other entries that name X and Y more often than the entries about X and Y do.
+    `nums` contains entry numbers, best first, and `known` the derived rows (table `derived`) of some of them. Entries
+    that the best hit mentions are first in the list, and entries that only the query mentions are last. Entries that
+    the same text mentions keep the order of `nums`.
     """
     nums = nums[:_CANDIDATES]
     titles, documents = _titles(connection, nums, known)

@@ -76,12 +76,13 @@ def owner(entry: MemoryEntry) -> tuple[object, ...]:
 
 
 def _facts(entry: MemoryEntry, languages: EntryLanguages) -> Iterable[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the facts of an entry as pairs: the words that name the fact, and the words of its value. For most
-    entries, the store has these facts already."""
+    """Return the facts of an entry as pairs: the words that name the fact, and the words of its value. The facts of
+    most entries are stored already; the texts of the other entries are analyzed."""
     known = languages.known.get(entry.id)
     return known.facts if known else ((about, value) for about, value, _ in statements(entry, languages))
 
 
 def statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Yield the facts of an entry whose value replaces an older value, such as a home address. See `text.facts`."""
+    """Yield the facts of an entry whose value replaces an older value, such as a home address. Each item contains the
+    words that name the fact, the words of its value, and its sentence."""
     yield from stated_facts(entry, lambda: languages.of(entry))

@@ -91,8 +91,8 @@ def _deviations(cosines: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class _Counts:
-    """A cache for one embedding space. `tokens` contains the number of tokens of each word. `texts` contains two
-    numbers for each text: its tokens and its words."""
+    """A cache for one embedding space. `tokens` contains the number of tokens of each word. `texts` contains two counts
+    for each text: the number of tokens of its words, and the number of its words."""
 
     space: EmbeddingSpace | None
     tokens: dict[str, int] = field(default_factory=dict)
@@ -170,8 +170,8 @@ class LanguageCoverage:
         return tokens / words if words else 1.0
 
     def _counts(self, texts: Sequence[str]) -> list[tuple[int, int]]:
-        """Return two numbers for each text: the tokens of its words, and its words. The results are cached, because
-        many searches find the same passages. New words of all texts are counted in one call."""
+        """Return two counts for each text: the number of tokens of its words, and the number of its words. The results
+        are cached, because many searches find the same passages. New words of all texts are counted in one call."""
         space = self._embedder.space
         cached = self._cached
         if cached.space != space or len(cached.tokens) > _CACHED_WORDS or len(cached.texts) > _CACHED_TEXTS:

@@ -168,9 +168,9 @@ def active_embedder(database: RecordStore, embedder: Embedder) -> tuple[Embedder
 
 
 def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
-    """Return the embedder of the space `stored`. It keeps its model during a task, even if the store moves to another
-    space. `stored` is None for a store without vectors. Raises `SpaceMismatch` if the embedder belongs to another
-    space."""
+    """Return the embedder of the space `stored`; `stored` is None for a store without vectors. The returned object
+    keeps its model, even if `embedder` follows the store to another space. Raises `SpaceMismatch` if `embedder` belongs
+    to another space."""
     if isinstance(embedder, ActiveEmbedder):
         return embedder.for_space(stored)
     if stored:
@@ -179,6 +179,6 @@ def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
 
 
 def current_embedder(embedder: Embedder) -> Embedder:
-    """Return the current embedder. It keeps its model during a task, even if the store moves to another space. Unlike
-    `embedder_for`, this function does not check the space of the store."""
+    """Return the embedder that `embedder` uses now. The returned object keeps its model, even if `embedder` follows the
+    store to another space. Unlike `embedder_for`, this function does not check the space of the store."""
     return embedder.current if isinstance(embedder, ActiveEmbedder) else embedder

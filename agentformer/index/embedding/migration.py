@@ -66,7 +66,7 @@ def migration_lock(folder: Path) -> Iterator[None]:
 
 
 class SpaceMigration:
-    """One run of a migration (`reembed`). `former` is the embedder of the present space, and `target` is the embedder
+    """One run of a migration (`reembed`). `former` is the embedder of the current space, and `target` is the embedder
     of the new space. `lock` returns the migration lock of the store. `run` raises `Conflict` if another process
     migrates the store, and `EmbedderUnavailable` if the new embedder fails. After a failure, a later run with the same
     `target` continues the migration."""

@@ -191,7 +191,7 @@ class Flat:
         return np.ascontiguousarray(rows, "<f2").view(np.uint8)
 
     def add(self, codes: NDArray[np.uint8], start: int) -> None:
-        """Add codes at the end. `start` is the position of the first new row; it must be equal to the present number of
+        """Add codes at the end. `start` is the position of the first new row; it must be equal to the current number of
         rows."""
         self.index.add_sa_codes(codes)
 

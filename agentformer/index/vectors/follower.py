@@ -275,8 +275,8 @@ class VectorFollower:
         self._seen = ()  # so that this process loads the snapshot and maps its codes, too
 
     def _adopt(self, database: RecordStore, stopped: Stopped) -> None:
-        """Replace the present index by the index in the snapshot if the latter is better: another process has trained
-        it, or its codes can be mapped while the codes of the present index are in memory. The caller holds the lock of
+        """Replace the current index by the index in the snapshot if the latter is better: another process has trained
+        it, or its codes can be mapped while the codes of the current index are in memory. The caller holds the lock of
         the trainer, so that no process writes a snapshot meanwhile."""
         former, seen = self._index, snapshots.version(self._folder)
         if former is None or not seen or seen == self._seen:

@@ -2,7 +2,7 @@
 search reads only some lists of rows, and the caller computes exact scores for the best rows.
 
 A row is the vector of one window. A row is identified by its position in the index. Each change is visible to the next
-search. During a training, searches use the present index. After the training, the trained index replaces the present
+search. During a training, searches use the current index. After the training, the trained index replaces the present
 index in one step.
 """
 
@@ -147,7 +147,7 @@ class VectorIndex:
         return outliers or rows.live >= 2 * stage.trained_rows or rows.dead > max(rows.live, _SWEEP_MIN)
 
     def training_rows(self) -> TrainingRows:
-        """Return the present rows, for the parameter `start` of `train`."""
+        """Return the current rows, for the parameter `start` of `train`."""
         with self._lock.read():
             live = np.flatnonzero(self._rows.entries >= 0)
             return TrainingRows(self._rows, self._rows.size, live, self._rows.take(live))
@@ -160,7 +160,7 @@ class VectorIndex:
         changed: Callable[[], IntArray],
         save: Callable[[Image], None],
     ) -> None:
-        """Train a new index from the rows `start`, and replace the present index with the new index. Searches continue
+        """Train a new index from the rows `start`, and replace the current index with the new index. Searches continue
         during the training. The function `changed` returns the entries that changed since `start`. Before the
         replacement, the function `save` receives the content of the new index, without the changed entries. At the
         replacement, all changes since `start` are applied. Raises `Interrupted` if `stopped` returns True."""
@@ -195,8 +195,8 @@ class VectorIndex:
         )
 
     def tune(self, read_vectors: ReadVectors, stopped: Stopped) -> None:
-        """Choose how many lists a search reads: the smallest number with which a search finds enough of the exact
-        results of the latest queries. Raises `Interrupted` if `stopped` returns True."""
+        """Choose how many lists a search reads: the smallest number with which the latest queries find enough of their
+        exact results. Raises `Interrupted` if `stopped` returns True."""
         stage, query_count = self._stage, self._query_count
         if not isinstance(stage, Ivf):
             return
@@ -329,8 +329,8 @@ class VectorIndex:
         self._generation += 1
 
     def _catch_up(self, trained: Ivf, start: TrainingRows, read_vectors: ReadVectors) -> None:
-        """Apply all changes since `start` to the trained index, and replace the present index with the trained index.
-        Raises `Interrupted` if dead rows were deleted from the present index during the training, because its row
+        """Apply all changes since `start` to the trained index, and replace the current index with the trained index.
+        Raises `Interrupted` if dead rows were deleted from the current index during the training, because its row
         positions have changed. In that case the training starts again."""
         former, first, live, rows = start
         done = first

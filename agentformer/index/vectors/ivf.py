@@ -136,7 +136,7 @@ class Ivf:
             last.index.reset()
 
     def freeze(self) -> Ivf:
-        """Return a copy with the present rows. The parts never change again: rows that are removed later stay in their
+        """Return a copy with the current rows. The parts never change again: rows that are removed later stay in their
         lists, and new rows are added to another part."""
         for part in self.parts:
             part.fixed = True

@@ -141,8 +141,8 @@ class Lists:
         return present
 
     def count(self, places: Mask) -> NDArray[np.int64]:
-        """Return the number of rows of each list that are True in `places`, a mask whose first element is the position
-        `first`."""
+        """Return for each list the number of its rows at positions that are True in `places`. The first element of this
+        mask is the position `first`."""
         return np.bincount(self.list_of[: len(places)][places], minlength=self.lists)
 
     def search(self, row: Matrix, count: int, lists: IntArray, selector: Any) -> Nearest:
@@ -196,8 +196,8 @@ class Lists:
 
 
 def empty_lists(index: Any, *, centroids: bool = True) -> Any:
-    """Return an empty FAISS index with the same code as `index`. It shares the centroids of `index`. If `centroids` is
-    False, it has none, and can be used only if the lists to search are given."""
+    """Return an empty FAISS index whose codes have the same format as those of `index`. It shares the centroids of
+    `index`. If `centroids` is False, it has none, and each search must name the lists to read."""
     import faiss
 
     quantizer: Any = index.quantizer if centroids else faiss.IndexFlatIP(index.d)
@@ -219,8 +219,9 @@ def read_places(index: Any, size: int, list_of: NDArray[np.int32]) -> NDArray[np
 
 
 def write_lists(write: Callable[[Any], object], index: Any, sizes: IntArray, read: Iterable[ListCodes]) -> None:
-    """Write an index in the format of FAISS. `index` has the centroids and the code. `sizes` contains the number of
-    rows of each list, and `read` yields the rows of each list, so that only one list at a time must be in memory."""
+    """Write an index in the format of FAISS. `index` provides the centroids and the format of the codes. `sizes`
+    contains the number of rows of each list, and `read` yields the rows of each list, so that only one list at a time
+    must be in memory."""
     faiss: Any = importlib.import_module("faiss")
     header = empty_lists(index)  # `index` itself may have lists
     header.replace_invlists(None, False)
@@ -252,7 +253,8 @@ def map_index(path: Path) -> Any:
 
 
 def joined(parts: Iterable[Lists], number: int, live: Mask | None) -> ListCodes:
-    """Return the rows of one list in all parts. Rows at positions that are False in `live` are left out."""
+    """Return the rows of one list, collected from all parts. Rows at positions that are False in `live` are left
+    out."""
     found = [part.read(number) for part in parts]
     rows = found[0] if len(found) == 1 else ListCodes(*(np.concatenate(column) for column in zip(*found, strict=True)))
     if live is None or not len(rows.positions):
@@ -263,7 +265,7 @@ def joined(parts: Iterable[Lists], number: int, live: Mask | None) -> ListCodes:
 
 
 def all_joined(parts: list[Lists], live: Mask | None) -> Iterator[ListCodes]:
-    """Yield the rows of each list in all parts."""
+    """Yield the rows of each list, collected from all parts."""
     for number in range(parts[0].lists):
         yield joined(parts, number, live)
 

@@ -217,8 +217,8 @@ class _HashingWriter:
 
 
 def _cut(size: int, room: int) -> Iterator[tuple[int, int]]:
-    """Yield the ends of the pieces into which `size` bytes are divided by the borders of parts. `room` is the size of
-    the first piece, unless it is 0."""
+    """Divide `size` bytes at the borders of the parts of the file, and yield the start and the end of each piece.
+    `room` is the number of bytes that still fit into the current part; 0 means that a new part begins."""
     start = 0
     while start < size:
         end = min(size, start + (room or _PART))

@@ -270,7 +270,7 @@ class BackgroundTrainer:
             thread.join(seconds)
 
     def close(self) -> None:
-        """Stop the training at the end of its present step, and wait for the thread. A second call has no effect."""
+        """Stop the training at the end of its current step, and wait for the thread. A second call has no effect."""
         self._stopped.set()
         self.wait(_CLOSE_SECONDS)
 
@@ -288,7 +288,7 @@ class BackgroundTrainer:
             pass
         except Timeout:
             self._not_before = time.monotonic() + _BUSY_SECONDS
-        except Exception as error:  # noqa: BLE001 - after any error, the present index stays in use
+        except Exception as error:  # noqa: BLE001 - after any error, the current index stays in use
             self._failed(error)
         finally:
             self._thread = None
@@ -299,7 +299,7 @@ class BackgroundTrainer:
             return
         problem = " ".join(str(error).split())[:200] or type(error).__name__
         if not self.problem:
-            log.warning("Training the vector index failed; searches use the present index: %s", problem)
+            log.warning("Training the vector index failed; searches use the current index: %s", problem)
         self.problem = problem
         self._not_before = time.monotonic() + self._retry_seconds
         self._retry_seconds *= 2

@@ -82,7 +82,7 @@ class WordIndex:
         self._closed = False
 
     def view(self, database: RecordStore, newest: int = -1) -> View:
-        """Return the state of the index for one search, after all committed changes were applied. If the present state
+        """Return the state of the index for one search, after all committed changes were applied. If the current state
         already contains exactly the changes up to `newest`, the records are not read. The returned state never changes,
         even if another thread deletes the index. Raises `StoreFull` if the index cannot be written, or another
         `StoreError`."""
@@ -228,7 +228,7 @@ class WordIndex:
             self._create()
 
     def _create(self) -> None:
-        """Rename the folder of the present index, and create an empty index."""
+        """Rename the folder of the current index, and create an empty index."""
         self._index = None
         if os.path.lexists(self._folder):
             delete(self._aside)

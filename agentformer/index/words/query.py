@@ -200,9 +200,9 @@ class CommittedIndex:
         self, query: QueryTerms, more_languages: Collection[str], dates: Sequence[str] = ()
     ) -> list[WeightedTerm]:
         """Return the terms of a query with their weights. Words are stemmed for the languages of the index and for
-        `more_languages`. In a large index, rare languages are left out, because a few short texts always get a wrong
-        language. The language of the query is never left out if the index has it. `dates` contains additional terms for
-        the days that the query names."""
+        `more_languages`. In a large index, rare languages are left out, because the language of a few short texts is
+        always detected wrongly. The language of the query is never left out if the index has it. `dates` contains
+        additional terms for the days that the query names."""
         languages = {*self.languages, *more_languages}
         if self.entries >= _LARGE and len(self._main_languages) < len(self.languages):
             languages = {*self._main_languages, *more_languages, *(languages & {query.language})}

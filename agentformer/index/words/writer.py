@@ -245,7 +245,7 @@ class Renewal:
             thread.join()
 
     def stop(self) -> None:
-        """Stop the thread after its present commit, and wait for it. It cannot be started again."""
+        """Stop the thread after its current commit, and wait for it. It cannot be started again."""
         self._stopped.set()
         self.wait()
 

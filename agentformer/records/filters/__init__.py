@@ -66,7 +66,7 @@ def field_of(key: str) -> Field | None:
 
 
 def metadata_key(key: str) -> str:
-    """Return the key in the metadata for the key of a condition, such as "site" for "metadata.site"."""
+    """Return the key in the metadata for the key of a condition, such as "site" for "site" or "$metadata.site"."""
     return key.removeprefix(_METADATA)
 
 

@@ -23,7 +23,7 @@ MAX_ITEM_BYTES = 1_900_000  # the service allows 2 MB; the rest is for the field
 _MAX_PARTITION_BYTES = 2_000  # of 2,048
 _PAGE = 500  # items of one page of a query
 _CONNECT_SECONDS = 10
-_THROTTLED_TRIES = 60  # the patience of the address ends before so many attempts
+_THROTTLED_TRIES = 60  # never reached, because `CosmosAddress.patience` ends before so many attempts
 _REFUSED = (401, 403)
 _LATER = (408, 410, 429, 449, 503)  # the service asks for a later attempt
 
@@ -38,9 +38,9 @@ class Changed(Exception):
 
 class Container:
     """A container of Cosmos DB. The database and the container are created if they are missing. Thread-safe. Raises
-    `StoreError` if the account cannot be reached or refuses the key, `StoreBusy` if the account is throttled for longer
-    than the patience of the address, `TooLarge` if an item is too large, and `MissingExtra` if the client of Cosmos DB
-    is not installed."""
+    `StoreError` if the account cannot be reached or refuses the key, `StoreBusy` if the account is throttled for more
+    than `CosmosAddress.patience` seconds, `TooLarge` if an item is too large, and `MissingExtra` if the client of
+    Cosmos DB is not installed."""
 
     def __init__(self, address: CosmosAddress, properties: Mapping[str, Any] | None = None) -> None:
         """`properties` are additional properties, such as policies, of a container that does not exist yet and is

@@ -108,7 +108,7 @@ class Heads:
             self.read()
 
     def read(self) -> Head:
-        """Return the present head. Raises `StoreError` if the container was deleted."""
+        """Return the current head. Raises `StoreError` if the container was deleted."""
         item = self._container.read(_HEAD, CONTROL)
         if item is None:
             raise StoreError(f"the container at {self._container.name} was deleted; open the memory again")

@@ -1,6 +1,6 @@
 """The search of the mode `server`, in which Cosmos DB ranks the passages: the policies of the container, the fields of
-the items, and the queries. A query names the tenant twice, in the partition key and as a field, and contains values
-only as parameters. Cosmos DB returns passages, and their entries are read from the local copy."""
+the items, and the queries. A query compares the namespace twice, as the partition key and as a field, and contains
+values only as parameters. Cosmos DB returns passages, and their entries are read from the local copy."""
 
 from __future__ import annotations
 

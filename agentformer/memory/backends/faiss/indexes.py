@@ -53,7 +53,7 @@ class Indexes:
     @property
     def search(self) -> HybridSearch:
         """The hybrid search. It is opened at its first use, and always before the first change of the records, because
-        the search must know the last earlier change."""
+        the search must read the number of the last change before it."""
         with self._lock:
             if self._search is None:
                 folder, options = self._folder, self._options
@@ -74,7 +74,7 @@ class Indexes:
     @property
     def embedding(self) -> EmbeddingQueue:
         """The queue of entries that have no vectors yet. The search is opened before the queue is returned, because the
-        queue changes records and the search must know the last earlier change."""
+        queue changes records, and the search must read the number of the last change before that."""
         _ = self.search
         return self._embedding
 

@@ -149,7 +149,7 @@ def changed_files(
     contents: Contents, records: Mapping[str, Record], absent: Mapping[str, tuple[AbsentDocument, ...]]
 ) -> dict[str, NamespaceFile]:
     """Return the new file of each namespace whose records or absent documents differ from `contents`. Raises
-    `StoreDamaged` if the present file of such a namespace is damaged."""
+    `StoreDamaged` if the existing file of such a namespace is damaged."""
     before, absent_before = contents.records, contents.absent
     changed = {
         record.entry.namespace
@@ -177,8 +177,8 @@ def changed_files(
 def absent_with(
     contents: Contents, added: Mapping[str, Sequence[AbsentDocument]], removed: Collection[AbsentDocument]
 ) -> dict[str, tuple[AbsentDocument, ...]]:
-    """Return the absent documents of each namespace with the documents `added` and without the documents `removed`. A
-    document of `added` replaces a document with the same id."""
+    """Return the absent documents of each namespace after the documents `added` are added and the documents `removed`
+    are removed. A document of `added` replaces a document with the same id."""
     ids = {document.id for documents in added.values() for document in documents}
     forgotten = set(removed)
     absent = {

@@ -265,8 +265,8 @@ def check_superseded(records: Mapping[str, Record]) -> Findings:
 
 
 def repair_superseded(records: Records, ids: Iterable[str]) -> None:
-    """Make each of these entries current if its successor is still missing or archived, or still leads back to the
-    entry."""
+    """Make each of these entries current if it still leads to no entry that can be found (see
+    `supersession.is_lost`)."""
     for entry_id in ids:
         record = records.get(entry_id)
         if record and supersession.is_lost(record.entry, _finder(records), set()):

@@ -118,8 +118,8 @@ class ServerIndexes:
 
     @contextmanager
     def prepared(self, entries: Sequence[MemoryEntry]) -> Iterator[None]:
-        """Analyze the words of entries that the caller stores in the context. This is done before the transaction
-        begins, so that other writers wait less."""
+        """Analyze the words of these entries, and keep their terms until the end of the context, in which the caller
+        stores the entries. So the analysis is done before the transaction begins, and other writers wait less."""
         self._prepared.terms = prepare(entries, self._analyzers)
         try:
             yield

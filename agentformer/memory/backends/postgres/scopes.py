@@ -26,7 +26,7 @@ WINDOWS_OF_ENTRIES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScopeRows(ScopeMask):
-    """A scope of a search. `count` is the number of its entries, at most `FEW` + 1."""
+    """A scope of a search. `count` is the number of its entries, or `FEW` + 1 if there are more."""
 
     scope: Scope = field(default_factory=Scope)
 

@@ -34,8 +34,8 @@ _ADD_VECTOR = f"""
         AS v (space, hash, data, checksum, half)
     WHERE NOT EXISTS (SELECT 1 FROM vectors AS o WHERE o.space = v.space AND o.hash = v.hash) ON CONFLICT DO NOTHING
 """
-# The new windows with the namespaces of their entries. If a vector is missing in one of these namespaces, it is copied
-# there.
+# The new windows with the namespaces of their entries. If one of these namespaces lacks a vector, the vector is copied
+# from another namespace.
 _NEW_WINDOWS = """
     WITH new AS MATERIALIZED (
         SELECT p.namespace, w.* FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],
@@ -186,7 +186,8 @@ class Connection:
             cursor.executemany(_ADD_VECTOR.encode(), bound)
 
     def _insert_windows(self, rows: Iterable[Any]) -> None:
-        """Insert windows. If the namespace of an entry does not have the vector of a window, copy the vector there."""
+        """Insert windows. If the namespace of an entry lacks the vector of a window, copy the vector from another
+        namespace."""
         columns = [list(column) for column in zip(*rows, strict=True)]
         if columns:
             claimed = [row[0] for row in self.run(_CLAIM_VECTORS, columns)]

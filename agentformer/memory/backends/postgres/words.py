@@ -240,7 +240,7 @@ class ServerWords:
 
 
 class ServerView:
-    """The words of a store for one search."""
+    """Searches the words of a store, for one search of the backend."""
 
     def __init__(self, reads: SearchReads, analyzers: Analyzers) -> None:
         self._reads = reads
