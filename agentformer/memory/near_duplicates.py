@@ -37,7 +37,7 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that is compared with other texts of the same `place`, a string that stands for the owner. A newer text
+    """A text that is compared with other texts of the same `place`, a string that identifies the owner. A newer text
     has a higher `key`."""
 
     key: int
@@ -167,8 +167,8 @@ def _comparison_key(text: Text) -> int:
 
 
 def _shingles(text: str) -> Hashes:
-    """Return the hashes of all sequences of `_SHINGLE` characters, sorted and without repetitions. One space is added
-    at each end of the text before."""
+    """Return the hashes of all sequences of `_SHINGLE` characters, sorted and without repetitions. Before that, one
+    space is added at each end of the text."""
     codes = np.frombuffer(f" {text} ".encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
     if len(codes) < _SHINGLE:
         codes = np.pad(codes, (0, _SHINGLE - len(codes)))

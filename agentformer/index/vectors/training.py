@@ -193,8 +193,8 @@ def _k_means(
     stopped: Stopped,
     first: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """Return the centroids of the sample, (lists, dim). The iterations start with `first`, or else with some rows of
-    the sample."""
+    """Return the centroids of the sample, (lists, dim), after `rounds` iterations. The iterations start with `first`,
+    or else with some rows of the sample."""
     centroids = np.ascontiguousarray(sample[rng.choice(len(sample), lists, replace=False)] if first is None else first)
     for _ in range(rounds):
         quantizer = _quantizer(centroids)

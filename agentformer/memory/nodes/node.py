@@ -116,7 +116,7 @@ class Node(PeriodicThread):
             self.beat()
         except StoreError as error:
             if not self._stopped.is_set():
-                log.warning("this node could not extend its leases: %s", error)
+                log.warning("this node could not extend its leases, so other nodes may take over its work: %s", error)
         return False
 
     def beat(self) -> None:

@@ -230,7 +230,11 @@ class Writer:
                     return  # the next writer finishes the transaction
                 self.head = swap(self._container, self.head, writer="")
             except (Changed, StoreError) as error:
-                log.warning("The next write to Cosmos DB waits %s s: %s", LEASE_SECONDS, error)
+                log.warning(
+                    "The right to write to Cosmos DB was not released, so the next write waits %s s: %s",
+                    LEASE_SECONDS,
+                    error,
+                )
 
     def _renew(self) -> None:
         while not self._ended.wait(LEASE_SECONDS / 3):

@@ -229,7 +229,7 @@ def _finish(writer: Writer) -> None:
     try:
         writer.finish()
     except StoreError as error:
-        log.warning("The next write to Cosmos DB finishes this one: %s", error)
+        log.warning("Items of a committed write are missing; the next write to Cosmos DB writes them: %s", error)
 
 
 def _changes(connection: sqlite3.Connection, seq: int, *, searched: bool) -> Iterator[Change]:

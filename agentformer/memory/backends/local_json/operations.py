@@ -198,9 +198,12 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
         raise NotFound(f"there is no entry {summary_id}")
     originals = [entry_id for entry_id, record in records.items() if record.entry.archived_by == summary_id]
     if not originals and summary.entry.archived_at is None:
-        raise InvalidInput("summary_id", f"{summary_id} is a {summary.entry.kind} without archived originals")
+        raise InvalidInput(
+            "summary_id",
+            f"entry {summary_id} is a {summary.entry.kind} without archived originals, so nothing can be restored",
+        )
     if not originals:
-        raise Conflict(f"{summary_id} was already restored; its originals are live")
+        raise Conflict(f"the originals of the summary {summary_id} were already restored")
     for entry_id in originals:
         records[entry_id] = records[entry_id].with_fields(archived_at=None, archived_by=None)
     records[summary_id] = summary.with_fields(archived_at=at)
