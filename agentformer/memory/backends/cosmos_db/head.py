@@ -212,7 +212,8 @@ class Writer:
             return
         changes = self._heads.pending_changes(self.head)
         if changes is None:
-            raise StoreDamaged(f"a part of the last transaction is missing in the container at {self._container.name}")
+            problem = "a part of the last transaction is missing; restore a backup of the container"
+            raise StoreDamaged(f"the container at {self._container.name} is damaged: {problem}")
         self._write_items(changes)
         parts, commit = self.head.parts, self.head.commit
         with self._lock:

@@ -159,8 +159,8 @@ class ReplicaDatabase(Database):
             finally:
                 writer.release()
         local = {(row[0], row[1]) for row in rows}
-        findings = [f"the local copy has no {item_id}; delete the folder of the copy" for item_id, _ in stored - local]
-        findings += [f"the container has no {item_id}; delete the folder of the copy" for item_id, _ in local - stored]
+        findings = [f"the local copy lacks item {item_id}; delete the copy's folder" for item_id, _ in stored - local]
+        findings += [f"the container lacks item {item_id}; delete the copy's folder" for item_id, _ in local - stored]
         asked = "the local copy and the container have the same items"
         return Check("container", asked, len(stored | local), len(findings), findings=tuple(sorted(findings)[:10]))
 
