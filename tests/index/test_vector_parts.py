@@ -15,7 +15,7 @@ from agentformer.index.files import META_FILE
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import flat, follower
 from agentformer.index.vectors.flat import CodeCopy, Rows, Selection, SelectionCache
-from agentformer.index.vectors.locking import ReadWriteLock
+from agentformer.index.vectors.index import ReadWriteLock
 from agentformer.index.vectors.nprobe import _ladder
 from agentformer.index.vectors.training import list_count, positions_of
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend

@@ -21,26 +21,25 @@ from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.image import Image
 from agentformer.index.vectors.index import VectorHits, VectorIndex
+from agentformer.index.vectors.snapshot import Snapshot
 from agentformer.index.vectors.stored import (
     count_windows,
     read_entries,
     read_numbers,
     read_space,
+    read_stored_vectors,
     removed_since,
-    tuple_cursor,
 )
 from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
 from agentformer.records.integrity.files import temporary_path
 from agentformer.records.spaces import active_space
-from agentformer.records.vectors import decode_vectors
 from agentformer.types import Matrix, RecordStore, Vector
 
 log = logging.getLogger("agentformer")
 
 _BATCH = 512  # number of changed entries that are applied in one step
-_VARIABLES = 500  # numbers per statement; every SQLite build allows more bound variables
 _DISCARD_SECONDS = 3.0  # seconds to wait for another process that is writing a snapshot, before the snapshot is deleted
 # A snapshot is written if this share of the entries has changed since the last one, so that a single addition to a
 # large store does not write gigabytes. In a small store, each change causes a new snapshot.
@@ -52,24 +51,96 @@ _BUILD_TRAINED = 1_500_000
 _LOOK_SECONDS = 2.0  # seconds between two checks for a new snapshot
 
 
+class _SavedIndex:
+    """The snapshot of a store as this process knows it: which changes it contains, and whether another process has
+    replaced it. Not thread-safe."""
+
+    def __init__(self, folder: Path, store_id: str) -> None:
+        self._folder = folder
+        self._store_id = store_id
+        self.seq = -1  # the last change in the snapshot that this process has loaded or written; -1 if there is none
+        self.changed = 0  # entries changed since then
+        self._seen: tuple[int, ...] = ()  # the version of the files that were loaded, written or examined last
+        self._look_at = 0.0  # by the monotonic clock
+
+    def is_due(self, rows: int) -> bool:
+        """Return whether enough entries of an index with so many rows have changed since the snapshot."""
+        return self.changed >= rows * _SNAPSHOT_SHARE or rows <= _SMALL or self.seq < 0
+
+    def is_new(self) -> bool:
+        """Return whether there is a snapshot that this process has not yet loaded, written or examined. The files are
+        checked only every few seconds."""
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + _LOOK_SECONDS
+        found = snapshots.version(self._folder)
+        return bool(found) and found != self._seen
+
+    def load(self, connection: sqlite3.Connection, space: int, dimension: int) -> Snapshot | None:
+        """Return the content of the snapshot, or None if it is missing, invalid, or of another state of the records."""
+        self._seen = snapshots.version(self._folder)
+        self.seq, self.changed = -1, 0
+        snapshot = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
+        if snapshot is None or snapshot.point != change_feed.token_at(connection, snapshot.seq):
+            return None
+        self.seq = snapshot.seq
+        return snapshot
+
+    def load_if_better(self, database: RecordStore, present: VectorIndex) -> Snapshot | None:
+        """Return the content of a snapshot that another process has written, if it is better than the present index.
+        Return None otherwise. Each snapshot is examined only once."""
+        seen = snapshots.version(self._folder)
+        if not seen or seen == self._seen:
+            return None
+        self._seen = seen
+        expected = {"store": self._store_id, "space": present.space, "dimension": present.dimension}
+        meta = snapshots.describe(self._folder, **expected)
+        if meta is None:
+            return None
+        with database.reading() as connection:
+            if change_feed.token_at(connection, meta["seq"]) != meta["point"]:
+                return None
+            changes = len(change_feed.entries_since(connection, meta["seq"]))
+        about = meta["about"]
+        if not present.is_behind(about["stage"], about.get("trained_rows", 0), changes):
+            return None
+        found = snapshots.read(self._folder, **expected)
+        return None if found is None or found[1] is None else Snapshot(found[1], meta["seq"], meta["point"])
+
+    def write(self, image: Image, space: int, seq: int, point: str) -> None:
+        """Write a snapshot of the index `image`, which contains all changes up to `seq`; `point` is the token of this
+        change. `set_written` must follow. Raises `OSError` if the files cannot be written."""
+        snapshots.save(self._folder, image, store_id=self._store_id, space=space, seq=seq, point=point)
+
+    def set_written(self, seq: int) -> None:
+        """Record that the snapshot contains all changes up to `seq`."""
+        self.seq, self.changed, self._seen = seq, 0, snapshots.version(self._folder)
+
+    def keep_without(self, entries: IntArray, image: Image, seq: int) -> None:
+        """Record the snapshot that was written of a trained index, so that this process loads it and maps its codes,
+        too. Delete it if it contains one of `entries`, which may have been removed meanwhile and must not stay in the
+        file."""
+        if np.isin(entries, image.rows.entries).any():
+            snapshots.discard(self._folder)
+        else:
+            self.set_written(seq)
+        self._seen = ()
+
+
 class VectorFollower:
     """The vector index of a store. A search by cosine sees every change that was committed before the search.
     Thread-safe."""
 
     def __init__(self, folder: Path, store_id: str, options: IndexOptions | None = None) -> None:
         self._folder = folder
-        self._store_id = store_id
+        self._saved = _SavedIndex(folder, store_id)
         self._options = options or IndexOptions()
         self._trainer = BackgroundTrainer(folder)
         self._following = threading.Lock()  # held by the thread that applies changes; searches do not need it
         self._index: VectorIndex | None = None
         self._applied = 0
         self._point = ""  # the token of the change `_applied`
-        self._saved_seq = -1
-        self._unsaved = 0  # entries changed since the last snapshot
         self._train_not_before = 0.0  # by the monotonic clock
-        self._seen: tuple[int, ...] = ()  # the version of the snapshot that was loaded, written or examined last
-        self._look_at = 0.0  # by the monotonic clock
 
     def __len__(self) -> int:
         return len(self._index or ())
@@ -111,22 +182,19 @@ class VectorFollower:
         """Write a snapshot of the index. Nothing is written if the last snapshot is recent enough, or if another
         process is writing a snapshot. Raises `OSError` if the files cannot be written."""
         with self._following:
-            index = self._index
-            if index is None or self._applied == self._saved_seq:
-                return
-            few = self._unsaved < len(index) * _SNAPSHOT_SHARE
-            if few and len(index) > _SMALL and self._saved_seq >= 0:
+            index, saved = self._index, self._saved
+            if index is None or self._applied == saved.seq or not saved.is_due(len(index)):
                 return
             with suppress(Timeout), self._trainer.lock(), index.image() as image:
-                self._write(image, index.space, self._applied, self._point)
-                self._set_saved(self._applied)
+                saved.write(image, index.space, self._applied, self._point)
+                saved.set_written(self._applied)
 
     def discard(self) -> None:
         """Delete the snapshot, because it may contain vectors of removed entries. Raises `OSError` if the files cannot
         be deleted, and `Timeout` (a subclass of `OSError`) if another process is training the index or writing a
         snapshot."""
         with self._following:
-            self._saved_seq = -1
+            self._saved.seq = -1
             snapshots.discard(self._folder)
             with self._trainer.lock(0.0 if self._trainer.running else _DISCARD_SECONDS):
                 snapshots.discard(self._folder)
@@ -165,11 +233,11 @@ class VectorFollower:
             return
         if self._applied == 0 and len(index) == 0:
             self._build(connection, index, space, dimension)
-            self._unsaved += len(index)
+            self._saved.changed += len(index)
         else:
             changed = list(dict.fromkeys([*late, *change_feed.entries_since(connection, self._applied)]))
             self._apply_changes(connection, index, changed)
-            self._unsaved += len(changed)
+            self._saved.changed += len(changed)
         self._index = index
         self._applied, self._point = newest, change_feed.token_at(connection, newest)
 
@@ -193,13 +261,11 @@ class VectorFollower:
 
     def _load(self, connection: sqlite3.Connection, space: int, dimension: int) -> VectorIndex:
         """Return the index from the snapshot, or an empty index if no valid snapshot exists."""
-        self._seen = snapshots.version(self._folder)
-        snapshot = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
-        self._applied, self._saved_seq, self._unsaved = 0, -1, 0
+        snapshot = self._saved.load(connection, space, dimension)
+        self._applied = snapshot.seq if snapshot else 0
         self._train_not_before = time.monotonic() + self._options.train_after
-        if snapshot is None or snapshot.point != change_feed.token_at(connection, snapshot.seq):
+        if snapshot is None:
             return self._with_spill(VectorIndex(dimension, self._options, space))
-        self._applied = self._saved_seq = snapshot.seq
         return self._with_spill(VectorIndex.from_image(snapshot.image, self._options, space))
 
     def _with_spill(self, index: VectorIndex) -> VectorIndex:
@@ -210,22 +276,13 @@ class VectorFollower:
         index = self._index
         if index is None or time.monotonic() < self._train_not_before:
             return
-        if index.needs_training() or index.needs_tuning() or self._wants_snapshot(index) or self._has_new_snapshot():
+        if index.needs_training() or index.needs_tuning() or self._wants_snapshot(index) or self._saved.is_new():
             self._trainer.start(lambda stopped: self._train(database, index, stopped))
-
-    def _has_new_snapshot(self) -> bool:
-        """Return whether there is a snapshot that this process has not yet loaded, written or examined. The files are
-        checked only every few seconds."""
-        if time.monotonic() < self._look_at:
-            return False
-        self._look_at = time.monotonic() + _LOOK_SECONDS
-        found = snapshots.version(self._folder)
-        return bool(found) and found != self._seen
 
     def _wants_snapshot(self, index: VectorIndex) -> bool:
         """Return whether a large index needs a snapshot to map: it has none, or it has changed much since the last
         one."""
-        return index.wants_mapping() or (self._saved_seq < 0 and index.is_large())
+        return index.wants_mapping() or (self._saved.seq < 0 and index.is_large())
 
     def _train(self, database: RecordStore, index: VectorIndex, stopped: Stopped) -> None:
         """Train, tune, save or replace the index, until none of this is needed. The caller holds the lock of the
@@ -265,38 +322,23 @@ class VectorFollower:
             if self._index is not index:
                 return
             seq, point, image = self._applied, self._point, index.frozen()
-        self._write(image, index.space, seq, point)
+        self._saved.write(image, index.space, seq, point)
         with database.reading() as connection:
             removed = removed_since(connection, seq)
-        if np.isin(removed, image.rows.entries).any():
-            snapshots.discard(self._folder)
-        else:
-            self._set_saved(seq)
-        self._seen = ()  # so that this process loads the snapshot and maps its codes, too
+        self._saved.keep_without(removed, image, seq)
 
     def _adopt(self, database: RecordStore, stopped: Stopped) -> None:
         """Replace the current index by the index in the snapshot if the latter is better: another process has trained
         it, or its codes can be mapped while the codes of the current index are in memory. The caller holds the lock of
         the trainer, so that no process writes a snapshot meanwhile."""
-        former, seen = self._index, snapshots.version(self._folder)
-        if former is None or not seen or seen == self._seen:
+        former = self._index
+        snapshot = self._saved.load_if_better(database, former) if former is not None else None
+        if former is None or snapshot is None:
             return
-        self._seen = seen
-        expected = {"store": self._store_id, "space": former.space, "dimension": former.dimension}
-        meta = snapshots.describe(self._folder, **expected)
-        if meta is None:
-            return
-        with database.reading() as connection:
-            if change_feed.token_at(connection, meta["seq"]) != meta["point"]:
-                return
-            changes = len(change_feed.entries_since(connection, meta["seq"]))
-        about = meta["about"]
-        if not former.is_behind(about["stage"], about.get("trained_rows", 0), changes):
-            return
-        found = snapshots.read(self._folder, **expected)
-        if found is None or found[1] is None:
-            return
-        index, applied = self._with_spill(VectorIndex.from_image(found[1], self._options, former.space)), meta["seq"]
+        index, applied = (
+            self._with_spill(VectorIndex.from_image(snapshot.image, self._options, former.space)),
+            snapshot.seq,
+        )
         while not stopped():
             with database.reading() as connection:
                 newest, changed = change_feed.last_seq(connection), change_feed.entries_since(connection, applied)
@@ -304,7 +346,7 @@ class VectorFollower:
                     break
                 self._apply_changes(connection, index, changed)
                 applied = newest
-        self._switch(database, former, index, applied, meta["seq"])
+        self._switch(database, former, index, applied, snapshot.seq)
 
     def _switch(self, database: RecordStore, former: VectorIndex, index: VectorIndex, applied: int, saved: int) -> None:
         """Use `index`, which contains all changes up to `applied`, instead of `former`."""
@@ -316,46 +358,21 @@ class VectorFollower:
             late = [row[0] for row in connection.execute(newer, [index.newest_window, index.space])]
             changed = list(dict.fromkeys([*late, *change_feed.entries_since(connection, applied)]))
             self._apply_changes(connection, index, changed)
-            index.take_queries(former)
+            index.queries = former.queries
             self._index = index
             self._applied, self._point = newest, change_feed.token_at(connection, newest)
-            self._saved_seq, self._unsaved = saved, len(changed)
-
-    def _set_saved(self, seq: int) -> None:
-        """Record that the snapshot contains all changes up to `seq`."""
-        self._saved_seq, self._unsaved, self._seen = seq, 0, snapshots.version(self._folder)
+            self._saved.seq, self._saved.changed = saved, len(changed)
 
     def _save_trained(self, image: Image, space: int, seq: int, point: str, changed: Callable[[], IntArray]) -> None:
         """Write the snapshot of an index that was just trained. If the snapshot cannot be written, log a warning; the
         index stays in memory. `changed` returns the entries that changed during the training. If the snapshot contains
         one of these entries, the snapshot is deleted."""
         try:
-            self._write(image, space, seq, point)
+            self._saved.write(image, space, seq, point)
         except OSError as error:
             log.warning(
                 "The trained vector index could not be saved; after the next start, it is trained again: %s", error
             )
             return
         entries = changed()
-        if np.isin(entries[entries <= image.rows.newest_entry], image.rows.entries).any():
-            snapshots.discard(self._folder)  # an entry may have been removed meanwhile, and must not stay in the file
-        else:
-            self._set_saved(seq)
-            self._seen = ()  # so that this process loads the snapshot and maps its codes, too
-
-    def _write(self, image: Image, space: int, seq: int, point: str) -> None:
-        snapshots.save(self._folder, image, store_id=self._store_id, space=space, seq=seq, point=point)
-
-
-def read_stored_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
-    """Read the vectors with the given numbers, which are sorted in ascending order. Return two arrays: the numbers of
-    the vectors that are stored, and these vectors. Raises `StoreDamaged` if a vector has a wrong checksum."""
-    rows: list[tuple[int, bytes, int | None]] = []
-    cursor = tuple_cursor(connection)
-    for start in range(0, len(vectors), _VARIABLES):
-        batch = vectors[start : start + _VARIABLES].tolist()
-        marks = ",".join("?" * len(batch))
-        query = f"SELECT id, data, checksum FROM vectors WHERE id IN ({marks}) ORDER BY id"
-        rows += cursor.execute(query, batch).fetchall()
-    numbers, blobs, checksums = zip(*rows, strict=True) if rows else ((), (), ())
-    return np.array(numbers, np.int64), decode_vectors(numbers, blobs, checksums, dimension)
+        self._saved.keep_without(entries[entries <= image.rows.newest_entry], image, seq)

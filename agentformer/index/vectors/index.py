@@ -8,9 +8,9 @@ index in one step.
 
 from __future__ import annotations
 
-from collections import deque
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import Flat, IntArray, Rows, Selection, SelectionCache
 from agentformer.index.vectors.image import Image, about_of, image_of, stage_of
-from agentformer.index.vectors.ivf import Ivf, Tuning
+from agentformer.index.vectors.ivf import Ivf
 from agentformer.index.vectors.lists import can_map
-from agentformer.index.vectors.locking import ReadWriteLock
-from agentformer.index.vectors.nprobe import Tuner, scan
+from agentformer.index.vectors.nprobe import LatestQueries, tune_searches
 from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.vectors.training import (
-    TUNING_QUERIES,
     Interrupted,
     ReadVectors,
     Stopped,
@@ -43,14 +41,11 @@ _MAX_HOLES = 1024  # dead rows that may wait in a trained index until they are r
 _SWITCH_ROWS = 256  # number of rows that the last step of a training may add while searches wait
 _CATCH_UP_BATCH = 4_096
 _SPARE = 16  # additional rows for re-ranking, because rounding may have moved good rows below `limit`
-_TUNE_EVERY = 200  # queries of users after which the search effort is tuned again; doubled after each tuning
 _SPILL_BYTES = 256_000_000  # maximum bytes of codes that a training keeps in memory
 MAP_BYTES = 64_000_000  # codes with at least so many bytes are mapped from the snapshot
 _MERGE_SHARE = 0.1  # share of the mapped rows; if more rows changed, a new snapshot is written
 _MIN_OUTLIERS = 1_024  # a training is needed if the outliers exceed this number and this share of the rows
 _OUTLIER_SHARE = 0.01
-
-Lock = Callable[[], AbstractContextManager[None]]
 
 _NONE = np.zeros(0, np.int64)
 EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # the mask for a search in all live rows
@@ -79,6 +74,44 @@ class TrainingRows(NamedTuple):
     rows: Rows  # a copy of the live rows at the start
 
 
+class ReadWriteLock:
+    """A lock that many readers can hold together, or that one writer holds alone. New readers wait while a writer
+    waits, so that frequent searches do not delay a change. A thread that holds the lock must not acquire it again."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition(threading.Lock())  # a writer holds its lock until the end of its block
+        self._readers = 0
+        self._waiting_writers = 0
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Hold the lock as a reader. Other readers can hold it at the same time."""
+        with self._condition:
+            while self._waiting_writers:
+                self._condition.wait()
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._readers -= 1
+                if not self._readers:
+                    self._condition.notify_all()
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """Hold the lock as the writer. No other thread can hold it at the same time."""
+        with self._condition:
+            self._waiting_writers += 1
+            try:
+                while self._readers:
+                    self._condition.wait()
+            finally:
+                self._waiting_writers -= 1
+                self._condition.notify_all()
+            yield
+
+
 class VectorIndex:
     """A search index for vectors by cosine. Thread-safe, with two exceptions: only one thread at a time may call
     `change`, and only one thread at a time may call `train` or `tune`."""
@@ -95,10 +128,7 @@ class VectorIndex:
         self._stuck = 0  # the number of these rows that cannot be removed, because they are mapped from a file
         self._generation = 0
         self._selections = SelectionCache()
-        self._queries: deque[Vector] = deque(maxlen=TUNING_QUERIES)  # the latest queries, for tuning
-        self._query_count = 0  # number of all searches
-        self._tuned_at = 0  # `_query_count` at the last tuning
-        self._tune_after = _TUNE_EVERY
+        self.queries = LatestQueries()  # for tuning; an index that replaces this one takes them over
 
     def __len__(self) -> int:
         return self._rows.live
@@ -131,8 +161,7 @@ class VectorIndex:
         """Return the windows nearest to the query. They belong to at least `limit` entries of the scope mask `allowed`,
         or to all of its entries if there are fewer. Some additional windows are returned, because exact scores may
         change the order."""
-        self._queries.append(query)
-        self._query_count += 1
+        self.queries.add(query)
         with self._lock.read():
             return self._nearest(query, limit, self._selection(allowed))
 
@@ -166,12 +195,14 @@ class VectorIndex:
         replacement, all changes since `start` are applied. Raises `Interrupted` if `stopped` returns True."""
         rows = start.rows
         trained = self._trained(rows.vectors, read_vectors, stopped)
-        query_count = self._query_count
-        trained.tuning = self._tuned(trained, rows, read_vectors, stopped, nullcontext)
+        query_count = self.queries.count
+        trained.tuning = tune_searches(
+            trained, rows, self.queries, self._options.target_recall, read_vectors, stopped, nullcontext
+        )
         trained.remove(rows.drop(changed()))
         save(image_of(trained, rows))
         self._catch_up(trained, start, read_vectors)
-        self._tuned_at = query_count
+        self.queries.tuned_at = query_count
 
     def build(self, rows: Rows, read_vectors: ReadVectors) -> None:
         """Build a trained index of these rows. The index must be empty. The index is not tuned here, because a search
@@ -190,38 +221,21 @@ class VectorIndex:
         """Return whether a trained index should be tuned: it was never tuned, or it was searched many times since the
         last tuning."""
         stage = self._stage
-        return isinstance(stage, Ivf) and (
-            stage.tuning.recall is None or self._query_count - self._tuned_at >= self._tune_after
-        )
+        return isinstance(stage, Ivf) and (stage.tuning.recall is None or self.queries.suffice())
 
     def tune(self, read_vectors: ReadVectors, stopped: Stopped) -> None:
         """Choose how many lists a search reads: the smallest number with which the latest queries find enough of their
         exact results. Raises `Interrupted` if `stopped` returns True."""
-        stage, query_count = self._stage, self._query_count
+        stage, query_count = self._stage, self.queries.count
         if not isinstance(stage, Ivf):
             return
         with self._lock.read():
             rows = self._rows.take(np.arange(self._rows.size))
-        self._tuned_at = query_count
-        stage.tuning = self._tuned(stage, rows, read_vectors, stopped, self._lock.read)
-        self._tune_after *= 2
-
-    def _tuned(self, stage: Ivf, rows: Rows, read_vectors: ReadVectors, stopped: Stopped, lock: Lock) -> Tuning:
-        """Return how many lists a search of `stage` should read. `lock` is held while the stage is used."""
-        live = rows.entries >= 0
-        with lock():
-            selection = stage.select(rows, live, rows.dead)
-
-        def search_lists(query: Vector, count: int, probes: int) -> IntArray:
-            with lock():
-                positions = stage.search(query, count, selection, probes).positions
-            return positions[positions < rows.size]
-
-        def scan_all(queries: Matrix, count: int) -> list[IntArray]:
-            return scan(stage, queries, count, live, stopped, lock)
-
-        tuner = Tuner(search_lists, scan_all, stage.lists, rows.vectors, read_vectors, stopped)
-        return tuner.tune(list(self._queries), self._options.target_recall)
+        self.queries.tuned_at = query_count
+        stage.tuning = tune_searches(
+            stage, rows, self.queries, self._options.target_recall, read_vectors, stopped, self._lock.read
+        )
+        self.queries.tune_after *= 2
 
     def is_large(self) -> bool:
         """Return whether the codes of a trained index are so large that they should be mapped from a snapshot."""
@@ -248,11 +262,6 @@ class VectorIndex:
         if not self.is_large():
             return trained_rows >= 2 * own.trained_rows
         return changes < own.size - own.mapped or trained_rows >= 2 * own.trained_rows
-
-    def take_queries(self, former: VectorIndex) -> None:
-        """Take over the latest queries and the query count of `former`, the index that this index replaces."""
-        self._queries, self._query_count = former._queries, former._query_count
-        self._tuned_at, self._tune_after = former._tuned_at, former._tune_after
 
     def frozen(self) -> Image:
         """Return the content of a snapshot of a trained index. It stays valid while the index changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.vectors.flat import IntArray, Mask, Nearest, limit_threads
+from agentformer.index.vectors.flat import IntArray, Mask, Nearest, Rows, limit_threads
 from agentformer.index.vectors.ivf import Ivf, Tuning
 from agentformer.index.vectors.lists import ListCodes
 from agentformer.index.vectors.training import TUNING_QUERIES, Interrupted, ReadVectors, Stopped
@@ -25,6 +26,7 @@ _CANDIDATES = (32, 64, 128, 256)
 # The distance between a query of a user and its passages is larger than the distance between two near passages. For
 # MiniLM, the mean cosine of questions and their best passages is about .6.
 _QUERY_COSINE = 0.6
+_TUNE_EVERY = 200  # queries of users after which the search effort is tuned again; doubled after each tuning
 
 # Receives a query, a number of rows and a number of lists. Returns the positions of the nearest rows in these lists, in
 # the order of their 8-bit scores.
@@ -32,6 +34,25 @@ SearchLists = Callable[[Vector, int, int], IntArray]
 # Receives queries and a number of rows. Returns for each query the positions of the nearest of all rows, in the order
 # of their 8-bit scores.
 Scan = Callable[[Matrix, int], Sequence[IntArray]]
+
+
+class LatestQueries:
+    """The latest queries of an index, and how many there have been since its last tuning."""
+
+    def __init__(self) -> None:
+        self.latest: deque[Vector] = deque(maxlen=TUNING_QUERIES)
+        self.count = 0  # number of all searches
+        self.tuned_at = 0  # `count` at the last tuning
+        self.tune_after = _TUNE_EVERY
+
+    def add(self, query: Vector) -> None:
+        """Record the query of a search."""
+        self.latest.append(query)
+        self.count += 1
+
+    def suffice(self) -> bool:
+        """Return whether there have been enough queries for another tuning."""
+        return self.count - self.tuned_at >= self.tune_after
 
 
 class _Truth(NamedTuple):
@@ -146,6 +167,33 @@ def _ladder(lists: int) -> list[int]:
         steps.append(int(probes))
         probes = max(probes + 1, probes * 1.2)
     return [*steps, lists]
+
+
+def tune_searches(
+    stage: Ivf,
+    rows: Rows,
+    queries: LatestQueries,
+    target: float,
+    read_vectors: ReadVectors,
+    stopped: Stopped,
+    lock: Callable[[], AbstractContextManager[None]],
+) -> Tuning:
+    """Return how many lists a search of `stage` must read to reach the recall `target` (0..1). `rows` are the rows of
+    the index, and `lock` is held while the stage is used. Raises `Interrupted` if `stopped` returns True."""
+    live = rows.entries >= 0
+    with lock():
+        selection = stage.select(rows, live, rows.dead)
+
+    def search_lists(query: Vector, count: int, probes: int) -> IntArray:
+        with lock():
+            positions = stage.search(query, count, selection, probes).positions
+        return positions[positions < rows.size]
+
+    def scan_all(queries: Matrix, count: int) -> list[IntArray]:
+        return scan(stage, queries, count, live, stopped, lock)
+
+    tuner = Tuner(search_lists, scan_all, stage.lists, rows.vectors, read_vectors, stopped)
+    return tuner.tune(list(queries.latest), target)
 
 
 def scan(

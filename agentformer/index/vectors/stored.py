@@ -13,6 +13,7 @@ from agentformer.index.vectors.flat import IntArray, Rows
 from agentformer.records.vectors import decode_vectors
 from agentformer.types import Matrix
 
+_VARIABLES = 500  # numbers per statement; every SQLite build allows more bound variables
 _READ_ROWS = 4_096  # rows read at a time
 _READ_NUMBERS = 100_000  # rows read at a time if only their numbers are read
 _SELECT = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
@@ -61,6 +62,20 @@ def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[i
         [space, json.dumps(list(entries))],
     )
     return _stored_windows(rows.fetchall(), dimension)
+
+
+def read_stored_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
+    """Read the vectors with the given numbers, which are sorted in ascending order. Return two arrays: the numbers of
+    the vectors that are stored, and these vectors. Raises `StoreDamaged` if a vector has a wrong checksum."""
+    rows: list[tuple[int, bytes, int | None]] = []
+    cursor = tuple_cursor(connection)
+    for start in range(0, len(vectors), _VARIABLES):
+        batch = vectors[start : start + _VARIABLES].tolist()
+        marks = ",".join("?" * len(batch))
+        query = f"SELECT id, data, checksum FROM vectors WHERE id IN ({marks}) ORDER BY id"
+        rows += cursor.execute(query, batch).fetchall()
+    numbers, blobs, checksums = zip(*rows, strict=True) if rows else ((), (), ())
+    return np.array(numbers, np.int64), decode_vectors(numbers, blobs, checksums, dimension)
 
 
 def removed_since(connection: sqlite3.Connection, seq: int) -> IntArray:
