@@ -197,7 +197,8 @@ def source_scopes(
     archived: bool = False,
 ) -> list[Scope]:
     """Return scopes that together contain the entries of these records, in groups that are small enough for one filter.
-    With an owner (user and project), only entries with exactly this owner are in the scopes."""
+    If an `owner` (user and project) is given, only entries with exactly this owner are in the scopes. If `archived` is
+    True, archived entries are included."""
     ids, (user, project) = [*source_ids], owner or (None, None)
     owned = {"$user_id": user, "$project": project} if owner else {}
     absent = tuple(Condition("exists", name, False) for name, value in owned.items() if value is None)

@@ -287,9 +287,9 @@ class MemoryCleaner:
         return sorted(session for session, count in counts.items() if session is not None and count >= least)
 
     def _clean(self, scope: Scope, max_groups: int | None, on_request: bool) -> CleaningReport:
-        """Clean the session of the scope while holding a lease for the session, and return a report. If there are more
-        than `max_groups` groups of entries, `max_groups` groups are summarized now, and the session is queued for the
-        other groups."""
+        """Clean the session of the scope while holding a lease for the session, and return a report. `on_request` is
+        True if a caller asked for this cleaning (see `run`). If there are more than `max_groups` groups of entries,
+        `max_groups` groups are summarized now, and the session is queued for the other groups."""
         namespace, session_id = scope.namespace, scope.session_id or ""
         name = f"clean/{namespace}/{session_id}"
         holder = f"{os.getpid()}/{new_id()}"  # a new holder for each run, because two threads must not share a lease
@@ -311,8 +311,9 @@ class MemoryCleaner:
         return report
 
     def _groups(self, scope: Scope, on_request: bool) -> list[list[str]]:
-        """Return the ids of the entries to summarize in the session of the scope, as one list for each summary. Only
-        ids and owners of entries are kept in memory, because the texts of a long session would need much memory."""
+        """Return the ids of the entries to summarize in the session of the scope, as one list for each summary. Entries
+        that were restored from a summary are included only if `on_request` is True. Only ids and owners of entries are
+        kept in memory, because the texts of a long session would need much memory."""
         entries = (
             dataclasses.replace(entry, content="", raw=None, metadata={}) for entry in all_entries(self._backend, scope)
         )

@@ -171,8 +171,8 @@ class VectorFollower:
         self._train_soon(database)
 
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
-        """Return the windows that are nearest to the query, with approximate cosines. `space` is the number of the
-        embedding space of the query. Return None if the index belongs to another space."""
+        """Return the windows of the scope mask `allowed` that are nearest to the query, with approximate cosines.
+        `space` is the number of the embedding space of the query. Return None if the index belongs to another space."""
         index = self._index
         if index is None or index.space != space:
             return None
@@ -349,7 +349,8 @@ class VectorFollower:
         self._switch(database, former, index, applied, snapshot.seq)
 
     def _switch(self, database: RecordStore, former: VectorIndex, index: VectorIndex, applied: int, saved: int) -> None:
-        """Use `index`, which contains all changes up to `applied`, instead of `former`."""
+        """Use `index`, which contains all changes up to `applied`, instead of `former`. `saved` is the last change that
+        the snapshot contains."""
         with self._following, database.reading() as connection:
             if self._index is not former:
                 return

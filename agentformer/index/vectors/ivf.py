@@ -59,8 +59,8 @@ class Ivf:
         tuning: Tuning,
         outliers: Outliers,
     ) -> None:
-        """`parts` has at least one part, and the index of the first part has the centroids. `trained_at` is a time in
-        ISO 8601, UTC."""
+        """`parts` has at least one part, and the index of the first part has the centroids. `trained_rows` is the
+        number of rows at the training, and `trained_at` its time in ISO 8601, UTC."""
         import faiss
 
         self.parts = list(parts)
@@ -107,11 +107,12 @@ class Ivf:
         return AssignedRows(rows, self._quantizer.assign(rows, 1).reshape(-1))
 
     def add(self, assigned: AssignedRows, start: int) -> None:
-        """Add rows at consecutive positions that begin at `start`."""
+        """Add the rows that `encode` has returned, at consecutive positions that begin at `start`."""
         self.put(assigned, np.arange(start, start + len(assigned.rows)))
 
     def put(self, assigned: AssignedRows, positions: IntArray) -> None:
-        """Add rows. `positions` contains the position of each row in the index; all of them belong to the last part."""
+        """Add the rows that `encode` has returned. `positions` contains the position of each row in the index; all of
+        them belong to the last part."""
         if len(positions) == 0:
             return
         self._open_part().put(assigned, positions)

@@ -62,8 +62,8 @@ class Snapshot(NamedTuple):
 
 
 def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, point: str) -> None:
-    """Write a snapshot. The description is written last, so that an interrupted write is detected. Raises `OSError` if
-    a file cannot be written."""
+    """Write a snapshot; `seq` and `point` are explained in `Snapshot`. The description is written last, so that an
+    interrupted write is detected. Raises `OSError` if a file cannot be written."""
     with atomic_writer(folder / INDEX_FILE) as file:
         writer = _HashingWriter(file, hashing=image.lists is None)
         offsets = _write_index(writer, image)

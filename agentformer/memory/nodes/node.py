@@ -148,7 +148,8 @@ class Node(PeriodicThread):
 
 
 def take_lease(database: PostgresDatabase, name: str, holder: str, micros: int) -> bool:
-    """Take or extend a lease by the clock of the server. Return False if another holder has it."""
+    """Take or extend a lease for `micros` microseconds, by the clock of the server. Return False if another holder has
+    it."""
     with database.statements() as connection:
         rows = connection.run(_TAKE, [name, holder, micros, micros])
         return rows.fetchone() is not None

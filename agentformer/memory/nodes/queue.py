@@ -48,8 +48,8 @@ class SharedQueue(ServerQueue):
 
     def catch_up(self, progress: Progress | None = None, *, wait: bool = True, refused: bool = True) -> int:
         """Embed the entries of the queue that no other node has claimed, and return the number of entries that remain.
-        With `wait`, the call also waits for the entries that other nodes have claimed, and embeds them if a node
-        dies."""
+        If `wait` is True, the call also waits for the entries that other nodes have claimed, and embeds them if a node
+        dies. `refused` is explained in `EmbeddingQueue.catch_up`."""
         with self._shared.reading() as connection:
             if not store.has_pending(connection, refused=refused):
                 return 0

@@ -259,8 +259,9 @@ def _lexrank(vectors: Vectors) -> list[float]:
 def _selection_order(
     counts: Sequence[Counter[str]], weights: Mapping[str, float], factors: Sequence[float], priority: Sequence[bool]
 ) -> list[int]:
-    """Return the indexes of all sentences in the order of selection. Sentences with priority come first. Each next
-    sentence is the one that adds the most value to the sentences before it."""
+    """Return the indexes of all sentences in the order of selection. `counts` contains the terms of each sentence,
+    `weights` the weight of each term, and `factors` a factor for the value of each sentence. Sentences with priority
+    come first. Each next sentence is the one that adds the most value to the sentences before it."""
     seen: set[str] = set()
     left = dict.fromkeys(range(len(counts)))
     order: list[int] = []

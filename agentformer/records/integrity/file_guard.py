@@ -115,8 +115,8 @@ def check_regular_file(path: Path) -> None:
 
 def open_read_only(path: Path, busy_seconds: float) -> GuardedConnection:
     """Connect to a database file that this process cannot write. If the file has a write-ahead log, SQLite also reads
-    the changes in the log. If there is no log, SQLite treats the file as a file that never changes. Raises `StoreError`
-    if the log cannot be read."""
+    the changes in the log. If there is no log, SQLite treats the file as a file that never changes. A reader waits at
+    most `busy_seconds` for a lock. Raises `StoreError` if the log cannot be read."""
     wal = wal_path(path)
     if wal.exists():
         with suppress(sqlite3.OperationalError):

@@ -177,10 +177,10 @@ class Writer:
         self._beats.start()
 
     def commit(self, changes: Sequence[Change], sequences: Mapping[str, int]) -> None:
-        """Commit a transaction with these changes. The caller must call `finish` afterwards. Raises `StoreBusy` if
-        another node has taken the right to write; nothing has changed then. If the connection is lost during the
-        commit, read the head to find out whether the commit succeeded. Raises `StoreError` if this cannot be found
-        out."""
+        """Commit a transaction with these changes. `sequences` contains the highest row numbers that the tables
+        `entries` and `windows` have ever used. The caller must call `finish` afterwards. Raises `StoreBusy` if another
+        node has taken the right to write; nothing has changed then. If the connection is lost during the commit, read
+        the head to find out whether the commit succeeded. Raises `StoreError` if this cannot be found out."""
         commit, inline, parts = new_id(), tuple(changes), 0
         if item_bytes(_packed(changes)) > _INLINE_BYTES:
             inline, parts = (), self._write_parts(commit, changes)

@@ -138,9 +138,9 @@ def _followed(
     state: _State,
     dimension: int,
 ) -> Windows | None:
-    """Apply the changes since `known` to its windows, and return the result. Return None if the scope must be read
-    again: there are many changes, a backup of the database was restored, or the store has moved to another embedding
-    space."""
+    """Apply the changes between the states of `known` and `state` to the windows in `known`, and return the result.
+    Return None if the scope must be read again: there are many changes, a backup of the database was restored, or the
+    store has moved to another embedding space."""
     former, windows = known
     token, changed = connection.run(_CHANGES, [former.seq, former.seq, _MAX_CHANGES + 1]).fetchone()
     if former.space != state.space or bytes(token or b"") != former.token or len(changed) > _MAX_CHANGES:

@@ -146,8 +146,8 @@ def create_index(raw: Connection) -> None:
 
 
 def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any]:
-    """Compare all windows of the scope with the query. Return the best windows, which belong to at least `limit`
-    entries if there are enough."""
+    """Compare all windows of the scope with the query `half`, a vector of half precision. Return the best windows,
+    which belong to at least `limit` entries if there are enough."""
     condition, values = scope_condition(allowed.scope)
     count = limit + _SPARE
     while True:
@@ -162,9 +162,9 @@ def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRow
 
 
 def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any] | None:
-    """Return the nearest windows of the scope among the candidates of the index, which are vectors of its namespace.
-    Return None if only a few vectors of the index belong to the scope or its namespace, because the index would then
-    compare very many vectors."""
+    """Return the windows of the scope that are nearest to the query `half`, a vector of half precision, among the
+    candidates of the index, which are vectors of its namespace. Return None if only a few vectors of the index belong
+    to the scope or its namespace, because the index would then compare very many vectors."""
     condition, values = scope_condition(allowed.scope)
     dimension = half.dimensions() if callable(getattr(half, "dimensions", None)) else len(half.to_list())
     count = (limit + _SPARE) * 2

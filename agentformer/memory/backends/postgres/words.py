@@ -322,7 +322,7 @@ def _query_values(
 
 def _best(connection: sqlite3.Connection, values: list[Any], scope: Scope, limit: int, *, small: bool) -> Scored:
     """Return the best entries of the scope with their scores. All entries with the same score as the last one are
-    included."""
+    included. `small` is True if the scope has few entries; then their scores are computed and no others."""
     raw = native(connection)
     condition, more = scope_condition(scope)
     if small:
