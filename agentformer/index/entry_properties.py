@@ -11,18 +11,15 @@ properties again, and `outdated` returns the entry, so that a background thread 
 from __future__ import annotations
 
 import json
-import logging
 import re
 import sqlite3
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from agentformer.errors import AgentFormerError, StoreDamaged
+from agentformer.errors import StoreDamaged
 from agentformer.records.codec import from_row
 from agentformer.records.scopes import SEARCHED
 from agentformer.text.dates.expressions import find_date_ranges, time_languages
@@ -30,9 +27,7 @@ from agentformer.text.dates.phrases import DaySpan
 from agentformer.text.facts.single_values import MAX_LENGTH, current_facts
 from agentformer.text.languages import LanguageVotes, detect_language, language_code, language_votes
 from agentformer.text.sentences import is_question, stated
-from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry, RecordStore
-
-log = logging.getLogger("agentformer")
+from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
 # `text.facts.single_values` or of `text.sentences` returns another result for a text.
@@ -42,13 +37,12 @@ INLINE = 32  # maximum entries whose rows are written in their own transaction; 
 DATE_TEXT = 2_000  # code points in which days are searched
 MESSAGE_TEXT = 1_000  # code points of a message that are read
 TITLE_TEXT = 102  # code points of the content in which a title is searched
-_RENEWED = 50  # rows of one transaction
-_PAUSE = 1.0  # pause after a batch, as a share of its time: the thread uses half of a processor
-_AGAIN_SECONDS = 60.0  # minimum wait after a pass before rows that are still missing start another pass
 _TITLE_WORDS = 8  # maximum words of a first line that is used as a title
 _TITLE_END = re.compile(r"[^\s.,;:!?]$")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)$")  # "Mercury (planet)" has the title "Mercury"
 _Prepared = tuple[Any, ...]  # a row of the table
+Analysis = tuple[str, str, str, str, str]  # the title, language, days, facts and message of an entry, as stored
+Analyses = Mapping[int, tuple[MemoryEntry, Analysis]]  # by the `id` of the entry object
 _COLUMNS = ("entry", "version", "source", "title", "language", "days", "facts", "message")
 _SEPARATOR = "\x1f"
 _CHECKED = len(_COLUMNS)  # that the checksum covers
@@ -149,6 +143,7 @@ class Derived:
 
 
 NONE: Mapping[int, Derived] = {}
+NO_ANALYSES: Analyses = {}
 
 
 def read(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Derived]:
@@ -157,16 +152,26 @@ def read(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Deriv
     return {row[0]: Derived(row) for row in map(tuple, rows) if _checksum(*row[:_CHECKED]) == row[_CHECKED]}
 
 
-def write(connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence[MemoryEntry]) -> None:
-    """Write the rows of a few entries that were just stored. `nums` contains the row number of each entry. The rows of
-    more than `INLINE` entries are left to the background thread. Entries of kinds that are never searched get no
-    row."""
-    if len(nums) > INLINE:
-        return
-    rows = connection.execute(_CHECKSUMS, [json.dumps([*nums])]).fetchall()
-    of = {row[0]: row[1] for row in rows}
+def write(
+    connection: sqlite3.Connection,
+    nums: Sequence[int],
+    entries: Sequence[MemoryEntry],
+    analyses: Analyses = NO_ANALYSES,
+) -> None:
+    """Write the rows of entries that were just stored. `nums` contains the row number of each entry, and `analyses` the
+    entries that `analyzing` has analyzed. Of the other entries, at most `INLINE` are analyzed here; if there are more,
+    their rows are left to the background thread. Entries of kinds that are never searched get no row."""
     searched = [item for item in zip(nums, entries, strict=True) if item[1].kind not in UNSEARCHED_KINDS]
-    connection.executemany(_WRITE, [_row(num, of[num], entry) for num, entry in searched if num in of])
+    if len(searched) > INLINE:
+        searched = [item for item in searched if id(item[1]) in analyses]
+    rows = connection.execute(_CHECKSUMS, [json.dumps([num for num, _ in searched])]).fetchall()
+    of = {row[0]: row[1] for row in rows}
+    prepared = []
+    for num, entry in searched:
+        if num in of:
+            known = analyses.get(id(entry))
+            prepared.append(_row(num, of[num], known[1] if known else analyze(entry)))
+    connection.executemany(_WRITE, prepared)
 
 
 def outdated(connection: sqlite3.Connection, after: int, limit: int) -> list[sqlite3.Row]:
@@ -180,7 +185,7 @@ def prepare(stored: Iterable[sqlite3.Row]) -> list[_Prepared]:
     prepared = []
     for row in stored:
         with suppress(StoreDamaged):
-            prepared.append(_row(row["num"], row["checksum"], from_row(row)))
+            prepared.append(_row(row["num"], row["checksum"], analyze(from_row(row))))
     return prepared
 
 
@@ -192,7 +197,12 @@ def write_prepared(connection: sqlite3.Connection, rows: Iterable[_Prepared]) ->
     connection.executemany(_WRITE, [row for row in rows if row[0] in present and present[row[0]] == row[2]])
 
 
-def _row(num: int, checksum: int | None, entry: MemoryEntry) -> _Prepared:
+def _row(num: int, checksum: int | None, analysis: Analysis) -> _Prepared:
+    values = (num, VERSION, checksum, *analysis)
+    return (*values, _checksum(*values))
+
+
+def analyze(entry: MemoryEntry) -> Analysis:
     on = entry.occurred_at.astimezone(UTC).date() if entry.occurred_at else None
     message = None
     if entry.kind == "message" and entry.session_id is not None:
@@ -207,8 +217,7 @@ def _row(num: int, checksum: int | None, entry: MemoryEntry) -> _Prepared:
     days = " ".join(f"{first.toordinal()} {last.toordinal()}" for first, last in spans)
     facts = [(about, value) for about, value, _ in stated_facts(entry, lambda: language)]
     told = json.dumps(facts) if facts else "", json.dumps(message) if message else ""
-    values = (num, VERSION, checksum, _entry_title(entry), language, days, *told)
-    return (*values, _checksum(*values))
+    return _entry_title(entry), language, days, *told
 
 
 def _checksum(num: int, version: int, source: int | None, *texts: str) -> int:
@@ -277,64 +286,3 @@ def _first_line(content: str) -> str:
     line = line.strip().lstrip("# ")
     titled = line and not line[0].islower() and len(line.split()) <= _TITLE_WORDS and _TITLE_END.search(line)
     return line if titled and line_end and rest.strip() else ""
-
-
-class DerivedRenewal:
-    """Writes missing and outdated derived rows in a thread. Several processes may do so at the same time, because each
-    batch first reads which rows are still missing. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
-        self._done = 0  # number of the last entry that a pass has reached
-        self._again_at = 0.0
-
-    def start(self, database: RecordStore, missing: Iterable[int]) -> None:
-        """Start a pass in the thread: it writes the missing and outdated rows of all entries after the last entry that
-        an earlier pass has reached. Nothing happens if a pass is running, or after `stop`. `missing` contains the
-        numbers of entries without a row. If an earlier pass has already reached one of them, the new pass begins at the
-        first entry of the store. In this case, it starts only some time after the previous pass, because some rows
-        cannot be written."""
-        first = min(missing, default=None)
-        with self._lock:
-            running = self._thread is not None and self._thread.is_alive()
-            if first is None or self._stopped.is_set() or running:
-                return
-            if first <= self._done:
-                if time.monotonic() < self._again_at:
-                    return
-                self._done = 0
-            self._thread = threading.Thread(
-                target=self._run, args=(database,), name="agentformer-derivation", daemon=True
-            )
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread after its current batch, and wait until the thread has ended. Later calls of `start` have no
-        effect."""
-        self._stopped.set()
-        self.wait()
-
-    def wait(self) -> None:
-        """Wait until a running pass is complete."""
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-
-    def _run(self, database: RecordStore) -> None:
-        try:
-            while not self._stopped.is_set():
-                started = time.monotonic()
-                with database.reading() as connection:
-                    rows = outdated(connection, self._done, _RENEWED)
-                if not rows:
-                    break
-                prepared = prepare(rows)
-                with database.writing() as connection:
-                    write_prepared(connection, prepared)
-                self._done = rows[-1]["num"]
-                self._stopped.wait(_PAUSE * (time.monotonic() - started))
-        except AgentFormerError as error:
-            log.warning("precomputed data for searches could not be written; a later search tries again: %s", error)
-        self._again_at = time.monotonic() + _AGAIN_SECONDS

@@ -18,7 +18,8 @@ from functools import cache, partial
 from typing import Any, Protocol
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
-from agentformer.index.entry_properties import Derived, DerivedRenewal
+from agentformer.index.entry_properties import Derived
+from agentformer.index.property_threads import DerivedRenewal
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
 from agentformer.index.words.query import WordHits
@@ -144,7 +145,7 @@ class RankedSearch:
         self._scopes = scopes
         self._helper = HelperThread()
         self._running = _Running()
-        self._renewal = DerivedRenewal()
+        self._renewal = DerivedRenewal(lambda: self._running.count > 0)
         self._rows = RankedRows()
 
     def search(self, query: Query) -> Hits:

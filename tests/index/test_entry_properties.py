@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import agentformer
-from agentformer.index import entry_properties
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import EmbedderUnavailable
+from agentformer.index import entry_properties, property_threads
+from agentformer.index.property_threads import DerivedRenewal
 from agentformer.search import boosts
 from agentformer.text.dates.expressions import find_date_ranges, time_languages
 from agentformer.text.languages import detect_language, language_votes
-from agentformer.types import MemoryEntry, Query, Source, new_id
+from agentformer.types import Matrix, MemoryEntry, Query, Source, new_id
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
 TEXTS = (
@@ -166,6 +171,7 @@ def test_a_row_that_does_not_fit_is_not_used(af: agentformer.AgentFormer, statem
 def test_rows_of_many_entries_and_of_an_older_analysis_are_written_in_the_background(
     af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(property_threads, "_ANALYSIS_PAUSE", 60.0)  # the vectors are computed before the first analysis
     stored = [entry for _ in range(3) for entry in entries()]
     af.backend.store([*stored, MemoryEntry(id=new_id(), content="page", kind="page", created_at=NOON, updated_at=NOON)])
     assert len(stored) > entry_properties.INLINE and rows(af) == {}
@@ -175,11 +181,60 @@ def test_rows_of_many_entries_and_of_an_older_analysis_are_written_in_the_backgr
     assert rows(af) == {} and filled(af).keys() == {entry.id for entry in stored}
 
 
+def test_many_entries_are_analyzed_while_their_vectors_are_computed(
+    af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed = HashingEmbedder.embed_documents
+
+    def embed_slowly(self: HashingEmbedder, texts: Sequence[str]) -> Matrix:
+        for thread in threading.enumerate():
+            if thread.name == "agentformer-analysis":
+                thread.join(20)
+        return embed(self, texts)
+
+    monkeypatch.setattr(HashingEmbedder, "embed_documents", embed_slowly)
+    stored = [entry for _ in range(3) for entry in entries()]
+    stored[7] = dataclasses.replace(stored[6], id=new_id())  # a copy with equal text
+    page = MemoryEntry(id=new_id(), content="page", kind="page", created_at=NOON, updated_at=NOON)
+    af.backend.store([*stored, page])
+    kept = rows(af)
+    assert kept.keys() == {entry.id for entry in stored}
+    for entry in stored:
+        assert kept[entry.id].days == entry_properties.named_days(entry.content, NOON.date())
+    assert not [thread for thread in threading.enumerate() if thread.name == "agentformer-analysis"]
+
+
+def test_the_background_thread_waits_for_running_searches_but_not_for_ever(
+    af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(property_threads, "_ANALYSIS_PAUSE", 60.0)
+    af.backend.store([entry for _ in range(3) for entry in entries()])
+    asked = list[int]()
+    renewal = DerivedRenewal(lambda: asked.append(1) is None and len(asked) % 4 > 0)  # three of four times
+    renewal.start(af.backend._database, [1])
+    renewal.wait()
+    assert len(rows(af)) == 3 * len(TEXTS) and len(asked) > 4 * len(rows(af))  # each row waited for three searches
+    execute(af, "DELETE FROM derived")
+    monkeypatch.setattr(property_threads, "_YIELD_SECONDS", 0.001)
+    renewal = DerivedRenewal(lambda: True)
+    renewal.start(af.backend._database, [1])
+    renewal.wait()
+    assert len(rows(af)) == 3 * len(TEXTS)
+
+
+def test_an_analysis_ends_with_the_embedding_when_the_embedder_fails() -> None:
+    stored = [entry for _ in range(9) for entry in entries()]
+    with pytest.raises(EmbedderUnavailable), property_threads.analyzing(stored) as analyses:
+        raise EmbedderUnavailable("away")
+    assert len(analyses) < len(stored)
+    assert not [thread for thread in threading.enumerate() if thread.name == "agentformer-analysis"]
+
+
 def test_the_version_is_that_of_the_analysis() -> None:
     """If the analysis has changed on purpose, raise `entry_properties.VERSION` and write the new digest."""
     told = []
     for text, kind in itertools.product(TEXTS, ("fact", "message")):
         entry = MemoryEntry(id="1", content=text, kind=kind, session_id="s", occurred_at=NOON)
-        told.append(entry_properties._row(1, 2, entry)[3:8])
+        told.append(entry_properties.analyze(entry))
     digest = hashlib.sha256(repr(told).encode()).hexdigest()[:16]
     assert (entry_properties.VERSION, digest) == (1, "2b26b67665b047bc")

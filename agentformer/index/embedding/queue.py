@@ -19,7 +19,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError, StoreFull
-from agentformer.index import entry_properties
+from agentformer.index import entry_properties, property_threads
 from agentformer.index.embedding.active import ActiveEmbedder, embedder_for
 from agentformer.index.embedding.windows import Progress, Refused, WindowEmbedder, WindowTable
 from agentformer.records import change_feed
@@ -49,11 +49,12 @@ def _all_owned(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterable[
 
 class EmbeddedEntries(NamedTuple):
     """The windows of entries, and the vectors of these windows that are not stored yet. `space` is the embedding space
-    of the vectors."""
+    of the vectors. `analyses` contains the entries that were analyzed meanwhile; see `index.entry_properties`."""
 
     space: EmbeddingSpace
     windows: WindowTable
     vectors: Rows
+    analyses: entry_properties.Analyses
 
     def select(self, entries: Sequence[int]) -> EmbeddedEntries:
         """Return an object with the windows of the entries at these indices only. It keeps all `vectors`."""
@@ -134,8 +135,9 @@ class EmbeddingQueue:
         embedding = WindowEmbedder(
             embedder, find_known, store_rows, progress, window_tokens=tokens, keep_seconds=_KEEP_SECONDS
         )
-        windows = embedding.embed(entries)
-        return EmbeddedEntries(space, windows, embedding.rows)
+        with property_threads.analyzing(entries) as analyses:
+            windows = embedding.embed(entries)
+        return EmbeddedEntries(space, windows, embedding.rows, analyses)
 
     def try_embed(
         self, entries: Sequence[MemoryEntry], progress: Progress | None = None
@@ -162,7 +164,12 @@ class EmbeddingQueue:
         `nums` contains the number of each entry in `entries`. An entry is also put into the queue if another writer has
         deleted one of its vectors, or if the store has moved to another embedding space. The properties that searches
         derive from the entries are written, too; see `index.entry_properties`."""
-        entry_properties.write(connection, nums, entries)
+        entry_properties.write(
+            connection,
+            nums,
+            entries,
+            outcome.analyses if isinstance(outcome, EmbeddedEntries) else entry_properties.NO_ANALYSES,
+        )
         searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
         add_to_move(connection, searched)
         active = active_space(connection)

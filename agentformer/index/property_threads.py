@@ -1,0 +1,129 @@
+"""Threads that derive the properties of entries (`entry_properties`): while the vectors of many entries are computed,
+and later for rows that are missing or outdated.
+
+Rows are missing if an embedder was faster than the analysis, or if an older version wrote the store. They are outdated
+if the analysis of texts has changed. Searches do not wait for the threads. The threads pause for searches, because the
+analysis holds Python's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from agentformer.errors import AgentFormerError
+from agentformer.index import entry_properties
+from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, RecordStore
+
+log = logging.getLogger("agentformer")
+
+_ANALYSIS_PAUSE = 0.001  # seconds after each entry that a thread analyzes, so that searches in other threads go on
+_RENEWED = 50  # rows of one transaction
+_PAUSE = 1.0  # pause after a batch, as a share of its processor time: the thread uses at most half of a processor
+_AGAIN_SECONDS = 60.0  # minimum wait after a pass before rows that are still missing start another pass
+_YIELD_SECONDS = 0.1  # maximum wait for running searches before each row, so that constant searches do not stop a pass
+_POLL_SECONDS = 0.002
+
+
+@contextmanager
+def analyzing(entries: Sequence[MemoryEntry]) -> Iterator[entry_properties.Analyses]:
+    """Analyze entries in a thread until the context ends, and yield the dictionary that the thread fills. Few entries
+    are not analyzed, because `entry_properties.write` does so in less time than a thread needs to start."""
+    analyses: dict[int, tuple[MemoryEntry, entry_properties.Analysis]] = {}
+    ended = threading.Event()
+
+    def analyze() -> None:
+        for entry in entries:
+            if ended.wait(_ANALYSIS_PAUSE):
+                return
+            if entry.kind not in UNSEARCHED_KINDS:
+                analyses[id(entry)] = entry, entry_properties.analyze(entry)
+
+    if len(entries) <= entry_properties.INLINE:
+        yield analyses
+        return
+    thread = threading.Thread(target=analyze, name="agentformer-analysis", daemon=True)
+    thread.start()
+    try:
+        yield analyses
+    finally:
+        ended.set()
+        thread.join()
+
+
+class DerivedRenewal:
+    """Writes missing and outdated derived rows in a thread. Several processes may do so at the same time, because each
+    batch first reads which rows are still missing. `searching` returns whether a search is running. Thread-safe."""
+
+    def __init__(self, searching: Callable[[], bool]) -> None:
+        self._searching = searching
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+        self._done = 0  # number of the last entry that a pass has reached
+        self._again_at = 0.0
+
+    def start(self, database: RecordStore, missing: Iterable[int]) -> None:
+        """Start a pass in the thread: it writes the missing and outdated rows of all entries after the last entry that
+        an earlier pass has reached. Nothing happens if a pass is running, or after `stop`. `missing` contains the
+        numbers of entries without a row. If an earlier pass has already reached one of them, the new pass begins at the
+        first entry of the store. In this case, it starts only some time after the previous pass, because some rows
+        cannot be written."""
+        first = min(missing, default=None)
+        with self._lock:
+            running = self._thread is not None and self._thread.is_alive()
+            if first is None or self._stopped.is_set() or running:
+                return
+            if first <= self._done:
+                if time.monotonic() < self._again_at:
+                    return
+                self._done = 0
+            self._thread = threading.Thread(
+                target=self._run, args=(database,), name="agentformer-derivation", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread after its current batch, and wait until the thread has ended. Later calls of `start` have no
+        effect."""
+        self._stopped.set()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until a running pass is complete."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self, database: RecordStore) -> None:
+        try:
+            while not self._stopped.is_set():
+                started = time.thread_time()
+                with database.reading() as connection:
+                    rows = entry_properties.outdated(connection, self._done, _RENEWED)
+                if not rows:
+                    break
+                prepared = entry_properties.prepare(self._between_searches(rows))
+                self._wait_for_searches()
+                with database.writing() as connection:
+                    entry_properties.write_prepared(connection, prepared)
+                self._done = rows[-1]["num"]
+                self._stopped.wait(_PAUSE * (time.thread_time() - started))
+        except AgentFormerError as error:
+            log.warning("precomputed data for searches could not be written; a later search tries again: %s", error)
+        self._again_at = time.monotonic() + _AGAIN_SECONDS
+
+    def _between_searches(self, rows: Iterable[sqlite3.Row]) -> Iterator[sqlite3.Row]:
+        """Yield the rows, each after a wait for the searches that run at this moment."""
+        for row in rows:
+            self._wait_for_searches()
+            yield row
+
+    def _wait_for_searches(self) -> None:
+        until = time.monotonic() + _YIELD_SECONDS
+        while self._searching() and time.monotonic() < until and not self._stopped.wait(_POLL_SECONDS):
+            pass
