@@ -295,7 +295,9 @@ class BackgroundTrainer:
             atexit.unregister(self.close)
 
     def _failed(self, error: Exception) -> None:
-        if self._stopped.is_set():
+        if self._stopped.is_set() or "interpreter shutdown" in str(
+            error
+        ):  # executors end before `atexit` calls `close`
             return
         problem = " ".join(str(error).split())[:200] or type(error).__name__
         if not self.problem:
