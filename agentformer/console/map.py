@@ -138,7 +138,8 @@ def _compute(backend: MemoryBackend, namespace: str, space: str, count: int) -> 
         return None
     rows = np.stack([entry.vector for entry in found])
     places, explained = project(rows)
-    entries = [entry._replace(vector=rows[0]) for entry in found]  # the matrix is not kept
+    nothing = np.empty(0, np.float32)  # a row of `rows` would keep the whole matrix in memory
+    entries = [entry._replace(vector=nothing) for entry in found]
     x, y = (np.rint(places[:, axis] * SCALE).astype(int).tolist() for axis in (0, 1))
     return MapPoints(space, entries, x, y, count, explained)
 

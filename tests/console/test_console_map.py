@@ -68,6 +68,7 @@ def test_the_map_follows_the_store(af: AgentFormer) -> None:
     first = af.memory.store("the pier is blue")
     points = maps.get("default", wait_seconds=WAIT).points
     assert points is not None and [entry.id for entry in points.entries] == [first.id]
+    assert all(entry.vector.size == 0 and entry.vector.base is None for entry in points.entries)  # no vector is kept
     assert maps.get("default", wait_seconds=WAIT).points is points
     assert maps.get("default", renew=True, wait_seconds=WAIT).points is not points
     af.memory.remove(first.id)
