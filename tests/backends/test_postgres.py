@@ -8,6 +8,8 @@ from typing import Any, Literal
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.testing import BackendConformance, make_entry
 from agentformer.testing.case import run_in_threads
@@ -54,3 +56,27 @@ def test_a_search_that_waits_for_its_words_needs_one_connection_of_its_own(postg
     found = run_in_threads(4, lambda n: [hit.entry.id for hit in memory.search(Query(f"heron {n}"))])
     assert found == [[entry.id]] * 4
     memory.close()
+
+
+def test_words_have_the_scores_of_the_embedded_backend(tmp_path: Path) -> None:
+    texts = (
+        "The heron waits at the lake.",
+        "The otter waits at the lake; the otter swims.",
+        "Haikara nukkuu järven rannalla.",
+        "The crane dances at the river.",
+    )
+    entries = [make_entry(text, title="heron" if n == 3 else "") for n, text in enumerate(texts)]
+    ours, theirs = (
+        open_store(tmp_path / "p", HashingEmbedder()),
+        FaissMemoryBackend(tmp_path / "f", HashingEmbedder(), Indexes),
+    )
+    for backend in (ours, theirs):
+        backend.store(entries)
+    for text in ("heron", "otter", "waits at the lake", "järvi", "crane heron"):
+        expected, found = (
+            [(h.entry.id, h.lexical_score) for h in b.search(Query(text, mode="lexical"))] for b in (theirs, ours)
+        )
+        assert [id for id, _ in found] == [id for id, _ in expected], text
+        assert [score for _, score in found] == pytest.approx([score for _, score in expected], rel=1e-3), text
+    ours.close()
+    theirs.close()

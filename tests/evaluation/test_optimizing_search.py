@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -163,6 +164,15 @@ def test_a_setting_that_only_helps_together_with_a_later_one_is_found_by_a_secon
         return [0.5 + 0.1 * late + 0.2 * (small and late)] * 40
 
     assert descend(NOW, space("full"), measure)[0] == {**NOW, "window_tokens": 32, "rrf_k": 10}
+
+
+def test_a_search_ends_after_the_passes_of_its_level_even_if_each_pass_finds_something_better() -> None:
+    scores = itertools.count()
+    passes_of: dict[Level, int] = {"quick": 1, "full": 3}
+    for level, passes in passes_of.items():
+        planned: list[object] = []
+        _, ended = descend(NOW, space(level), lambda _: [float(next(scores))] * 40, planned.append)
+        assert ended and len(planned) == passes * len(space(level).parameters(NOW))
 
 
 def test_what_may_be_chance_is_not_taken() -> None:

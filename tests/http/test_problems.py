@@ -6,7 +6,7 @@ import json
 
 from agentformer import errors
 from agentformer.errors import AgentFormerError, Busy, InvalidInput, TooLarge
-from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
+from agentformer.http.problems import PROBLEM, Problem, openai_error, problem_json, problem_of
 
 STATUSES: list[tuple[AgentFormerError, int, str]] = [
     (InvalidInput("top_k", "is wrong"), 400, "invalid-input"),
@@ -60,6 +60,20 @@ def test_further_members_may_replace_the_title() -> None:
         "detail": "old",
     }
     assert "detail" not in problem_json(404, "not-found")
+
+
+def test_a_problem_in_the_format_of_openai_says_whose_mistake_it_is() -> None:
+    for error, kind, code in [
+        (InvalidInput("top_k", "is wrong"), "invalid_request_error", "invalid_input"),
+        (errors.Unauthenticated("x"), "authentication_error", "unauthenticated"),
+        (Busy("threads", "x", 7), "rate_limit_error", "busy"),
+        (errors.StoreDamaged("/secret"), "server_error", "store_damaged"),
+        (errors.StoreBusy("/secret"), "server_error", "store_busy"),
+    ]:
+        shown = openai_error(problem_of(error))["error"]
+        assert (shown["type"], shown["code"]) == (kind, code)
+        assert shown["message"] and "secret" not in shown["message"]
+        assert shown["param"] == ("top_k" if code == "invalid_input" else None)
 
 
 def test_a_problem_as_http_is_a_complete_response() -> None:
