@@ -249,10 +249,7 @@ class MemoryManager(BatchOperations):
         `InvalidInput` if it is an uploaded document or part of one; use `rag.remove` for these."""
         if isinstance(what, Scope):
             return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
-        changeable(self._backend, what)
-        if deleted := self._backend.remove([what], expected_version):
-            return deleted
-        raise NotFound(f"there is no entry {what}")
+        return _remove_entry(self._backend, changeable(self._backend, what), expected_version)
 
     def mark_read(self, ids: Sequence[str]) -> None:
         """Count that a person or a model has read the entries with these ids. Raises `NotFound` if one of them does not
@@ -272,12 +269,7 @@ class MemoryManager(BatchOperations):
         of a summary, `summary_id` may be an entry that was superseded, or archived without a summary; this entry
         becomes live again. Raises `NotFound` if the entry does not exist, `InvalidInput` if nothing can be restored or
         if a summary has archived the entry, and `Conflict` if the summary was already restored."""
-        entry = existing(self._backend, summary_id)
-        if entry.superseded_by is not None:
-            return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]
-        if entry.kind != "summary" and entry.archived_at is not None:
-            return [self._backend.update(summary_id, {"archived_at": None}, entry.version)]
-        return [*self._backend.restore(summary_id)]
+        return _restored(self._backend, existing(self._backend, summary_id))
 
     def audit(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None
@@ -330,6 +322,12 @@ def _references(hits: Iterable[Hit]) -> list[Reference]:
     return [*references.values()]
 
 
+def _remove_entry(backend: MemoryBackend, entry: MemoryEntry, expected_version: int | None) -> int:
+    if deleted := backend.remove([entry.id], expected_version):
+        return deleted
+    raise NotFound(f"there is no entry {entry.id}")
+
+
 def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callable[[], None]) -> int:
     """Remove all entries in the scope, and all documents that have a part in the scope. Then call `delete_originals`.
     Return the number of removed entries."""
@@ -339,6 +337,14 @@ def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callab
     deleted = (backend.remove(documents) if documents else 0) + backend.remove(scope)
     delete_originals()
     return deleted
+
+
+def _restored(backend: MemoryBackend, entry: MemoryEntry) -> list[MemoryEntry]:
+    if entry.superseded_by is not None:
+        return [backend.update(entry.id, {"superseded_by": None}, entry.version)]
+    if entry.kind != "summary" and entry.archived_at is not None:
+        return [backend.update(entry.id, {"archived_at": None}, entry.version)]
+    return [*backend.restore(entry.id)]
 
 
 def _query(text: str, scope: Scope, limit: int, min_score: float, mode: Any, at: datetime | str | None) -> Query:

@@ -37,8 +37,8 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that is compared with other texts of the same `place`, a string that identifies the owner. A newer text
-    has a higher `key`."""
+    """A text, and the owner whose texts it is compared with: `place` identifies this owner. A newer text has a higher
+    `key`."""
 
     key: int
     place: str

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
 from agentformer.index.entry_properties import Derived
@@ -117,6 +117,14 @@ class ScopeSide(Protocol):
     def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask: ...
 
 
+class SearchIndexes(NamedTuple):
+    """The indexes of a store that a search uses."""
+
+    vectors: VectorSide
+    words: WordSide
+    scopes: ScopeSide
+
+
 class RankedSearch:
     """Searches the entries of a store by vectors and by words, in the given indexes. `fanout` is the minimum number of
     results that is requested from each of the two indexes. `one_transaction` returns a context manager. The search
@@ -126,9 +134,7 @@ class RankedSearch:
         self,
         database: RecordStore,
         embedder: Embedder,
-        vectors: VectorSide,
-        words: WordSide,
-        scopes: ScopeSide,
+        indexes: SearchIndexes,
         *,
         fanout: int,
         fusion: FusionOptions | None = None,
@@ -136,13 +142,13 @@ class RankedSearch:
     ) -> None:
         self._one_transaction = one_transaction
         self._database = database
-        self._vector_index = vectors
-        self._vector_search = VectorSearch(vectors, database, embedder)
-        self._word_index = words
+        self._vector_index = indexes.vectors
+        self._vector_search = VectorSearch(indexes.vectors, database, embedder)
+        self._word_index = indexes.words
         self._coverage = LanguageCoverage(embedder)
         self._fanout = fanout
         self._fusion = fusion or FusionOptions()
-        self._scopes = scopes
+        self._scopes = indexes.scopes
         self._helper = HelperThread()
         self._running = _Running()
         self._renewal = DerivedRenewal(lambda: self._running.count > 0)

@@ -11,7 +11,7 @@ from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.words.index import WordIndex
 from agentformer.records import change_feed
 from agentformer.search.fusion import FusionOptions
-from agentformer.search.hybrid import RankedSearch
+from agentformer.search.hybrid import RankedSearch, SearchIndexes
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Embedder, RecordStore
 
@@ -35,7 +35,8 @@ class HybridSearch(RankedSearch):
     ) -> None:
         self.vectors = VectorFollower(folder, database.store_id, index_options)
         self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analyzers)
-        super().__init__(database, embedder, self.vectors, self._words, ScopeCache(), fanout=fanout, fusion=fusion)
+        indexes = SearchIndexes(self.vectors, self._words, ScopeCache())
+        super().__init__(database, embedder, indexes, fanout=fanout, fusion=fusion)
         with database.reading() as connection:
             self._opened_at = change_feed.last_seq(connection)
 

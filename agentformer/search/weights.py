@@ -42,11 +42,6 @@ _CACHED_TEXTS = 4_096  # beginnings of passages, and queries, with their numbers
 _is_code = lru_cache(maxsize=_CACHED_TEXTS)(is_code)
 
 
-def vectors_weight(cosines: Sequence[float], covered: float, *, messages: bool = False) -> float:
-    """Return the weight of the vectors; the weight of the words is 1. `weight_factors` describes the arguments."""
-    return math.prod(factor.value for factor in weight_factors(cosines, covered, messages=messages))
-
-
 def weight_factors(cosines: Sequence[float], covered: float, *, messages: bool = False) -> tuple[Factor, ...]:
     """Return those factors of the weight of the vectors that depend on the two result lists. `cosines` contains the
     cosines of the nearest entries, best first. `covered` is the share of the query that the best match by words

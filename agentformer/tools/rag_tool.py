@@ -55,8 +55,8 @@ class UploadOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UploadSources:
-    """What a sync and an upload may read: the size limits of files, the folders that a sync may read, and the object
-    that fetches URLs."""
+    """The limits of a sync and an upload: the sizes of files, the folders that a sync may read, and the object that
+    fetches URLs."""
 
     limits: SizeLimits
     folders: Folders

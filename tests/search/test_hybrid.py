@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 import agentformer
 from agentformer import AgentFormer
 from agentformer.search.fusion import RankedList, fuse
-from agentformer.search.weights import vectors_weight
 from agentformer.types import Hit, Query
 
 falling = st.lists(st.floats(0, 50), min_size=1, max_size=8).map(lambda scores: sorted(scores, reverse=True))
-FLAT = [0.5 - 0.001 * n for n in range(100)]
-PEAKED = [0.9, *FLAT[1:]]
 
 
 # ------------------------------------------------------------------ what a list says
@@ -67,24 +64,6 @@ def test_equal_scores_and_no_scores_and_no_lists() -> None:
     assert [item for item, _ in fuse([RankedList("a", [3, 1], 1.0, [2.0, 2.0])])] == [3, 1]
     assert [item for item, _ in fuse([RankedList("a", [3, 1], 1.0)])] == [3, 1]
     assert fuse([]) == fuse([RankedList("a", [], 1.0)]) == fuse([RankedList("a", [1], 0.0)]) == []
-
-
-# ------------------------------------------------------------------ what the vectors weigh
-
-
-def test_vectors_weigh_more_where_their_first_stands_out() -> None:
-    assert vectors_weight(PEAKED, 1.0) > 1.5 * vectors_weight(FLAT, 1.0)
-
-
-def test_vectors_weigh_more_where_the_words_have_found_little() -> None:
-    usual = vectors_weight(PEAKED, 1.0)
-    assert vectors_weight(PEAKED, 0.6) == usual
-    assert vectors_weight(PEAKED, 0.3) > vectors_weight(PEAKED, 0.45) > usual
-
-
-@given(falling, st.floats(0, 1))
-def test_the_weight_has_bounds(cosines: list[float], covered: float) -> None:
-    assert 0.15 <= vectors_weight(cosines, covered) <= 4.0
 
 
 # ------------------------------------------------------------------ a search

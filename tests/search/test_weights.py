@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.search.weights import LanguageCoverage, asks_for_code, code_factor, vectors_weight, weight_factors
+from agentformer.search.weights import LanguageCoverage, asks_for_code, code_factor, weight_factors
 from agentformer.text.analysis import analyze_query
 from agentformer.types import EmbeddingSpace, Factor, Span
 
@@ -79,9 +83,32 @@ def test_token_counts_are_cached_for_one_space(monkeypatch: pytest.MonkeyPatch) 
     assert coverage.fertility("aaaa bbbbbbbb") == 3.0
 
 
+FLAT = [0.5 - 0.001 * n for n in range(100)]
+PEAKED = [0.9, *FLAT[1:]]
+
+
+def weight(cosines: Sequence[float], covered: float, *, messages: bool = False) -> float:
+    return math.prod(factor.value for factor in weight_factors(cosines, covered, messages=messages))
+
+
+def test_vectors_weigh_more_where_their_first_stands_out() -> None:
+    assert weight(PEAKED, 1.0) > 1.5 * weight(FLAT, 1.0)
+
+
+def test_vectors_weigh_more_where_the_words_have_found_little() -> None:
+    usual = weight(PEAKED, 1.0)
+    assert weight(PEAKED, 0.6) == usual
+    assert weight(PEAKED, 0.3) > weight(PEAKED, 0.45) > usual
+
+
+@given(st.lists(st.floats(0, 50), min_size=1, max_size=8), st.floats(0, 1))
+def test_the_weight_has_bounds(cosines: list[float], covered: float) -> None:
+    assert 0.15 <= weight(sorted(cosines, reverse=True), covered) <= 4.0
+
+
 def test_the_weight_of_the_vectors_depends_on_the_nearest_entry_and_on_the_words() -> None:
     few, alike = [0.5] * 9, [0.5] * 10
-    for cosines, covered, weight in [
+    for cosines, covered, expected in [
         (few, 1.0, 0.7),  # so few cosines have no deviation, so the usual one is assumed
         (few, 0.55, 0.7),
         (few, 0.44, 0.7 * 1.25**3),
@@ -93,8 +120,8 @@ def test_the_weight_of_the_vectors_depends_on_the_nearest_entry_and_on_the_words
         ([1.0, *[0.0] * 99], 1.0, 0.7 * (99**0.5 / 4) ** 0.5),
         ([1.0, *[0.0] * 99, *[1.0] * 50], 1.0, 0.7 * (99**0.5 / 4) ** 0.5),  # only the first 100 count
     ]:
-        assert vectors_weight(cosines, covered) == pytest.approx(weight), (covered, len(cosines))
-    assert vectors_weight(few, 0.275, messages=True) == pytest.approx(1.4), "messages are found by their neighbours too"
+        assert weight(cosines, covered) == pytest.approx(expected), (covered, len(cosines))
+    assert weight(few, 0.275, messages=True) == pytest.approx(1.4), "messages are found by their neighbours too"
 
 
 def test_a_model_that_declares_none_is_judged_by_its_tokens() -> None:

@@ -182,10 +182,16 @@ class EmbeddingQueue:
             store.put_pending(connection, searched, _MOVED)
             return
         space = claim_space(connection, outcome.space)
-        store.put_vectors(connection, space, *outcome.vectors)
+        self.put_vectors(connection, space, entries, outcome.vectors)
         for start in range(0, len(nums), _ENTRIES):
             batch = range(start, min(start + _ENTRIES, len(nums)))
             _commit_windows(connection, space, [(nums[i], outcome.windows[i]) for i in batch])
+
+    def put_vectors(
+        self, connection: sqlite3.Connection, space: int, entries: Sequence[MemoryEntry], vectors: Rows
+    ) -> None:
+        """Write the vectors of these entries in an embedding space."""
+        store.put_vectors(connection, space, *vectors)
 
     def follow_up(self, outcome: EmbeddedEntries | NotEmbedded) -> None:
         """Embed the entries that wait in the queue, because the embedder has just succeeded. Do nothing if `outcome` is

@@ -69,7 +69,7 @@ class _Line:
 
     @cached_property
     def fills(self) -> dict[str, bool]:
-        """Whether a word of the text can fill the slots "{weekday}" and "{n}" of time phrases, by slot."""
+        """The slots "{weekday}" and "{n}" of time phrases, each with True if a word of the text can fill it."""
         return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:

@@ -13,7 +13,7 @@ from filelock import Timeout
 from agentformer.errors import Conflict, SpaceMismatch, StoreFull
 from agentformer.index.embedding.active import active_embedder
 from agentformer.index.embedding.migration import SpaceMigration
-from agentformer.index.embedding.queue import EmbeddedEntries, EmbeddingQueue, NotEmbedded, VectorImport
+from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends.postgres.connection import PostgresDatabase, native
@@ -25,8 +25,9 @@ from agentformer.records import change_feed
 from agentformer.records.integrity import Findings, verify
 from agentformer.records.integrity import repair as repairs
 from agentformer.records.scopes import SEARCHED
+from agentformer.records.vectors import Rows
 from agentformer.search.fusion import FusionOptions
-from agentformer.search.hybrid import RankedSearch
+from agentformer.search.hybrid import RankedSearch, SearchIndexes
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, RecordStore, Reembedding, StoredVector
 
@@ -47,19 +48,15 @@ _Mend = Callable[[RecordStore, Findings], None]
 class ServerQueue(EmbeddingQueue):
     """An `EmbeddingQueue` that stores new vectors in the namespace of their entries."""
 
-    def commit(
-        self,
-        connection: sqlite3.Connection,
-        nums: Sequence[int],
-        entries: Sequence[MemoryEntry],
-        outcome: EmbeddedEntries | NotEmbedded,
+    def put_vectors(
+        self, connection: sqlite3.Connection, space: int, entries: Sequence[MemoryEntry], vectors: Rows
     ) -> None:
-        """Write the windows and vectors of entries; see `EmbeddingQueue.commit`. If entries of several namespaces need
-        a vector, it is copied into each namespace when the windows are written."""
+        """Write the vectors of these entries. If entries of several namespaces need a vector, it is copied into each
+        namespace when the windows are written."""
         namespaces = {entry.namespace for entry in entries}
         native(connection).namespace = namespaces.pop() if len(namespaces) == 1 else None
         try:
-            super().commit(connection, nums, entries, outcome)
+            super().put_vectors(connection, space, entries, vectors)
         finally:
             native(connection).namespace = None
 
@@ -100,9 +97,7 @@ class ServerIndexes:
         self.search = ServerSearch(
             reads,
             embedder,
-            self.vectors,
-            ServerWords(reads, analyzers),
-            ServerScopes(),
+            SearchIndexes(self.vectors, ServerWords(reads, analyzers), ServerScopes()),
             fanout=fanout,
             fusion=fusion,
             one_transaction=reads.joined,
