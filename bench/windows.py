@@ -13,20 +13,18 @@ import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-import agentformer
 from agentformer.factory import AgentFormer
 from agentformer.records.codec import now
 from agentformer.registry import PARTS
 from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, Matrix, MemoryEntry, Query, Scope, Span, Vector, new_id
-from bench.speed.entries import Source, neighbours
-from bench.speed.passages import WINDOW, questions, sentences, tokenizer
+from bench.speed.entries import Source, open_quiet, small_source
+from bench.speed.passages import WINDOW, tokenizer
 from bench.speed.timing import disk_mb, memory, percentiles, timed
 
 SPEC = "sentences"
@@ -45,7 +43,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=3_000, help="sentences that are embedded")
     parser.add_argument("--queries", type=int, default=200)
     given = parser.parse_args()
-    _SOURCE.append(_source(given.sentences, given.queries))
+    _SOURCE.append(small_source(given.sentences, given.queries))
     PARTS["embedders"][SPEC] = f"{__name__}:Sentences"
     names = ("tokens", "windows an entry", "bytes an entry", "entries/s", "dense, ms", "hybrid, ms", "MB of memory")
     print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}", flush=True)
@@ -88,19 +86,6 @@ class Sentences:
         return unit
 
 
-def _source(count: int, asked: int) -> Source:
-    """Return sentences and questions with the embeddings of the packaged model."""
-    texts = sentences()
-    texts = [texts[n * len(texts) // count] for n in range(min(count, len(texts)))]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        agentformer.connect(index_dir=f"{folder}/i", upload_dir=f"{folder}/u", embedder="minilm") as af,
-    ):
-        rows = af.embedder.embed_documents(texts)
-        known = Source(texts, rows, neighbours(rows), questions(asked), np.zeros((0, 0), np.float32))
-        return replace(known, asked=np.stack([af.embedder.embed_query(text) for text in known.questions]))
-
-
 def _entries(known: Source, count: int) -> Iterator[MemoryEntry]:
     """Yield entries of a sentence and five near ones, each entry with others or in another order."""
     width = known.near.shape[1]
@@ -113,14 +98,7 @@ def _entries(known: Source, count: int) -> Iterator[MemoryEntry]:
 
 def _measure(folder: Path, tokens: int, count: int) -> str:
     """Return the row of the table for one limit."""
-    with agentformer.connect(
-        index_dir=folder / "i",
-        upload_dir=folder / "u",
-        embedder=SPEC,
-        window_tokens=tokens,
-        clean_every=0,
-        embed_retry_seconds=0,
-    ) as af:
+    with open_quiet(folder, embedder=SPEC, window_tokens=tokens) as af:
         started = time.perf_counter()
         batch: list[MemoryEntry] = []
         for entry in _entries(_SOURCE[0], count):

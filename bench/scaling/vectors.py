@@ -11,14 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
-import agentformer
 from agentformer.factory import AgentFormer
 from agentformer.records.codec import now
 from agentformer.types import MemoryEntry, Query, Scope, new_id
-from bench.speed.entries import BLOCK, SCOPES, Rows, Source, nearest, neighbours, source, user
-from bench.speed.passages import questions, sentences
+from bench.speed.entries import BLOCK, SCOPES, Rows, Source, nearest, open_quiet, small_source, source, user
 from bench.speed.prepared import SHELF, SPEC, register
 
 LIMIT = 10
@@ -27,7 +23,7 @@ _BATCH = 1_000  # entries of one call
 
 def compare_vectors(url: str, count: int, sentence_count: int, query_count: int) -> None:
     """Store the same entries in both backends, and print recall and times. The queries of the backends alternate."""
-    known = _part(sentence_count, query_count) if sentence_count else source()
+    known = small_source(sentence_count, query_count) if sentence_count else source()
     asked = known.asked[:query_count]
     SHELF.update(zip(known.questions, known.asked, strict=True))
     register()
@@ -35,7 +31,8 @@ def compare_vectors(url: str, count: int, sentence_count: int, query_count: int)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         memories = {}
         for name in ("faiss", "postgres"):
-            memories[name] = stack.enter_context(_connect(folder / name, name, url))
+            place = {"backend": name, "postgres_url": url, "postgres_schema": "bench{folder}"}
+            memories[name] = stack.enter_context(open_quiet(folder / name, embedder=SPEC, **place))
             started = time.perf_counter()
             numbers = _fill(memories[name], known, count)
             print(f"{name}: {count / (time.perf_counter() - started):,.0f} entries/s stored", flush=True)
@@ -45,34 +42,6 @@ def compare_vectors(url: str, count: int, sentence_count: int, query_count: int)
             exact = nearest(known, asked, count, LIMIT, scope)
             for mode in ("dense", "hybrid"):
                 _compare(memories, known.questions[:query_count], exact, numbers, scope, mode)
-
-
-def _part(sentence_count: int, query_count: int) -> Source:
-    """Return a source with fewer sentences, for a machine on which all of them take too long to embed."""
-    texts = sentences()
-    texts = [texts[n * len(texts) // sentence_count] for n in range(sentence_count)]
-    asked = questions(query_count)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        agentformer.connect(
-            index_dir=f"{folder}/i", upload_dir=f"{folder}/u", embedder="minilm", backend="faiss"
-        ) as af,
-    ):
-        rows = af.embedder.embed_documents(texts)
-        return Source(texts, rows, neighbours(rows), asked, np.stack([af.embedder.embed_query(one) for one in asked]))
-
-
-def _connect(folder: Path, backend: str, url: str) -> AgentFormer:
-    return agentformer.connect(
-        index_dir=folder / "i",
-        upload_dir=folder / "u",
-        backend=backend,
-        postgres_url=url,
-        postgres_schema="bench{folder}",
-        embedder=SPEC,
-        embed_retry_seconds=0,
-        clean_every=0,
-    )
 
 
 def _fill(memory: AgentFormer, known: Source, count: int) -> dict[str, int]:

@@ -11,11 +11,14 @@ from __future__ import annotations
 import functools
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import agentformer
+from agentformer.factory import AgentFormer
 from bench.speed import passages
 from bench.speed.kept import cache
 
@@ -82,6 +85,22 @@ def source() -> Source:
             np.savez(kept, rows=rows, asked=vectors, near=neighbours(rows))
     with np.load(kept) as saved:
         return Source(texts, saved["rows"], saved["near"], asked, saved["asked"])
+
+
+def small_source(sentence_count: int, question_count: int) -> Source:
+    """Return a source with at most so many of the sentences, for a machine on which all take too long to embed."""
+    texts = passages.sentences()
+    texts = [texts[n * len(texts) // sentence_count] for n in range(min(sentence_count, len(texts)))]
+    asked = passages.questions(question_count)
+    with tempfile.TemporaryDirectory() as folder, open_quiet(Path(folder), embedder="minilm") as af:
+        rows = af.embedder.embed_documents(texts)
+        return Source(texts, rows, neighbours(rows), asked, np.stack([af.embedder.embed_query(one) for one in asked]))
+
+
+def open_quiet(folder: Path, **settings: Any) -> AgentFormer:
+    """Open a memory in a folder, without work in the background: it neither cleans nor embeds again."""
+    places = {"index_dir": folder / "i", "upload_dir": folder / "u"}
+    return agentformer.connect(**places, clean_every=0, embed_retry_seconds=0, **settings)
 
 
 def neighbours(rows: Rows) -> NDArray[np.int32]:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import subprocess
 import sys
-import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -28,18 +27,14 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissO
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Matrix, MemoryEntry, Query, Scope
-from tests.index.test_vectors import ALL, DIMENSION, NONE, SMALL, Model, grown, restored, unit
+from tests.index.test_training import always_found
+from tests.index.test_vectors import ALL, DIMENSION, NONE, SMALL, Model, changes, grown, restored, unit
 
 QUERY = Query("numbat 3 under lantern 5", limit=12, mode="dense")
 TIMEOUT = 60.0
 
 steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("add"), st.integers(0, 30), st.integers(1, 4)),
-        st.tuples(st.just("drop"), st.integers(0, 32), st.just(0)),
-        st.tuples(st.just("search"), st.integers(0, 2**30), st.integers(1, 8)),
-        st.tuples(st.sampled_from(["restore", "train", "freeze"]), st.just(0), st.just(0)),
-    ),
+    st.one_of(changes, st.tuples(st.just("freeze"), st.just(0), st.just(0))),
     min_size=5,
     max_size=40,
 )
@@ -67,11 +62,7 @@ def test_a_mapped_index_agrees_with_numpy_after_any_changes(
         patch.setattr(growing, "_MAX_HOLES", 3)
         patch.setattr(growing, "_SPILL_BYTES", 0)
         for name, number, count in [("add", 1, 20), ("train", 0, 0), *steps]:
-            if name == "add":
-                model.add(index, number, unit(rng, count))
-            elif name == "drop":
-                model.drop(index, number)
-            elif name == "restore":
+            if name == "restore":
                 index = restored(index, tmp_path_factory.mktemp("snapshot"))
             elif name == "freeze" and index.status()["stage"] == "inverted":
                 index = through_a_frozen_image(index, tmp_path_factory.mktemp("frozen"))
@@ -79,8 +70,7 @@ def test_a_mapped_index_agrees_with_numpy_after_any_changes(
                 index.spill_path = tmp_path_factory.mktemp("spill") / "codes"
                 model.train(index)
                 assert not index.spill_path.exists()
-            elif name == "search":
-                model.check(index, unit(rng, 1)[0], count, np.random.default_rng(number).random(number % 40) < 0.6)
+            model.step(index, rng, name, number, count)
             assert len(index) == len(model.windows)
         model.check(index, unit(rng, 1)[0], 50, ALL)
 
@@ -316,19 +306,7 @@ def test_a_large_store_without_a_snapshot_is_trained_by_its_first_search(
 def test_changes_and_searches_go_on_while_snapshots_are_written_and_adopted(tmp_path: Path, mapping: None) -> None:
     with closing(opened(tmp_path, train_at=4)) as backend:
         kept = backend.store(entries(60))
-        anchor = backend.store([make_entry("the zirconium ledger of Quetzalcoatl")])[0]
-        ended, wrong = threading.Event(), list[str]()
-
-        def ask() -> None:
-            while not ended.is_set():
-                hits = backend.search(Query("zirconium ledger of Quetzalcoatl", limit=5, mode="dense"))
-                if not hits or hits[0].entry.id != anchor.id:
-                    wrong.append(f"{[hit.entry.content for hit in hits]}")
-
-        threads = [threading.Thread(target=ask) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
+        with always_found(backend, threads=2) as anchor:
             for n in range(8):
                 fresh = backend.store(entries(20, first=60 + 20 * n))
                 assert backend.remove([fresh[0].id]) == 1
@@ -338,11 +316,6 @@ def test_changes_and_searches_go_on_while_snapshots_are_written_and_adopted(tmp_
                 if n == 4:
                     backend.store([make_entry("hers", user_id="x")])
                     assert backend.remove(Scope(user_id="x")) == 1  # deletes the snapshot
-        finally:
-            ended.set()
-            for thread in threads:
-                thread.join(TIMEOUT)
-        assert not wrong
         index_status(backend)
         Reference([*kept, anchor]).check_dense(QUERY, backend.search(QUERY))
         assert index_status(backend)["problem"] is None

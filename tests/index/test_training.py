@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +116,9 @@ def test_status_describes_the_index(backend: FaissMemoryBackend, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(
-        tmp_path,
-        HashingEmbedder(),
-        Indexes,
-        FaissOptions(index=IndexOptions(train_at=60, exact_rows=2, target_recall=1.0, train_after=0)),
-    )
-    kept = backend.store(entries(50))
+@contextmanager
+def always_found(backend: FaissMemoryBackend, threads: int) -> Iterator[MemoryEntry]:
+    """An entry that threads search for all the time, and that each search must find first."""
     anchor = backend.store([make_entry("the zirconium ledger of Quetzalcoatl")])[0]
     ended, wrong = threading.Event(), list[str]()
 
@@ -133,11 +128,28 @@ def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
             if not hits or hits[0].entry.id != anchor.id:
                 wrong.append(f"{[hit.entry.content for hit in hits]}")
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
+    asking = [threading.Thread(target=ask) for _ in range(threads)]
+    for thread in asking:
         thread.start()
-    stages = set()
     try:
+        yield anchor
+    finally:
+        ended.set()
+        for thread in asking:
+            thread.join(TIMEOUT)
+    assert not wrong
+
+
+def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
+    backend = FaissMemoryBackend(
+        tmp_path,
+        HashingEmbedder(),
+        Indexes,
+        FaissOptions(index=IndexOptions(train_at=60, exact_rows=2, target_recall=1.0, train_after=0)),
+    )
+    kept = backend.store(entries(50))
+    stages = set()
+    with always_found(backend, threads=4) as anchor:
         for n in range(12):
             fresh = backend.store(entries(20, first=50 + 20 * n))
             mine = make_entry(f"a pangolin named Cassiopeia {n}")
@@ -150,11 +162,6 @@ def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
             gone = backend.search(Query(fresh[0].content, limit=400, mode="dense"))
             assert fresh[0].id not in [hit.entry.id for hit in gone]
             stages.add(backend.status()["index"]["stage"])
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join(TIMEOUT)
-    assert not wrong
     settle(backend)
     stages.add(backend.status()["index"]["stage"])
     assert stages == {"exact", "inverted"}

@@ -82,6 +82,15 @@ class Model:
             assert score == pytest.approx(best[entry], abs=1e-6)  # the entry's best window
             assert score == pytest.approx(expected, abs=HALF)  # nothing better was missed
 
+    def step(self, index: VectorIndex, rng: np.random.Generator, name: str, number: int, count: int) -> None:
+        """Add rows, drop an entry, or compare a search; the other names do nothing."""
+        if name == "add":
+            self.add(index, number, unit(rng, count))
+        elif name == "drop":
+            self.drop(index, number)
+        elif name == "search":
+            self.check(index, unit(rng, 1)[0], count, np.random.default_rng(number).random(number % 40) < 0.6)
+
     def ranked(self, near: VectorHits, query: Vector) -> list[tuple[int, float]]:
         """Entries by their exact cosines, as the caller re-ranks them."""
         found: dict[int, float] = {}
@@ -107,17 +116,11 @@ def test_the_index_agrees_with_numpy_after_any_changes(
         patch.setattr(growing, "_SWEEP_MIN", 4)
         patch.setattr(growing, "_MAX_HOLES", 3)
         for name, number, count in steps:
-            if name == "add":
-                model.add(index, number, unit(rng, count))
-            elif name == "drop":
-                model.drop(index, number)
-            elif name == "restore":
+            if name == "restore":
                 index = restored(index, tmp_path_factory.mktemp("snapshot"))
-            elif name == "train":
-                if model.windows:
-                    model.train(index)
-            else:
-                model.check(index, unit(rng, 1)[0], count, np.random.default_rng(number).random(number % 40) < 0.6)
+            elif name == "train" and model.windows:
+                model.train(index)
+            model.step(index, rng, name, number, count)
             assert len(index) == len(model.windows)
         model.check(index, unit(rng, 1)[0], 50, ALL)
 
