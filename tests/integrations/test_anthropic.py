@@ -142,6 +142,18 @@ def test_a_file_is_not_renamed_into_a_file(af: AgentFormer) -> None:
     assert "/memories/b" in str(tool.call({"command": "view", "path": "/memories"}))
 
 
+def test_a_directory_cannot_be_edited_as_in_the_tool_over_files(af: AgentFormer, tmp_path: Path) -> None:
+    tools = AgentFormerMemoryTool(af), BetaLocalFilesystemMemoryTool(str(tmp_path / "files"))
+    for path in ("/memories", "/memories/d", "/memories/no"):
+        replace = {"command": "str_replace", "path": path, "old_str": "tea", "new_str": "x"}
+        insert = {"command": "insert", "path": path, "insert_line": 0, "insert_text": "x"}
+        for command in (replace, insert):
+            ours, theirs = (outcome(tool, command) for tool in tools)
+            assert ours == theirs and ours.startswith("error: "), command
+        for tool in tools:
+            outcome(tool, {"command": "create", "path": "/memories/d/a.md", "file_text": "tea"})
+
+
 def test_entries_of_another_program_are_no_files(af: AgentFormer) -> None:
     af.memory.store("x", source_type="anthropic_memory", source_id="1", title="notes")
     tool = AgentFormerMemoryTool(af)

@@ -137,7 +137,7 @@ def test_an_entry_of_another_program_is_no_item(af: AgentFormer) -> None:
 
 
 def test_a_name_that_no_tool_has_is_refused(af: AgentFormer) -> None:
-    with pytest.raises(InvalidInput, match=r"'memroy_add'.*the tools are: .*memory_add"):
+    with pytest.raises(InvalidInput, match=r"names of tools \(memory_add, .*'memroy_add'"):
         function_tools(af, ["memory_search", "memroy_add"])
 
 

@@ -161,3 +161,24 @@ def test_a_model_is_told_the_schema_once_when_it_is_asked_again(serve: Serve) ->
     server = serve(answer)
     assert model(server).complete(ASK, schema=POINT).data == {"x": 3}
     assert [message["content"].count(json.dumps(POINT)) for message in server.seen[-1].body["messages"]] == [0, 0, 1]
+
+
+def test_a_schema_in_words_keeps_every_message(serve: Serve) -> None:
+    """It is part of the last message of the user, or else a message of its own."""
+    server = serve(
+        lambda request: (
+            refuses(400, "response_format is not supported")
+            if "response_format" in request.body
+            else completion('{"x": 3}')
+        )
+    )
+    asked = model(server)
+    said = [ChatMessage("system", "be brief"), ChatMessage("user", "hi"), ChatMessage("assistant", "yes?")]
+    for messages, texts in (
+        ([*said, *ASK], ["be brief", "hi", "yes?", "hello"]),
+        (said, ["be brief", "hi", "yes?", ""]),
+    ):
+        asked.complete(messages, schema=POINT)
+        sent = server.seen[-1].body["messages"]
+        assert [message["content"].partition("Answer with one JSON")[0].rstrip() for message in sent] == texts
+        assert sent[-1]["role"] == "user" and json.dumps(POINT) in sent[-1]["content"]
