@@ -203,6 +203,7 @@ def _row(num: int, checksum: int | None, analysis: Analysis) -> _Prepared:
 
 
 def analyze(entry: MemoryEntry) -> Analysis:
+    """Return the properties of an entry, as they are stored in its row."""
     on = entry.occurred_at.astimezone(UTC).date() if entry.occurred_at else None
     message = None
     if entry.kind == "message" and entry.session_id is not None:

@@ -149,7 +149,7 @@ def _read(hit: Hit, query: _LanguageQuery, most: int) -> _Match:
     terms = text_terms(text.replace("_", " "), language)  # "error_handling" as two words
     names = []
     for name in _names(entry):
-        analyzed = QueryTerms.of(name.replace("_", " "))
+        analyzed = analyze_query(name.replace("_", " "))
         names.append((frozenset(_content_terms(analyzed, language)), analyzed.as_text(language).words))
     joined = "".join(" " + stem.rpartition("~")[2] for stem in dict.fromkeys(terms.stems))
     ideographs = frozenset(part for part in terms.parts if len(part) == 1)  # a query may be a single ideograph
