@@ -104,9 +104,11 @@ def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
 
     For a new memory, the response is 201 with the new entry. If an entry with the same content exists already, no
     second entry is stored, and the response is 200 with the existing entry. The header `Location` is the URL of the
-    entry, and the header `ETag` is the version of the entry. For a key without the right to read, the response is 204
-    in both cases; such a key cannot store core blocks or `source_id`, its entries are compared with its own entries
-    only, and a session of this key is stored as `KEY_ID/SESSION_ID`.
+    entry, and the header `ETag` is the version of the entry.
+
+    For a key without the right to read, the response is 204 in both cases, and only an entry that this key has stored
+    counts as one with the same content. Such a key cannot store core blocks and cannot set `source_id`. Its sessions
+    are stored as `KEY_ID/SESSION_ID`.
     """
     return stored_response(service.af.memory.store(**new_entry_arguments(grant, body)), grant)
 

@@ -222,9 +222,9 @@ class _Hooks:
             response.close()
 
     def request(self, request: Any) -> None:
-        """Change the headers of a request before it is sent. Headers that the package reads from environment variables
-        are removed. A compressed response is not accepted, because a small compressed response could become gigabytes
-        of memory."""
+        """Change the headers of a request before it is sent. Remove the headers that `httpx` or `openai` adds from
+        environment variables. Ask for a response without compression, because a small compressed response could become
+        gigabytes of memory."""
         for name in [name for name in request.headers if name.lower() not in _SENT]:
             del request.headers[name]
         request.headers["Accept-Encoding"] = "identity"

@@ -54,7 +54,9 @@ class AgentFormerDocumentStore:
         **settings: Any,
     ) -> None:
         if af is not None and settings:
-            raise InvalidInput("settings", "cannot be given together with af, whose settings are known")
+            raise InvalidInput(
+                "settings", "cannot be given together with af, which already has settings; give only one of the two"
+            )
         self.af = af or connect(**settings)
         self._namespace = namespace
         self._source_type = source_type

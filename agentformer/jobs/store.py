@@ -97,9 +97,9 @@ class Job:
         }
 
     def progress(self) -> dict[str, int]:
-        """Return a dict with the number of finished files, the number of all files, the pages and chunks that are read,
-        the number of embedded text passages (windows), and the number of windows of the files that were already
-        read."""
+        """Return a dict with the number of finished files and of all files, the number of pages and chunks that this
+        job has read so far, the number of text passages (windows) that are embedded, and the number of windows in the
+        files that the job has read so far."""
         pages, chunks = (sum(document.get(name, 0) for document in self.documents) for name in ("pages", "chunks"))
         return {
             "files_done": len(self.documents),

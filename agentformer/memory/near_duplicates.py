@@ -161,7 +161,7 @@ def normalize(text: str) -> str:
 
 def _comparison_key(text: Text) -> int:
     """Return a hash of the `place` of a text and of the numbers in the text. Only texts with equal keys are compared,
-    so that many copies of a form with different numbers are not compared with each other."""
+    so that many copies of one form that differ in their numbers are not compared with each other."""
     key = "\0".join((text.place, *sorted(number_values(text.content[:_MAX_COMPARED]))))
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 

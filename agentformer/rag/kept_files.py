@@ -39,7 +39,9 @@ class KeptFiles:
                 return self._store(data, placement)
             except Conflict:
                 continue
-        raise Conflict(f"other uploads of {document.name[:200]!r} are in progress; upload the file again")
+        raise Conflict(
+            f"other uploads of {document.name[:200]!r} are in progress; upload the file again when they have ended"
+        )
 
     def forget_text(self, entry: MemoryEntry) -> Document:
         """Remove the text of a document and keep its file. Return the document, which has a new id. Raises `NotFound`

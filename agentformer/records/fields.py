@@ -108,7 +108,7 @@ def source_id(field: str, value: Any) -> str | None:
 
 def source_type(field: str, value: Any) -> str | None:
     """Return the value if it is None, or a text of 1 to `MAX_NAME` code points that is not blank. Raises `InvalidInput`
-    otherwise, and if only this program stores records of this type."""
+    for any other value, and for a type that is reserved for the records of this program."""
     if isinstance(value, str) and value in RESERVED_SOURCE_TYPES:
         raise InvalidInput(field, f"{value!r} is reserved for records of AgentFormer; give another type")
     return optional_name(field, value)

@@ -26,7 +26,8 @@ log = logging.getLogger("agentformer")
 
 
 class Analyzer(ABC):
-    """An optional library, which is loaded when it is first used. Thread-safe."""
+    """Analyzes texts of some languages with an optional library, which is loaded when it is first used: a `Detector`
+    recognizes languages, and a `Splitter` splits texts into words. Thread-safe."""
 
     name: ClassVar[str]  # recorded in the index, without white space
     extra: ClassVar[str]  # the extra that installs it

@@ -47,7 +47,10 @@ class DocumentTools:
         self,
         caller: Caller,
         name: Annotated[str, Field(description="The document's name, such as report.pdf.")] = "",
-        path: Annotated[str | None, Field(description="The path of a file, if files may be read.")] = None,
+        path: Annotated[
+            str | None,
+            Field(description="The path of a file. The application must have allowed the tool to read files."),
+        ] = None,
         text: Annotated[str | None, Field(description="The content of a text document.")] = None,
         content_base64: Annotated[str | None, Field(description="The content in base64.")] = None,
         url: Annotated[str | None, Field(description="The URL of a document, if its host is allowed.")] = None,

@@ -316,7 +316,9 @@ class RAGTool(StoredDocuments):
                 return pipeline.store(data, text, placement, progress)
             except Conflict:
                 continue
-        raise Conflict(f"other uploads of {document.name[:200]!r} are in progress; upload the file again")
+        raise Conflict(
+            f"other uploads of {document.name[:200]!r} are in progress; upload the file again when they have ended"
+        )
 
     def _unchanged(self, data: bytes, document: Document, same: MemoryEntry) -> Document:
         """Return the stored document `same`, which has the same bytes. Raises `Conflict` if another process has changed

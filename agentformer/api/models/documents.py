@@ -277,7 +277,10 @@ class Vote(ResponseModel):
         description="The list: `words`, `vectors`, `document`, `mentions`, `period`, `statements` or `reranker`."
     )
     rank: int = Field(ge=1, description="The rank of the hit in this list.")
-    weight: float = Field(ge=0, description="The weight of the list. If there is a list `reranker`, only it counts.")
+    weight: float = Field(
+        ge=0,
+        description="The weight of this list in the score. If one list is `reranker`, the score has only its weight.",
+    )
 
 
 class Scores(ResponseModel):

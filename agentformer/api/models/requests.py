@@ -132,7 +132,7 @@ class NewMemory(_NewEntry):
     salience: Share = Field(default=1.0, description="The importance, from 0 to 1.")
     verbatim: bool = Field(
         default=False,
-        description="Store the text unchanged. By default, memories copied from a prompt are removed from it.",
+        description="Store the text unchanged. By default, copies of memories from an earlier prompt are left out.",
     )
     searchable: bool = Field(default=True, description="If false, the entry is stored, but no search returns it.")
 

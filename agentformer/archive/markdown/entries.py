@@ -83,7 +83,8 @@ class Categories:
             return page
         if CORE in (folder, former):
             raise InvalidInput(
-                "folder", "core blocks stay in the folder 'core', and no other file becomes a core block"
+                "folder",
+                "a core block must stay in the folder 'core', and no other entry may move into it; move the file back",
             )
         return self._placed(page, folder, given, (base.category,))
 

@@ -335,7 +335,7 @@ def export(folder: Path, target: Path, precision: str) -> None:
 
 def _check_rows(rows: Matrix, reference: Matrix, least: float, what: str) -> None:
     if (cosine := mean_cosine(rows, reference)) < least:
-        raise NotExportable(f"{what} computes other vectors: the mean cosine is {cosine:.5f}, and must be {least}")
+        raise NotExportable(f"{what} differs from its model: the mean cosine is {cosine:.5f}, below {least}")
 
 
 def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer:

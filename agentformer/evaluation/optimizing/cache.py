@@ -73,7 +73,7 @@ class CachingEmbedder:
 
     @property
     def request_texts(self) -> int:
-        """The number of texts that the other embedder reads in one request."""
+        """The number of texts that the cached embedder accepts in one request."""
         return int(getattr(self._inner, "request_texts", _WHOLE))
 
     def token_spans(self, text: str) -> list[Span]:

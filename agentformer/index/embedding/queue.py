@@ -49,7 +49,7 @@ def _all_owned(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterable[
 
 class EmbeddedEntries(NamedTuple):
     """The windows of entries, and the vectors of these windows that are not stored yet. `space` is the embedding space
-    of the vectors. `analyses` contains the entries that were analyzed meanwhile; see `index.entry_properties`."""
+    of the vectors. `analyses` contains the entries that `property_threads.analyzing` has analyzed."""
 
     space: EmbeddingSpace
     windows: WindowTable

@@ -68,8 +68,9 @@ def _has_measure(question: Question, text: str, language: str) -> bool:
 
 
 def _number(text: str, language: str, known: Collection[str]) -> float:
-    """Return 1 for an amount (a number with a unit), 0.8 for another number, and 0.7 for a number word. The numbers of
-    a date do not count."""
+    """Return how well the best number in a text answers a question for a number: 1 for an amount (a number with a
+    unit), 0.8 for another number, 0.7 for a number word, 0.3 for a year, and 0 if there is none. The numbers of a date
+    do not count, and neither do those in `known`, which the question names."""
     text = _without_dates(text)
     new = [match for match in _DIGITS.finditer(text) if match[0] not in known]
     for match in new:

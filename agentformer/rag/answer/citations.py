@@ -53,8 +53,8 @@ class CitedText:
     copied: tuple[int, ...] = ()
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for the reader if numbers were removed: one for unknown passages, and one for copied
-        references."""
+        """Yield a warning for the reader if citation numbers were removed from the answer: one for numbers of passages
+        that do not exist, and one for references that the model copied from the text of a passage."""
         if self.strays:
             yield f"citations of passages that do not exist were removed: {', '.join(map(str, self.strays))}"
         if self.copied:

@@ -91,8 +91,8 @@ def check_wal(path: Path, original: Path | None = None) -> None:
 
 
 def _is_still_there(last: _LastWrite | None, path: Path) -> bool:
-    """Return whether the write-ahead log belongs to the file. `last` is the last write in the file without the log.
-    This write must still exist when the file is read together with the log."""
+    """Return whether the write-ahead log belongs to the file. `last` is the last write that is found if the file is
+    read alone. If the log belongs to the file, this write is also found if the file is read together with the log."""
     try:
         return last is None or _last_write(path, "", last[1]) in (last, None)
     except sqlite3.DatabaseError as error:
