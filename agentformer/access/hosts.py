@@ -12,6 +12,7 @@ import ipaddress
 import os
 import re
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -31,12 +32,15 @@ _PROXY_HEADERS = (  # headers of proxies; only their presence counts, because a 
     *("X-Envoy-External-Address", "X-Azure-ClientIP", "X-Amzn-Trace-Id", "CDN-Loop"),
     *("CF-Connecting-IP", "CF-Connecting-IPv6", "CF-Ray", "Tailscale-User-Login"),
 )
+_PROXY_NAMES = frozenset(map(str.lower, _PROXY_HEADERS))
 
 
 class Headers(Protocol):
     """The headers of an HTTP request. The case of a header name does not matter."""
 
     def get(self, key: str, /) -> str | None: ...
+
+    def items(self) -> Iterable[tuple[str, str]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str =
         return keys.grant_of(secret.strip())
     if scheme or keys.ever_made:
         raise Unauthenticated("a key is required; send the key in the header Authorization: Bearer KEY")
-    if any(headers.get(name) is not None for name in _PROXY_HEADERS):
+    if any(name.lower() in _PROXY_NAMES for name, _ in headers.items()):
         raise Unauthenticated(f"a request through a proxy needs a key, because the real sender is unknown; {_MAKE_KEY}")
     if not (is_local(peer) and is_local(host_of(host).name)):
         raise Unauthenticated(f"requests from other machines need a key, and no key exists yet; {_MAKE_KEY}")

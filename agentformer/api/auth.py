@@ -154,8 +154,10 @@ class Guard:
         return request.headers.get("Origin", "").lower() in self._origins
 
     def _after(self, response: Response) -> Response:
+        present = {name.lower() for name, _ in response.headers}
         for name, value in _SAFE_HEADERS.items():
-            response.headers.setdefault(name, value)
+            if name.lower() not in present:
+                response.headers.add(name, value)
         request_id = response.headers["X-Request-ID"] = _request_info().request_id
         if self._origins:
             response.vary.add("Origin")

@@ -76,9 +76,11 @@ class Ranking:
         """Return a vote for each list that contains the entry. A vote consists of the name of the list, the rank of the
         entry in the list, and the weight of the list."""
         return tuple(
-            Vote(ranked.name, ranks[num], ranked.weight)
-            for ranked, ranks in zip(self._lists, self._ranks, strict=True)
-            if num in ranks
+            [
+                Vote(ranked.name, ranks[num], ranked.weight)
+                for ranked, ranks in zip(self._lists, self._ranks, strict=True)
+                if num in ranks
+            ]
         )
 
 
