@@ -1,4 +1,4 @@
-"""Workers of one server share the processors."""
+"""Workers of one server share the processors and the connections."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 import pytest
 
 pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
+from agentformer.api.serving import balance
+from agentformer.api.serving.balance import ConnectionCounts
 from agentformer.api.serving.gunicorn import share_processors
 
 
@@ -24,3 +26,35 @@ def test_each_worker_gets_its_share_unless_the_user_has_set_one(
         monkeypatch.delenv("OMP_NUM_THREADS")
     share_processors(workers)
     assert os.environ.get("OMP_NUM_THREADS") == expected
+
+
+def test_a_worker_leaves_a_connection_to_a_worker_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, now = ConnectionCounts(), 100.0
+    monkeypatch.setattr(balance.time, "monotonic", lambda: now)
+    assert counts.free_slot(()) == 0
+    assert counts.free_slot({0, 2}) == 1
+    counts.set(0, 3)
+    assert not counts.should_defer(0)  # there is no other worker
+    counts.set(1, 3)
+    assert not counts.should_defer(0)
+    counts.set(1, 2)
+    assert counts.should_defer(0)
+    assert not counts.should_defer(1)
+    now = 100.04
+    assert counts.should_defer(0)
+    now = 100.06
+    assert not counts.should_defer(0)  # the other worker is blocked
+    now = 101.0
+    assert counts.should_defer(0)  # another connection
+    counts.leave(1)
+    assert not counts.should_defer(0)
+
+
+def test_processes_share_the_counts_of_connections() -> None:
+    counts = ConnectionCounts()
+    counts.set(0, 5)
+    if (child := os.fork()) == 0:
+        counts.set(1, 2)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert counts.should_defer(0)

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from selectors import EVENT_READ
 from types import FrameType
 from typing import Any
@@ -43,6 +44,7 @@ from agentformer.api.auth import log_requests_to
 from agentformer.api.limits import server_threads
 from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, open_listener
+from agentformer.api.serving.balance import ConnectionCounts
 from agentformer.errors import AgentFormerError
 from agentformer.http.problems import Problem, problem_json
 from agentformer.http.slow_clients import HTTP_API, HeadersTooLong, TimedSocket
@@ -53,6 +55,9 @@ _WORKER_TIMEOUT = 300  # seconds without a sign of life; loading a model takes l
 _KEEP_ALIVE_SECONDS = 30  # seconds for an idle connection, which needs no thread
 _IDLE_AT_END_SECONDS = 2.0  # seconds for a connection without a request, while the server stops
 _DRAIN_SECONDS = 0.1  # seconds to read the rest of a body, so that the connection can be used again
+_ACTIVE_SECONDS = 1.0  # a connection without a request for longer is not active
+_COUNT_SECONDS = 0.05  # seconds between two counts of the active connections
+_DEFER_PAUSE = 0.0005  # seconds in which another worker can accept a connection
 _SETTLED = 500  # requests after which modules, models and indexes are loaded
 _PIPE_BYTES = 4096  # that a pipe takes in one piece, so that several workers may write at once
 _HTTP_ERRORS = (  # the first class that matches decides
@@ -127,6 +132,7 @@ class _Application(BaseApplication):  # type: ignore[misc]
         self.ready = ready
         self._listener = listener
         self._flask: Flask | None = None
+        self.connections = ConnectionCounts()
         super().__init__()
 
     def load_config(self) -> None:
@@ -136,6 +142,7 @@ class _Application(BaseApplication):  # type: ignore[misc]
             "workers": self.settings.workers,
             "threads": server_threads(self.settings),
             "worker_class": _Worker,
+            "pre_fork": _give_slot,
             "timeout": _WORKER_TIMEOUT,
             "graceful_timeout": FINISH_SECONDS + _CLOSE_SECONDS,
             "keepalive": _KEEP_ALIVE_SECONDS,
@@ -189,7 +196,17 @@ def share_processors(workers: int) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors // workers)))
 
 
+def _give_slot(arbiter: Arbiter, worker: _Worker) -> None:
+    """Give a new worker a slot for the count of its connections. gunicorn calls this function before the fork."""
+    worker.slot = worker.app.connections.free_slot({other.slot for other in arbiter.WORKERS.values()})
+    worker.app.connections.set(worker.slot, 0)
+
+
 class _Worker(ThreadWorker):  # type: ignore[misc]
+    slot = 0
+    _active = 0  # connections with a request in the last second
+    _counted, _counted_at = 0, 0.0  # all connections at the last count, and its time by the monotonic clock
+
     def init_process(self) -> None:
         """Start the worker. When the server ends, the worker has less time for running requests than the arbiter gives
         to the worker, so that the worker can still close the memory."""
@@ -233,6 +250,28 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             logging.shutdown()
             os._exit(0)
 
+    def notify(self) -> None:
+        """Tell the arbiter that the worker is alive, and the other workers how many connections are active."""
+        super().notify()
+        now = time.monotonic()
+        if self.alive and (now - self._counted_at > _COUNT_SECONDS or self.nr_conns != self._counted):
+            self._counted_at, self._counted = now, self.nr_conns
+            recent = now + _KEEP_ALIVE_SECONDS - _ACTIVE_SECONDS  # the time limit of a connection that became idle then
+            active = sum(1 for _ in takewhile(lambda conn: conn.timeout > recent, reversed(self.keepalived_conns)))
+            self._active = self.nr_conns - len(self.keepalived_conns) + active
+            self.app.connections.set(self.slot, self._active)
+
+    def accept(self, listener: socket.socket) -> None:
+        """Accept a new connection, unless another worker has fewer active connections."""
+        if self.alive and self.app.connections.should_defer(self.slot):
+            time.sleep(_DEFER_PAUSE)
+            return
+        before = self.nr_conns
+        super().accept(listener)
+        if self.alive and self.nr_conns > before:
+            self._active += 1
+            self.app.connections.set(self.slot, self._active)
+
     def set_accept_enabled(self, enabled: bool) -> None:
         """Start or stop accepting new connections. If the worker ends, this method first accepts the connections that
         are already waiting. Then it closes the listening sockets and shortens the time limit of connections without a
@@ -240,6 +279,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         super().set_accept_enabled(enabled)
         if enabled or self.alive:
             return
+        self.app.connections.leave(self.slot)
         for listener in self.sockets:
             before = -1
             while before < self.nr_conns:
