@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentformer.rag.answer import prompts
-from agentformer.rag.answer.sources import usable
+from agentformer.search.newest_facts import latest_first
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.places import label_of_part, lines_of
+from agentformer.text.sentences import sentence_spans
 from agentformer.text.splitting import windows
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
 
@@ -31,6 +32,9 @@ _MOST = 6
 _FRAME = 30  # tokens of the number and the source of a passage (estimated)
 _SMALLEST = 8  # tokens of the smallest useful part
 _PAGE = 1000  # entries read at a time
+_CHUNK, _MESSAGE = "chunk", "message"
+_ASKS = ("?", "？", "؟")  # at the end of a question
+_CLOSERS = " \t\n\"'”’»)]*_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class PassageBuilder:
     candidates: ClassVar[int] = 30  # hits of a search that may be in a context
 
     def usable(self, hits: Hits, question: str, session_id: str | None) -> Hits:
-        """Return the hits that can answer the question. See `sources.usable`."""
+        """Return the hits that can answer the question. See `usable`."""
         return usable(hits, question, session_id)
 
     def build(self, question: str, hits: Hits, budget: int) -> PassageContext:
@@ -334,3 +338,29 @@ class _Draft:
             score=part.hit.score,
             entry_ids=tuple(id_ for id_, _ in part.chunks()),
         )
+
+
+def usable(hits: Hits, question: str, session_id: str | None = None) -> Hits:
+    """Return the hits that can answer the question, in the order of a memory search: among facts that contradict each
+    other, the newest comes first. Messages that only ask a question are dropped, such as the same question in an
+    earlier conversation. Messages of the session `session_id` are dropped, too, because the caller already has them."""
+    if all(hit.entry.kind == _CHUNK for hit in hits):
+        return hits
+    return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
+
+
+def _answers(hit: Hit, question: str, session_id: str | None) -> bool:
+    entry = hit.entry
+    if entry.kind != _MESSAGE:
+        return True
+    own = session_id is not None and entry.session_id == session_id
+    return not own and _plain(entry.content) != _plain(question) and not _only_asks(entry)
+
+
+def _only_asks(entry: MemoryEntry) -> bool:
+    spans = sentence_spans(entry.content)
+    return bool(spans) and all(entry.content[s.start : s.end].rstrip(_CLOSERS).endswith(_ASKS) for s in spans)
+
+
+def _plain(text: str) -> str:
+    return "".join(character for character in text.casefold() if character.isalnum())
