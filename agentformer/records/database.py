@@ -37,6 +37,7 @@ from agentformer.records.vectors import decode_vectors
 from agentformer.types import EntryVector, MemoryEntry, Scope, StoredVector
 
 BUSY_SECONDS = 60.0  # time that a writer waits for another writer; no writer calls a model inside a transaction
+CACHE_KB = 8_192  # of each connection
 LOG_BYTES = 32 * 1024 * 1024  # above this length of the write-ahead log, a writer tries to empty the log
 # Seconds to wait for readers when the log is emptied. There are several short attempts: SQLite waits for every reader
 # slot that was in use at the start of an attempt, even if a new reader in this slot does not need the log.
@@ -173,8 +174,10 @@ class Database:
         """Yield a connection in a transaction that has the write lock. The transaction is committed at the end of the
         context, or rolled back after an error."""
         try:
-            with self._translate_errors(), self._borrow() as connection, transaction(connection):
-                yield connection
+            with self._translate_errors(), self._borrow() as connection:
+                with transaction(connection):
+                    yield connection
+                connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")  # a large write may have raised it
         except StoreFull:
             with suppress(StoreError):  # copying the log into the database may free space on the disk
                 self.clear_log()
@@ -313,7 +316,7 @@ class Database:
     def _connect(self, *, check: bool = False) -> GuardedConnection:
         connection = open_database(self.path, BUSY_SECONDS, REQUIRED_TABLES, *([check_wal] if check else []))
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA cache_size = -8192")  # per connection; the system caches the file too
+        connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")  # per connection; the system caches the file too
         connection.execute("PRAGMA cell_size_check = ON")  # detects a damaged page when it is read
         connection.create_function("decayed", 3, decayed, deterministic=True)
         connection.create_function("metadata_equals", 3, metadata_equals, deterministic=True)

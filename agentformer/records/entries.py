@@ -41,6 +41,10 @@ _EXISTS = "entry {} already exists; update it, or store the new entry with anoth
 _INSERT_NUMBERED = f"INSERT INTO entries (num, {','.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})"
 _in_order: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*COLUMNS)
 _MANY = 8  # from this number of texts on, one statement for all of them is faster
+# From this number of entries on, a transaction changes more pages than the usual cache holds. SQLite would then write
+# some of them to the log several times.
+_LARGE = 500
+_LARGE_CACHE_KB = 65_536
 _OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
 _SAME_START = (
@@ -113,6 +117,8 @@ def _insert_numbered(connection: sqlite3.Connection, entries: Sequence[MemoryEnt
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entries'").fetchone()
     first = int(row[0]) + 1 if row else 1
     nums = [*range(first, first + len(entries))]
+    if len(entries) >= _LARGE:
+        connection.execute(f"PRAGMA cache_size = {-_LARGE_CACHE_KB}")  # `Database.writing` lowers it again
     rows = ((num, *_in_order(to_row(entry))) for num, entry in zip(nums, entries, strict=True))
     try:
         connection.executemany(_INSERT_NUMBERED, rows)

@@ -199,6 +199,19 @@ MIGRATIONS: tuple[str, ...] = (
         WHERE user_id IS NOT NULL AND archived_at IS NULL AND superseded_by IS NULL
             AND kind NOT IN ('document', 'page', 'unsearched');
     """,
+    # 12: the same for entries of nobody, of a project and of an agent.
+    """
+    DROP INDEX entries_searched_by_user;
+    CREATE INDEX entries_searched_by_user ON entries (
+            namespace, user_id, project, tier, kind, archived_at, superseded_by)
+        WHERE archived_at IS NULL AND superseded_by IS NULL AND kind NOT IN ('document', 'page', 'unsearched');
+    CREATE INDEX entries_searched_by_project ON entries (namespace, project, tier, kind, archived_at, superseded_by)
+        WHERE project IS NOT NULL AND archived_at IS NULL AND superseded_by IS NULL
+            AND kind NOT IN ('document', 'page', 'unsearched');
+    CREATE INDEX entries_searched_by_agent ON entries (namespace, agent_id, tier, kind, archived_at, superseded_by)
+        WHERE agent_id IS NOT NULL AND archived_at IS NULL AND superseded_by IS NULL
+            AND kind NOT IN ('document', 'page', 'unsearched');
+    """,
 )
 _METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum
 

@@ -8,9 +8,10 @@ entry is read, and the stored salience does not change.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +47,14 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
     with any column selects few rows. For a column such as the kind, this is wrong. A plus sign before the name of such
     a column prevents the use of its index, so that the entries of a session are found by the session and not by the
     kind."""
+    return _where(scope, {})
+
+
+def _where(scope: Scope, owned: Mapping[str, bool]) -> tuple[str, list[Any]]:
+    """Return the condition of `where`. For a column in `owned`, the condition selects only entries with this owner
+    (True), or only entries without an owner (False)."""
     selective, session = is_selective(scope), scope.session_id is not None
-    user = scope.user_id is not None and not scope.or_nobody
+    user = scope.user_id is not None and (not scope.or_nobody or "user_id" in owned)
     many = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}
     many["kind"] = many["tier"]
     sign = {column: "+" for column, selects_many in many.items() if selects_many}
@@ -65,7 +72,10 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
         values += scope.except_kinds
     for column in _EQUAL:
         if (value := getattr(scope, column)) is not None:
-            or_null = scope.or_nobody and column in OWNERS
+            if not owned.get(column, True):
+                parts.append(f"{column} IS NULL")
+                continue
+            or_null = scope.or_nobody and column in OWNERS and column not in owned
             parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{sign.get(column, '')}{column} = ?")
             values.append(value)
     tree = parse(scope.where)
@@ -135,17 +145,35 @@ def searchable_numbers(
     `among` is given, only row numbers in `among` are returned."""
     import numpy as np
 
-    condition, values = where(scope)
-    table = "entries"
+    table, conditions = "entries", _indexed_conditions(scope)
     if among is not None:  # CROSS JOIN makes SQLite look up each number in this order
         table = "(SELECT value AS wanted FROM json_each(?)) AS w CROSS JOIN entries ON entries.num = wanted"
-        values = [json.dumps([*among]), *values]
-    # The numbers are read as one text, because a million Python rows would take a second.
-    query = f"SELECT group_concat(num) FROM {table} WHERE {condition} AND {SEARCHED}"
-    text = connection.execute(query, values).fetchone()[0]
-    nums = np.fromstring(text or "", dtype=np.int64, sep=",")
+        condition, values = where(scope)
+        conditions = [(condition, [json.dumps([*among]), *values])]
+    texts = []
+    for condition, values in conditions:
+        # The numbers are read as one text, because a million Python rows would take a second.
+        query = f"SELECT group_concat(num) FROM {table} WHERE {condition} AND {SEARCHED}"
+        texts.append(connection.execute(query, values).fetchone()[0])
+    nums = np.fromstring(",".join(filter(None, texts)), dtype=np.int64, sep=",")
     nums.sort()
     return nums
+
+
+def _indexed_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
+    """Return conditions of which each entry of the scope meets exactly one. SQLite finds the entries of each condition
+    by an index, where it would read all entries for the condition of `where`."""
+    columns = [column for column in OWNERS if scope.or_nobody and getattr(scope, column) is not None]
+    more, bounds = "", list[Any]()
+    for sign, bound in ((">=", scope.occurred_from), ("<", scope.occurred_to)):
+        if bound is not None:  # redundant, because an entry with `occurred_at` is indexed by this time
+            more += f" AND coalesce(occurred_at, created_at) {sign} ?"
+            bounds.append(to_micros(bound))
+    conditions = []
+    for flags in itertools.product((True, False), repeat=len(columns)):
+        condition, values = _where(scope, dict(zip(columns, flags, strict=True)))
+        conditions.append((condition + more, [*values, *bounds]))
+    return conditions
 
 
 def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:

@@ -52,7 +52,7 @@ def main() -> int:
         print(f"the development sets are not in {DATA}; set AGENTFORMER_DATA to their folder", file=sys.stderr)
         return 2
     else:
-        size = _size(chosen.short, int(os.environ.get("BENCH_ENTRIES") or growing.SIZES[-1]))
+        size = _size(chosen.short, int(os.environ.get("BENCH_ENTRIES") or growing.SIZES[-1]), chosen.largest)
         results = _measured(size, chosen.parts or size.parts, chosen.peers.absolute() / "bin" / "python")
     text = report(results)
     print(f"\n{text}")
@@ -68,18 +68,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="a few minutes, without the peers")
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="only these")
     parser.add_argument("--peers", type=Path, default=ROOT / ".venv-peers", help="virtual environment of the peers")
+    parser.add_argument("--largest", action="store_true", help="in growth: only the largest store, and once")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/BENCHMARKS.md")
     parser.add_argument("--of", type=Path, help="results of an earlier run, instead of measuring")
     return parser.parse_args()
 
 
-def _size(short: bool, most: int) -> Size:
-    """Return the sizes; `most` is the number of entries of the largest store."""
+def _size(short: bool, most: int, largest: bool = False) -> Size:
+    """Return the sizes. `most` is the number of entries of the largest store. With `largest`, stores do not grow."""
     if short:
         sizes = tuple(size for size in growing.SIZES[:-1] if size <= most)
         return Size(("embedding", "starting", "growth"), 2, 40, 200, 40, 100, sizes, 1)
     sizes = tuple(sorted({*(size for size in growing.SIZES if size < most), most}))
-    return Size(PARTS, 3, 100, 2_000, 200, 300, sizes, 2)
+    return Size(PARTS, 3, 100, 2_000, 200, 300, (most,) if largest else sizes, 1 if largest else 2)
 
 
 def _measured(size: Size, parts: tuple[str, ...], interpreter: Path) -> Values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -96,19 +97,43 @@ def test_an_entry_may_repeat_one_of_the_same_batch(database: Database) -> None:
         Scope(user_id="u", tiers=("semantic", "episodic")),
         Scope(user_id="u", kinds=("fact",)),
         Scope(user_id="u", except_kinds=("message",)),
+        Scope(user_id="u", project="p"),
+        Scope(project="p"),
+        Scope(agent_id="a"),
+        Scope(agent_id="a", kinds=("fact",)),
+        Scope(user_id="u", or_nobody=True),
+        Scope(user_id="u", project="p", or_nobody=True, tiers=("semantic",)),
     ],
     ids=str,
 )
 def test_the_first_search_of_a_scope_reads_an_index_alone(database: Database, scope: Scope) -> None:
     with database.writing() as connection:
-        records.insert(connection, [*many(30), *many(30, 30, user_id="u")])
+        records.insert(connection, [*many(30), *many(30, 30, user_id="u", project="p", agent_id="a")])
         seen: list[str] = []
         connection.set_trace_callback(lambda text: None if text.startswith("--") else seen.append(text))
         found = scopes.searchable_numbers(connection, scope).tolist()
         connection.set_trace_callback(None)
-        assert found == [*range(31 if scope.user_id else 1, 61)]
+        owned = scope.user_id or scope.project or scope.agent_id
+        assert found == [*range(31 if owned and not scope.or_nobody else 1, 61)]
+        plans = [[row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}")] for query in seen]
+    assert all(len(plan) == 1 and "COVERING INDEX" in plan[0] for plan in plans)
+    owner = "user" if scope.user_id else "project" if scope.project else "agent"
+    assert not owned or all(f"entries_searched_by_{owner} " in plan[0] for plan in plans)
+
+
+def test_the_first_search_of_events_since_a_moment_reads_only_later_entries(database: Database) -> None:
+    moment = now()
+    with database.writing() as connection:
+        records.insert(
+            connection,
+            [*many(9), *many(9, 9, occurred_at=moment), *many(9, 18, occurred_at=moment - timedelta(days=1))],
+        )
+        seen: list[str] = []
+        connection.set_trace_callback(lambda text: None if text.startswith("--") else seen.append(text))
+        assert scopes.searchable_numbers(connection, Scope(occurred_from=moment)).tolist() == [*range(10, 19)]
+        connection.set_trace_callback(None)
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {seen[0]}")]
-    assert len(plan) == 1 and "COVERING INDEX" in plan[0]
+    assert "entries_by_time (namespace=? AND <expr>>?)" in plan[0]
 
 
 def test_the_pages_of_a_user_are_still_read_in_order_of_their_ids(database: Database) -> None:
@@ -160,6 +185,34 @@ def test_the_word_index_is_written_by_steps(tmp_path: Path, monkeypatch: pytest.
         assert {check.name: check.found for check in again.verify()}["words"] == 0
 
 
+def test_entries_that_change_while_a_step_is_written_are_found_as_they_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step reads the entries in several transactions, between which other processes write."""
+    monkeypatch.setattr(words, "_BATCH", 5)
+    analyze = words._analyze
+    with (
+        closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as backend,
+        closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as other,
+    ):
+        stored = backend.store(many(20))
+
+        def interrupted(*arguments: object) -> object:
+            monkeypatch.setattr(words, "_analyze", analyze)
+            for n in (1, 12):  # in the first batch, which is being read, and in a later one
+                other.update(stored[n].id, {"content": f"kakapo {n}"})
+                other.remove([stored[n + 1].id])
+            other.store(many(1, 20))
+            return analyze(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(words, "_analyze", interrupted)
+        found(backend, "numbat")
+        assert found(backend, "kakapo") == ["kakapo 1", "kakapo 12"]
+        kept = [n for n in range(21) if n not in (1, 2, 12, 13)]
+        assert found(backend, "numbat") == sorted(f"numbat {n} sleeps" for n in kept)
+        assert {check.name: check.found for check in backend.verify()}["words"] == 0
+
+
 def test_an_index_of_a_version_that_did_not_note_the_highest_number_is_updated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +240,8 @@ def test_the_indexes_of_a_former_schema_are_replaced(tmp_path: Path) -> None:
     with closing(Database(tmp_path / "m.sqlite3")) as database, database.writing() as connection:
         records.insert(connection, many(9, user_id="u"))
     with closing(sqlite3.connect(tmp_path / "m.sqlite3")) as raw, raw:
-        raw.execute("DROP INDEX entries_searched_by_user")
+        for name in ("user", "project", "agent"):
+            raw.execute(f"DROP INDEX entries_searched_by_{name}")
         raw.execute("PRAGMA user_version = 10")
     with closing(Database(tmp_path / "m.sqlite3")) as database, database.reading() as connection:
         assert len(scopes.searchable_numbers(connection, Scope(user_id="u"))) == 9

@@ -262,18 +262,22 @@ class WordIndex:
         newest = 0
         while True:
             delete_unlisted(self._folder)
-            with index_writer(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
-                newest = newest or change_feed.last_seq(connection)
-                reached = change_feed.step(connection, self._applied, _STEP)
-                point = change_feed.token_at(connection, reached)
-                highest = self._highest
-                if highest is None:
-                    highest = change_feed.highest_entry(connection) if self._applied else 0
-                changes = [Change(*row) for row in change_feed.since(connection, self._applied, until=reached)]
+            with index_writer(self._index, self._folder, _HEAP) as writer:
+                with database.reading() as connection:
+                    newest = newest or change_feed.last_seq(connection)
+                    reached = change_feed.step(connection, self._applied, _STEP)
+                    point = change_feed.token_at(connection, reached)
+                    highest = self._highest
+                    if highest is None:
+                        highest = change_feed.highest_entry(connection) if self._applied else 0
+                    changes = [Change(*row) for row in change_feed.since(connection, self._applied, until=reached)]
                 changed = {change.num for change in changes}
                 changes += (Change(_UNCHANGED, num) for num in outdated if num not in changed)
+                # One transaction for each batch, so that writers can empty their log meanwhile. An entry that changes
+                # before its batch is written again with this later change.
                 for start in range(0, len(changes), _BATCH):
-                    self._write_batch(connection, writer, changes[start : start + _BATCH], highest)
+                    with database.reading() as connection:
+                        self._write_batch(connection, writer, changes[start : start + _BATCH], highest)
             state = {"store": self._store_id, **analysis.as_state(), "seq": reached, "point": point}
             write_manifest(self._folder, {**state, "highest": max(highest, *changed, 0)})
             self._index.reload()
