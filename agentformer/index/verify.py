@@ -23,8 +23,8 @@ from agentformer.errors import StoreDamaged
 from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray, Mask
-from agentformer.index.vectors.image import Image
-from agentformer.index.vectors.stored import read_stored_vectors
+from agentformer.index.vectors.snapshot_content import Image
+from agentformer.index.vectors.stored_vectors import read_stored_vectors
 from agentformer.index.words.fields import ANALYSIS, RENEWABLE, UNKNOWN_LANGUAGE, AnalyzedEntry, schema, terms_changed
 from agentformer.index.words.writer import UncommittedManifest, is_index_failure, read_manifest
 from agentformer.records import change_feed

@@ -19,7 +19,7 @@ import numpy as np
 from agentformer.index import entry_properties
 from agentformer.index.entry_properties import Derived
 from agentformer.index.vectors.flat import IntArray
-from agentformer.index.vectors.stored import read_stored_vectors
+from agentformer.index.vectors.stored_vectors import read_stored_vectors
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.entries import Sample

@@ -19,10 +19,10 @@ from agentformer.index.files import INDEX_FILE, read_index_status
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray
-from agentformer.index.vectors.image import Image
 from agentformer.index.vectors.index import VectorHits, VectorIndex
 from agentformer.index.vectors.snapshot import Snapshot
-from agentformer.index.vectors.stored import (
+from agentformer.index.vectors.snapshot_content import Image
+from agentformer.index.vectors.stored_vectors import (
     count_windows,
     read_entries,
     read_numbers,

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import Flat, IntArray, Rows, Selection, SelectionCache
-from agentformer.index.vectors.image import Image, about_of, image_of, stage_of
 from agentformer.index.vectors.ivf import Ivf
 from agentformer.index.vectors.lists import can_map
 from agentformer.index.vectors.nprobe import LatestQueries, tune_searches
+from agentformer.index.vectors.snapshot_content import Image, about_of, image_of, stage_of
 from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.vectors.training import (
     Interrupted,

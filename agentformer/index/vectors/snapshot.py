@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 
 from agentformer.index.files import INDEX_FILE, META_FILE
 from agentformer.index.vectors.flat import Rows
-from agentformer.index.vectors.image import Image
 from agentformer.index.vectors.index import MAP_BYTES
 from agentformer.index.vectors.lists import NO_OFFSET, ListCodes, can_map, map_index, write_lists
 from agentformer.index.vectors.outliers import OutlierCodes
+from agentformer.index.vectors.snapshot_content import Image
 from agentformer.records.integrity.files import (
     atomic_writer,
     delete,

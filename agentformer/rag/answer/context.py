@@ -88,8 +88,13 @@ class PassageBuilder:
     candidates: ClassVar[int] = 30  # hits of a search that may be in a context
 
     def usable(self, hits: Hits, question: str, session_id: str | None) -> Hits:
-        """Return the hits that can answer the question. See `usable`."""
-        return usable(hits, question, session_id)
+        """Return the hits that can answer the question, in the order of a memory search: among facts that contradict
+        each other, the newest comes first. Messages that only ask a question are dropped, such as the same question in
+        an earlier conversation. Messages of the session `session_id` are dropped, too, because the caller already has
+        them."""
+        if all(hit.entry.kind == _CHUNK for hit in hits):
+            return hits
+        return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
 
     def build(self, question: str, hits: Hits, budget: int) -> PassageContext:
         """Return a context for the question with at most `budget` tokens. `hits` are the hits of a search for the
@@ -338,15 +343,6 @@ class _Draft:
             score=part.hit.score,
             entry_ids=tuple(id_ for id_, _ in part.chunks()),
         )
-
-
-def usable(hits: Hits, question: str, session_id: str | None = None) -> Hits:
-    """Return the hits that can answer the question, in the order of a memory search: among facts that contradict each
-    other, the newest comes first. Messages that only ask a question are dropped, such as the same question in an
-    earlier conversation. Messages of the session `session_id` are dropped, too, because the caller already has them."""
-    if all(hit.entry.kind == _CHUNK for hit in hits):
-        return hits
-    return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
 
 
 def _answers(hit: Hit, question: str, session_id: str | None) -> bool:
