@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
 
 pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
-from agentformer.api.serving import balance
-from agentformer.api.serving.balance import ConnectionCounts
+from agentformer.api.serving import sharing
 from agentformer.api.serving.gunicorn import share_processors
+from agentformer.api.serving.sharing import ConnectionCounts
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the processors that Linux allows")
@@ -30,7 +31,7 @@ def test_each_worker_gets_its_share_unless_the_user_has_set_one(
 
 def test_a_worker_leaves_a_connection_to_a_worker_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, now = ConnectionCounts(), 100.0
-    monkeypatch.setattr(balance.time, "monotonic", lambda: now)
+    monkeypatch.setattr(sharing.time, "monotonic", lambda: now)
     assert counts.free_slot(()) == 0
     assert counts.free_slot({0, 2}) == 1
     counts.set(0, 3)
@@ -58,3 +59,20 @@ def test_processes_share_the_counts_of_connections() -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert counts.should_defer(0)
+
+
+@pytest.mark.process
+def test_the_modules_of_a_model_are_loaded_before_the_fork_only_for_a_local_model() -> None:
+    code = """
+import sys
+from agentformer.api.serving.sharing import load_shared_modules
+from agentformer.settings import Settings
+load_shared_modules(Settings(embedder="openai:text-embedding-3-small"))
+assert "faiss" in sys.modules and "openvino" not in sys.modules and "tokenizers" not in sys.modules
+load_shared_modules(Settings(embedder="minilm:int8"))
+assert "torch" not in sys.modules
+import threading
+assert threading.active_count() == 1
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -44,7 +44,7 @@ from agentformer.api.auth import log_requests_to
 from agentformer.api.limits import server_threads
 from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, open_listener
-from agentformer.api.serving.balance import ConnectionCounts
+from agentformer.api.serving.sharing import ConnectionCounts, load_shared_modules
 from agentformer.errors import AgentFormerError
 from agentformer.http.problems import Problem, problem_json
 from agentformer.http.slow_clients import HTTP_API, HeadersTooLong, TimedSocket
@@ -78,6 +78,8 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
     """
     listener = open_listener(settings)
     url, failure, arbiter = url_of(listener), StartupPipe(), os.getpid()
+    if settings.workers > 1 and sys.platform == "linux":  # other systems cannot fork with some libraries loaded
+        load_shared_modules(settings)
     application = _Application(settings, listener.detach(), failure, lambda: started(url))
     try:
         _Arbiter(application).run()
