@@ -26,7 +26,7 @@ _JOINING = frozenset({"to", "and", "or", "of", "in", "till", "og", "och", "ja"})
 _AMOUNT = re.compile(r"[$€£¥%(]|\d[.,]\d")
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _PERIOD = re.compile(
-    r"%\s+change|[^\W\d_]{3,9}\.?\s+\d{1,2},\s+(?:19|20)\d\d|\d{1,2}\.\d{1,2}\.(?:19|20)\d\d|(?:FY|Q\d)\s?'?\d{2,4}|(?<![\d.,])(?:19|20)\d\d(?![\d.,])",
+    r"%\s+change(?:\s+(?:19|20)\d\d\s*[-–]\s*(?:19|20)\d\d)?|[^\W\d_]{3,9}\.?\s+\d{1,2},\s+(?:19|20)\d\d|\d{1,2}\.\d{1,2}\.(?:19|20)\d\d|(?:FY|Q\d)\s?'?\d{2,4}|(?<![\d.,])(?:19|20)\d\d(?![\d.,])",
     re.IGNORECASE,
 )
 _LENGTH = re.compile(r"\b(?:three|six|nine|twelve) months ended\b", re.IGNORECASE)
@@ -44,11 +44,15 @@ SCALE = re.compile(
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """A row of a table in a text. `span` is its position, and `text` the row as a reader needs it: with its headers and
-    scale. `above` are the words above the row: the title of the table, the headers and the group."""
+    scale. `above` are the words above the row: the title of the table, the headers and the group. `headers` has a
+    header for each of the `values`, or none if the headers cannot be assigned."""
 
     span: Span
     text: str
     above: str
+    label: str = ""
+    headers: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 class TextTable(NamedTuple):
@@ -160,7 +164,8 @@ def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextT
         label = f"{pending} {line.label}".strip() if wrapped else line.label
         span = Span(start if wrapped else line.span.start, line.span.end)
         own = "" if wrapped else group
-        rows.append(TableRow(span, _row(label, line, headers, shown, scale), " ".join([*above, own])))
+        text, assigned = _row(label, line, headers, shown, scale), headers if len(headers) == len(line.values) else ()
+        rows.append(TableRow(span, text, " ".join([*above, own]), label, tuple(assigned), line.values))
         pending = ""
     return TextTable(Span(lines[top].span.start, lines[last].span.end), tuple(rows))
 
@@ -236,12 +241,18 @@ def _cell_tables(lines: Sequence[_Line], context: str) -> Iterator[TextTable]:
             rows = rows if continues else rows[1:]
             if len(rows) > 1:
                 found = [
-                    TableRow(each.span, _cell_row(own, head, context), " ".join(head) or context) for each, own in rows
+                    TableRow(each.span, _cell_row(own, head, context), " ".join(head) or context, *_cells(own, head))
+                    for each, own in rows
                 ]
                 yield TextTable(Span(run[0][0].span.start, rows[-1][0].span.end), tuple(found))
             run = []
         if line and len(cells) > 1:
             run.append((line, cells))
+
+
+def _cells(cells: Sequence[str], head: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return the label of a row, which is its first cell, and the headers and values of the other cells."""
+    return cells[0], tuple(head[1:]), tuple(cells[1:])
 
 
 def _cell_row(cells: Sequence[str], head: Sequence[str], context: str) -> str:

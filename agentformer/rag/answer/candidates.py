@@ -43,11 +43,12 @@ _CAPITAL_NOUNS = frozenset({"de"})
 def has_candidate(question: Question, text: str, language: str, known: Collection[str]) -> float | None:
     """Return how surely a sentence contains an answer of the question's type, from 0 (nothing of this type) to 1.
     `known` are the casefolded words of the question. Return None if the type or the script gives no evidence."""
-    find = _FINDERS.get(question.type)
+    amount = question.type == "what" and question.measure == "money"
+    find = _number if amount else _FINDERS.get(question.type)
     if find is None:
         return None
     found = find(_NUMBERED.sub("", text), language, known)
-    fits = found is None or question.type not in ("many", "much") or _has_measure(question, text, language)
+    fits = found is None or (question.type not in ("many", "much") and not amount) or _has_measure(question, text, language)
     return found if fits else _OTHER_MEASURE * (found or 0.0)
 
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from agentformer.rag.answer import rows
 from agentformer.rag.answer.candidates import has_candidate
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.word_forms import similar_forms
 from agentformer.rag.chunks import CARRIED
-from agentformer.text.analysis import QueryTerms, Terms
+from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.languages import stem
 from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import Question, classify, question_words
@@ -35,6 +36,8 @@ _CAPTION = re.compile(
 )
 _FILLERS = re.compile(r"[.·•…_=\-–—]")  # dotted lines of a table of contents, form fields, ruled lines
 _LEADER = re.compile(r"(?:[.·…_][ \t]*){4}")  # dots between an entry and its page number
+_PAGE_NUMBER = re.compile(r"[^\W\d_]\W*\s(\d{1,3})\s*$")  # at the end of a line of a table of contents
+_LEAST_ENTRIES = 3
 _FILLED, _FILLED_SHARE = 8, 0.3  # a sentence with this number and share of them has no content
 _DIGITS_ALONE = 12  # a sentence with more digits and no letter is a column of numbers; a date has eight digits
 _ASKS = re.compile(r"[?？؟]\W*$")
@@ -85,6 +88,9 @@ class Features(NamedTuple):
     place: float = 0.0
     reason: float = 0.0
     means: float = 0.0
+    label: float = 0.0
+    extreme: float = 0.0
+    period: float = 0.0
     cosine: float = 0.0
     alike: float = 0.0
     telling: float = 0.0
@@ -150,6 +156,8 @@ def _is_filled(sentence: Sentence) -> bool:
     """Return whether a sentence is an entry of a table of contents, an empty form field, a ruled line or a row of
     numbers."""
     characters, content, span = "".join(sentence.text.split()), sentence.passage.content, sentence.span
+    if _is_contents(sentence.text):
+        return True
     fillers = len(_FILLERS.findall(characters))
     if fillers >= _FILLED and fillers >= _FILLED_SHARE * len(characters):
         return True
@@ -159,6 +167,14 @@ def _is_filled(sentence: Sentence) -> bool:
         return False
     after_dots = _LEADER.match(content[max(0, span.start - _FILLED) : span.start].lstrip())  # a page number
     return bool(after_dots) or sum(map(str.isdigit, characters)) > _DIGITS_ALONE
+
+
+def _is_contents(text: str) -> bool:
+    """Return whether a text consists of lines of a table of contents: most end with numbers that grow, and none has a
+    punctuation mark."""
+    lines = text.split("\n")
+    pages = [int(match[1]) for line in lines if (match := _PAGE_NUMBER.search(line))]
+    return len(pages) >= _LEAST_ENTRIES and 2 * len(pages) > len(lines) and pages == sorted(pages) and "," not in text
 
 
 def _is_heading(sentence: Sentence) -> bool:
@@ -203,7 +219,9 @@ class SentenceFeatures:
         self._sentences = sentences
         languages = sorted({passage.language for passage in passages})
         self._stems = _Weighted(
-            asked_stems(query, self.question, languages), [sentence.stems for sentence in sentences], similar_forms
+            asked_stems(query, self.question, languages),
+            [sentence.stems | sentence.passage.name_stems for sentence in sentences],
+            similar_forms,
         )
         pieces = {part for language in languages for part in query.terms([language]).parts}
         self._pieces = _Weighted(pieces, [frozenset(sentence.terms.parts) for sentence in sentences])
@@ -212,6 +230,10 @@ class SentenceFeatures:
         self._rank = {id(passage): 1 / rank for rank, passage in enumerate(passages, 1)}
         self._best = max((passage.hit.score for passage in passages), default=0.0) or 1.0
         self._nearest = max((passage.hit.dense_score or 0.0 for passage in passages), default=0.0)
+        language = passages[0].language if passages else ""
+        self._said = frozenset(text_terms(query.text, language).stems) | self._stems.known
+        self._value = rows.asked_value(self.question, query.text.casefold(), language)
+        self._extreme = self._extremes(passages)
         for sentence in sentences:
             sentence.leads = self._leads(sentence)
 
@@ -221,9 +243,13 @@ class SentenceFeatures:
 
     def with_candidate(self, features: Features, sentence: Sentence) -> Features:
         """Return the features, with the field of the question's type set."""
-        if (field := _FIELD.get(self.question.type)) is None:
+        field = _FIELD.get(self.question.type)
+        if self.question.type == "what" and self.question.measure == "money":
+            field = "number"
+        if field is None:
             return features
-        found = has_candidate(self.question, sentence.text, sentence.passage.language, self._words)
+        text = sentence.row.text if sentence.row and field == "number" else sentence.text
+        found = has_candidate(self.question, text, sentence.passage.language, self._words)
         return features._replace(**{field: _UNKNOWN if found is None else found})
 
     def _of_words(self, n: int, sentence: Sentence) -> Features:
@@ -255,7 +281,34 @@ class SentenceFeatures:
             short=max(0.0, 1 - size / _SHORT),
             long=min(1.0, max(0.0, (size - _LONG) / (_VERY_LONG - _LONG))),
             asks=float(bool(_ASKS.search(sentence.text))),
+            label=self._label(sentence),
+            extreme=self._extreme.get((id(passage), sentence.span), 0.0),
+            period=rows.period_fit(self._value, self._in_full(sentence), passage.language),
         )
+
+    def _label(self, sentence: Sentence) -> float:
+        """Return the share of the words of a row that the question contains, without the names of the document. 0 if
+        the sentence is no row."""
+        if sentence.row is None or self._value.direction:
+            return 0.0
+        return rows.label_share(sentence.row, sentence.stems - sentence.passage.name_stems, sentence.passage, self._said)
+
+    def _extremes(self, passages: Sequence[Passage]) -> dict[tuple[int, Span], float]:
+        """Return the values of `rows.extreme_rows` for all passages, multiplied by how well the table fits the
+        question, relative to the best table."""
+        found = {(id(p), span): sign for p in passages for span, sign in rows.extreme_rows(self._value, p).items()}
+        fits = {}
+        for sentence in self._sentences:
+            if (key := (id(sentence.passage), sentence.span)) in found:
+                above = frozenset(sentence.passage.context_terms.stems) | sentence.headings
+                fits[key] = self._stems.share(self._stems.held(above))
+        most = max(fits.values(), default=0.0) or 1.0
+        return {key: found[key] * fit / most for key, fit in fits.items()}
+
+    @staticmethod
+    def _in_full(sentence: Sentence) -> str:
+        row = sentence.row
+        return f"{row.above} {row.text}" if row else sentence.text
 
     def _around(self, n: int) -> frozenset[str]:
         near = self._sentences[max(0, n - _AROUND) : n + _AROUND + 1]
@@ -314,6 +367,7 @@ class _Weighted:
                 rarity[term] = math.log(1 + len(texts) / (0.5 + times))
         most = sum(rarity.values()) or 1.0
         self._weights = {term: weight / most for term, weight in rarity.items()}
+        self.known = frozenset(terms).union(*self._forms.values())  # the terms and their other forms
 
     def held(self, text: Iterable[str]) -> frozenset[str]:
         """Return the terms of the question that a text contains."""

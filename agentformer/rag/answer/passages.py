@@ -14,6 +14,7 @@ from agentformer.text.sentences import sentence_spans
 from agentformer.text.table_rows import TableRow, TextTable, find_rows
 from agentformer.types import Hit, Span
 
+_NAMES = 2  # parts of the context line that name the document: its file and its title
 _CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
 
@@ -39,7 +40,7 @@ class Passage:
     @cached_property
     def rows(self) -> dict[Span, TableRow]:
         """The rows of the tables in the content of the passage, by their spans."""
-        return {row.span: row for table in self._tables for row in table.rows}
+        return {row.span: row for table in self.tables for row in table.rows}
 
     @cached_property
     def sentences(self) -> list[Span]:
@@ -47,7 +48,7 @@ class Passage:
         included."""
         spans: list[Span] = []
         for span in sentence_spans(self.content):
-            spans += _outside(span, self._tables, self.content)
+            spans += _outside(span, self.tables, self.content)
         return sorted([*spans, *self.rows])
 
     @cached_property
@@ -64,7 +65,7 @@ class Passage:
         A stem that also occurs in a row of the table is left out, because it distinguishes the rows."""
         own = {span: frozenset(terms.stems) for span, terms in zip(self.sentences, self.sentence_terms, strict=True)}
         found: dict[Span, frozenset[str]] = {}
-        for table in self._tables:
+        for table in self.tables:
             inside = frozenset[str]().union(*(own.get(row.span, frozenset()) for row in table.rows))
             above = {text: frozenset(text_terms(text, self.language).stems) for text in {r.above for r in table.rows}}
             found |= {row.span: above[row.above] - inside for row in table.rows}
@@ -85,13 +86,20 @@ class Passage:
         return carried + ("" if "\u3040" <= carried[-1] <= "\u9fff" else " ")
 
     @cached_property
-    def _tables(self) -> list[TextTable]:
+    def tables(self) -> list[TextTable]:
+        """The tables in the content of the passage."""
         return find_rows(self.content, self.hit.entry.context.partition(CARRIED)[0].split(SEPARATOR)[-1])
 
     @cached_property
     def stems(self) -> frozenset[str]:
         """The stems of all words in the content of the passage."""
         return frozenset().union(*(terms.stems for terms in self.sentence_terms))
+
+    @cached_property
+    def name_stems(self) -> frozenset[str]:
+        """The stems of the name and the title of the document, which begin the context line."""
+        names = self.hit.entry.context.partition(CARRIED)[0].split(SEPARATOR)[:_NAMES]
+        return frozenset(text_terms(" ".join(names), self.language).stems)
 
     @cached_property
     def context_terms(self) -> Terms:

@@ -19,6 +19,7 @@ from agentformer.rag.answer.confidence import Baselines, normalized_cosine
 from agentformer.rag.answer.features import Features, Sentence, SentenceFeatures, read_sentences
 from agentformer.rag.answer.passages import Passage
 from agentformer.text.analysis import QueryTerms
+from agentformer.text.table_rows import TableRow
 from agentformer.types import Embedder, Hit, Span, TokenVectors, Vector
 
 # Weights without and with cosines. Fitted by `python -m bench.answers --fit` to the questions with even numbers of four
@@ -27,27 +28,32 @@ from agentformer.types import Embedder, Hit, Span, TokenVectors, Vector
 _WEIGHTS = Features(
     words=3.8, similar=4.6, pieces=1.9, phrase=2.0, before=1.6, quoted_before=3.3, quoted_pieces=2.2, after=-0.5,
     heading=3.2, around=1.8, passage=4.1, rank=0.7, nearness=2.1, short=-0.2, long=-0.5, asks=-2.0, number=3.4,
-    time=1.8, person=1.9, place=1.9, reason=1.9, means=0.6,
+    time=1.8, person=1.9, place=1.9, reason=1.9, means=0.6, label=2.0,
+    extreme=4.0, period=1.5,
 )  # fmt: skip
 _WEIGHTS_WITH_COSINE = Features(
     words=3.2, similar=4.1, pieces=2.4, phrase=1.6, before=1.6, quoted_before=2.7, quoted_pieces=2.5, after=-0.4,
     heading=3.0, around=1.8, passage=3.9, rank=0.6, nearness=1.0, short=-0.3, long=-0.4, asks=-2.0, number=3.3,
-    time=1.8, person=1.8, place=1.8, reason=1.9, means=0.6, cosine=4.2,
+    time=1.8, person=1.8, place=1.8, reason=1.9, means=0.6, label=2.0,
+    extreme=4.0, period=1.5, cosine=4.2,
 )  # fmt: skip
 # Weights with vectors of tokens, fitted to three sets in three languages. In addition to these, the cosine of whole
 # sentences would not improve the ranking.
 _WEIGHTS_WITH_TOKENS = Features(
     words=2.6, similar=2.9, pieces=1.4, phrase=1.1, before=1.0, quoted_before=1.9, quoted_pieces=1.3, after=-0.8,
     heading=2.5, around=1.9, passage=2.8, rank=0.8, nearness=0.6, short=-0.3, long=-0.7, asks=-2.0, number=2.6,
-    time=1.5, person=1.6, place=1.6, reason=1.3, means=0.2, alike=2.2, telling=3.2,
+    time=1.5, person=1.6, place=1.6, reason=1.3, means=0.2, label=2.0,
+    extreme=4.0, period=1.5, alike=2.2, telling=3.2,
 )  # fmt: skip
 _TYPED = 60  # the best sentences by words, in which candidates are searched; tables have many similar rows
 _EMBEDDED = 5  # sentences that are embedded for one question
 _COMPARED = 5  # sentences whose tokens are compared with those of the question
 _WINDOW = 1_200  # code points of sentences that are read in one window
+_TITLE = 120  # code points of the words above a row that are read with it
 _LETTERS = 1.5  # minimum mean letters of a token; with fewer, the model reads single letters (Japanese with MiniLM)
 _EVEN = 1e-3  # weight of a token that is equally near to all sentences
 _OF_PASSAGE = 1  # best sentences of each passage, which are chosen before all others
+_PASSAGES = 3  # passages of which the best sentence is embedded in any case
 _CLOSE = 0.07  # a sentence is quoted if it has at least this share of the first quote's probability
 _ALIKE = 0.3  # a neighbor is quoted with a sentence if it has at least this share of its probability
 _SAY = 0.3  # weight (0..1) of the vectors in the ranking; it is lower for languages that the embedder hardly knows
@@ -174,7 +180,7 @@ def _to_embed(features: Sequence[Features], passages: Sequence[Passage], weights
     of_passage: dict[int, list[int]] = {}
     for n in order:
         of_passage.setdefault(id(passages[n]), []).append(n)
-    first = [n for numbers in of_passage.values() for n in numbers[:_OF_PASSAGE]]
+    first = [n for numbers in list(of_passage.values())[:_PASSAGES] for n in numbers[:_OF_PASSAGE]]
     return list(dict.fromkeys(first + order))[:count]
 
 
@@ -265,7 +271,7 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
     for n in best:
         quote, passage = quotes[n], sentences[n].passage
         if quote.row or quote.lead:
-            text = quote.text(passage.content)
+            text = _titled(sentences[n].row, quote.text(passage.content))
             windows.append(_Window(text, {n: Span(0, len(text))}))
         else:
             spans.setdefault(id(passage), []).append(quote.span)
@@ -281,6 +287,13 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
             }
             windows.append(_Window(passages[key].content[window.start : window.end], parts))
     return windows
+
+
+def _titled(row: TableRow | None, text: str) -> str:
+    """Return the text of a quote. The text of a row also gets the end of the words above it, which say what the table
+    is about."""
+    above = row.above[-_TITLE:] if row else ""
+    return text if not above or text.startswith("…") else f"{above}: {text}"[:MAX_QUOTE]
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
@@ -336,7 +349,7 @@ def whole_quote(sentence: Sentence) -> Quote:
         return Quote(span, row=sentence.row.text[:MAX_QUOTE])
     if _ITEM.match(content, span.start):
         return _with_lead_in(sentence)
-    if sentence.text.endswith(_LEADS_IN):
+    if _leads_in(sentence):
         return Quote(Span(span.start, _end_of_list(sentence)))
     end, start = _end_of_names(sentence), span.start
     if sentence.leads and sentence.before and end - sentence.before.span.start <= MAX_QUOTE:
@@ -362,12 +375,23 @@ def _end_of_names(sentence: Sentence) -> int:
     return sentence.span.end
 
 
+def _leads_in(sentence: Sentence) -> bool:
+    """Return whether a sentence introduces a list: it ends with a colon, or it has no mark at its end and a list item
+    follows."""
+    if sentence.text.endswith(_LEADS_IN):
+        return True
+    content, end = sentence.passage.content, sentence.span.end
+    if sentence.row or not sentence.text[-1:].isalnum() or "\n" in sentence.text:
+        return False
+    following = content[end:].lstrip()
+    return content[end : end + 1] == "\n" and _ITEM.match(following) is not None
+
 def _with_lead_in(item: Sentence) -> Quote:
     """Return the quote of a list item with the sentence that introduces the list."""
     content, former = item.passage.content, item.before
     while former and _ITEM.match(content, former.span.start):
         former = former.before
-    if former is None or not former.text.endswith(_LEADS_IN) or former.span.end - former.span.start > MAX_QUOTE // 2:
+    if former is None or not _leads_in(former) or former.span.end - former.span.start > MAX_QUOTE // 2:
         return Quote(shortened(content, item.span))
     if former is item.before and item.span.end - former.span.start <= MAX_QUOTE:
         return Quote(Span(former.span.start, item.span.end))

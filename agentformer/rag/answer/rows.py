@@ -1,0 +1,168 @@
+"""Compare rows of tables with a question: how much of a row's label the question names, whether the row has the
+highest or the lowest value if the question asks for it, and whether a text is about a quarter or about a year."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from agentformer.rag.answer.passages import Passage
+from agentformer.text.languages import FUNCTION_WORDS, stem
+from agentformer.text.places import SEPARATOR
+from agentformer.text.questions import Question, pattern_of
+from agentformer.text.table_rows import TableRow
+from agentformer.types import Span
+
+_LENGTHS = ("quarter", "months", "full_year")
+_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)|(?<=[a-z]|\d)20\d\d(?!\d)")  # "2022", "fy2022", "q22023"
+_CHANGE = re.compile(r"%|chang|growth", re.IGNORECASE)  # in the header of a column
+_NUMBER = re.compile(r"\d[\d.,'’\u00a0]*")
+_THOUSANDS = re.compile(r"[.,'’\u00a0](?=\d{3}(?!\d))")
+_NEGATIVE = re.compile(r"\s*(?:[-−–]|[$€£¥]?\(|\([$€£¥]?)")
+_FUNCTION = 0.3  # weight of a function word in a label ("Other assets")
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_LEAST_ROWS = 3  # rows that are compared
+
+
+@dataclass(frozen=True, slots=True)
+class AskedValue:
+    """What a question asks of the values of a table. `direction` is 1 for the highest value, -1 for the lowest, and 0 if
+    the question asks for neither. `changes` is true if it asks for the change from one year to the next, and `relative`
+    if it asks for the change in percent. `lengths` are the lengths of the periods that it names ("quarter" or
+    "full_year"), and `years` its years."""
+
+    direction: int
+    changes: bool
+    relative: bool
+    lengths: frozenset[str]
+    years: tuple[str, ...]
+
+
+def asked_value(question: Question, folded: str, language: str) -> AskedValue:
+    """Return what a casefolded question asks of the values of a table."""
+    code = question.language or language
+    falls, grows = _has("falls", folded, code), _has("grows", folded, code)
+    direction = 1 if _has("most", folded, code) else -1 if _has("least", folded, code) else 0
+    lengths = lengths_of(folded, code)
+    return AskedValue(
+        -direction if falls else direction,
+        falls or grows,
+        _has("asks_share", folded, code) or "%" in folded,
+        frozenset(list(sorted(lengths, key=_LENGTHS.index))[:1]),
+        tuple(_YEAR.findall(folded)),
+    )
+
+
+def lengths_of(folded: str, language: str) -> frozenset[str]:
+    """Return the lengths of the periods that a casefolded text names: "quarter" and "full_year"."""
+    return frozenset(length for length in _LENGTHS if _has(length, folded, language))
+
+
+def period_fit(asked: AskedValue, text: str, language: str) -> float:
+    """Return 1 if a text is about a period of the length that the question names, -1 if it is only about periods of
+    another length, and 0 if the question or the text names none."""
+    stated = lengths_of(text.casefold(), language) if asked.lengths else frozenset()
+    if not stated:
+        return 0.0
+    return 1.0 if stated & asked.lengths else -1.0
+
+
+def extreme_rows(asked: AskedValue, passage: Passage) -> dict[Span, float]:
+    """Return a dictionary: 1 for the rows of the passage with the highest or the lowest value of their table, in the
+    column for which the question asks, and -1 for the totals of these tables, which are not compared."""
+    found: dict[Span, float] = {}
+    for table in passage.tables if asked.direction else ():
+        groups: dict[tuple[str, int], list[TableRow]] = {}
+        for row in table.rows:
+            groups.setdefault((row.above, len(row.values)), []).append(row)
+        for rows in groups.values():
+            totals = {row.span for row in rows if _has("total", row.label.casefold(), passage.language)}
+            parts = [row for row in rows if row.span not in totals and any(map(str.isalpha, row.label))]
+            values = _compared(asked, parts, passage.language) if parts else {}
+            if len(values) >= _LEAST_ROWS:
+                found[max(values, key=lambda span: asked.direction * values[span])] = 1.0
+                found |= dict.fromkeys(totals, -1.0)
+    return found
+
+
+def label_share(row: TableRow, stems: Collection[str], passage: Passage, asked: Collection[str]) -> float:
+    """Return the share (0..1) of the words of a row's label that are in `asked`. `stems` are the stems of the row;
+    numbers and the words of the document's name do not count, and function words count less."""
+    language, name = passage.language, _letters(passage.hit.entry.context.partition(SEPARATOR)[0])
+    named = {f"{language}~{stem(word, language)}" for word in _WORD.findall(row.label.casefold()) if word in name}
+    words = [each for each in stems if "~" in each and each not in named]
+    weights = {each: _FUNCTION if each in _function_stems(language) else 1.0 for each in words}
+    if 1.0 not in weights.values():
+        return 0.0
+    return sum(weight for each, weight in weights.items() if each in asked) / sum(weights.values())
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+@cache
+def _function_stems(language: str) -> frozenset[str]:
+    return frozenset(f"{language}~{stem(word, language)}" for word in FUNCTION_WORDS.get(language, ()))
+
+
+def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dict[Span, float]:
+    """Return the value of each row that is compared. Rows without this value are left out."""
+    headers = next((row.headers for row in rows if row.headers), ())
+    column = _column(asked, headers, language)
+    are_changes = _is_change(headers, column) or bool(_CHANGE.search(rows[0].above))
+    before = _year_before(headers, column) if asked.changes and not are_changes else None
+    found: dict[Span, float] = {}
+    for row in rows:
+        cell = row.values[column] if column < len(row.values) else ""
+        value = number_of(cell) if "%" in cell or asked.changes or not asked.relative else None
+        former = number_of(row.values[before]) if before is not None else 0.0
+        if value is None or former is None:
+            continue
+        change = value - former
+        found[row.span] = change / abs(former) if asked.relative and before is not None and former else change
+    return found
+
+
+def _column(asked: AskedValue, headers: Sequence[str], language: str) -> int:
+    """Return the number of the column that has the year, the length and the kind of value that the question names, or
+    else the first column."""
+
+    def fit(header: str) -> float:
+        year = 2.0 * any(year in header for year in asked.years)
+        change = 2.0 if bool(_CHANGE.search(header)) == asked.changes else 0.0
+        return year + change + period_fit(asked, header, language)
+
+    scores = [fit(header) for header in headers]
+    return scores.index(max(scores)) if scores else 0
+
+
+def _is_change(headers: Sequence[str], column: int) -> bool:
+    return bool(headers) and bool(_CHANGE.search(headers[column]))
+
+
+def _year_before(headers: Sequence[str], column: int) -> int | None:
+    """Return the number of the column whose header names the year before that of `column`, or None."""
+    if not headers or not (years := _YEAR.findall(headers[column])):
+        return None
+    wanted = headers[column].replace(years[-1], str(int(years[-1]) - 1))
+    return headers.index(wanted) if wanted in headers else None
+
+
+def number_of(value: str) -> float | None:
+    """Return the number of a cell, negative if it is in brackets or has a minus, or None if the cell has no number."""
+    if not (found := _NUMBER.search(value)):
+        return None
+    digits = _THOUSANDS.sub("", found[0].rstrip(".,'’\u00a0")).replace(",", ".").replace("’", "").replace("'", "")
+    try:
+        number = float(digits)
+    except ValueError:  # a number with several points, such as a date
+        return None
+    return -number if _NEGATIVE.match(value) else number
+
+
+def _has(kind: str, folded: str, language: str) -> bool:
+    pattern = pattern_of(kind, language)
+    return pattern is not None and pattern.search(folded) is not None
