@@ -10,8 +10,10 @@ on questions without an answer. ECE is the expected calibration error of the con
 and over both; "sure and wrong" is the share of both that get a wrong first quote with a confidence above .8. *Lost* is
 the share of the questions with a right first quote that are declined. `pdfs` is the set of
 `bench/pdf_questions.jsonl` over the PDFs of the collection, and `filings` the one of company filings; a quote of
-`filings` is right if the evidence contains it. `--fit` prints the fitted weights and the coefficients of the confidence
-(`bench/answers_fit.py`), and `--time` the time of an answer against that of an embedded question.
+`filings` is right if the evidence contains it. `own_pdfs` and `own_filings` (`bench/report_questions.jsonl`) are
+questions about other pages of these documents, which chose the constants for tables. `--fit` prints the fitted weights
+and the coefficients of the confidence (`bench/answers_fit.py`), and `--time` the time of an answer against that of an
+embedded question.
 """
 
 from __future__ import annotations
@@ -26,17 +28,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from time import perf_counter
+from typing import Any
 
 import agentformer
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.quotes import MAX_QUOTE
+from agentformer.rag.answer.quote_text import MAX_QUOTE
 from agentformer.types import DEFAULT_NAMESPACE, Answer, Citation, Embedder, Hit, Query, Scope
 from bench import answers_fit
 from bench.data import DATA, load
 
 SETS = ("norquad", "xquad/en", "xquad/de", "jsquad_valid", "pdfs", "nordic_pdf_qa", "filings")
+_FILINGS = ("filings", "own_filings")
 _SURE = 0.8
-_TOP, _DEEP = 3, 10  # hits of an answer, and of a search; enough remain if those of the document are taken out
+_TOP, _QUOTABLE = 3, 5  # hits of an answer, and hits that it may quote
+_DEEP = 10  # hits of a search; enough remain if those of the document are taken out
 _EVERY = 10  # of so many questions, one is also asked without its documents
 _COLUMNS = (
     *("n", "hits", "first quote", "any quote", "quotes", "characters", "lost", "ECE"),
@@ -159,15 +164,17 @@ def _ask(
     started = perf_counter()
     found = af.backend.search(Query(asked.text, Scope(DEFAULT_NAMESPACE, kinds=("chunk",)), _DEEP))
     searched = perf_counter()
-    answer = quoting.answer(asked.text, found[:_TOP])
+    answer = quoting.answer(asked.text, found[:_TOP], more=found[_TOP:_QUOTABLE])
     answered = perf_counter()
     af.embedder.embed_query(asked.text)
     result.seconds.append((perf_counter() - answered, answered - searched, answered - started))
-    others = [hit for hit in found if _document(hit) not in asked.documents][:_TOP] if without else []
-    for given in [answer, quoting.answer(asked.text, others)] if others else [answer]:
+    others = [hit for hit in found if _document(hit) not in asked.documents] if without else []
+    further = others[_TOP:_QUOTABLE]
+    for given in [answer, quoting.answer(asked.text, others[:_TOP], more=further)] if others else [answer]:
         outcome = _outcome(asked, given, af.settings.abstain, taken_out=given is not answer)
         result.outcomes.append(outcome)
-        ranked, grounds = quoting.judged(asked.text, given.hits) if fit else ([], None)
+        hits, more = (found, found[_TOP:_QUOTABLE]) if given is answer else (others, further)
+        ranked, grounds = quoting.judged(asked.text, hits[:_TOP], more) if fit else ([], None)
         if grounds and (example := answers_fit.example(asked.number, asked.right, ranked)):
             result.judged.append(answers_fit.Judged(asked.number, grounds, outcome.first))
             result.examples.append(example)
@@ -179,9 +186,11 @@ def _document(hit: Hit) -> str:
 
 def _stored(af: agentformer.AgentFormer, name: str) -> list[Asked]:
     """Store the documents of a set, and return its questions."""
-    if name in ("pdfs", "nordic_pdf_qa", "filings"):
-        for path in sorted((DATA / ("filings/pdfs" if name == "filings" else "pdfs/files")).iterdir()):
+    if name in (*_FILINGS, "pdfs", "own_pdfs", "nordic_pdf_qa"):
+        for path in sorted((DATA / ("filings/pdfs" if name in _FILINGS else "pdfs/files")).iterdir()):
             af.rag.upload(path)
+        if name.startswith("own_"):
+            return _report_questions(name)
         return {"pdfs": _own_questions, "nordic_pdf_qa": _nordic_questions, "filings": _filings_questions}[name]()
     data = load(name)
     for row in data.corpus:
@@ -196,6 +205,24 @@ def _own_questions() -> list[Asked]:
     lines = Path(__file__).with_name("pdf_questions.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return [_asked(n, r["question"], {r["document"]}, {r["page"]}, r["answers"]) for n, r in enumerate(rows)]
+
+
+def _report_questions(name: str) -> list[Asked]:
+    """Return the questions that chose the constants for tables and reports. Their answers are regular expressions, in
+    which a space matches any white space."""
+    lines = Path(__file__).with_name("report_questions.jsonl").read_text("utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["set"] == name]
+    return [Asked(n, row["question"], frozenset({row["document"]}), _matching(row)) for n, row in enumerate(rows)]
+
+
+def _matching(row: dict[str, Any]) -> Callable[[str, int | None, str], bool]:
+    patterns = [re.compile(answer.replace(" ", r"\s+"), re.DOTALL) for answer in row["answers"]]
+
+    def right(document: str, page: int | None, text: str) -> bool:
+        in_place = document == row["document"] and row["page"] in (None, page)
+        return in_place and any(pattern.search(text) for pattern in patterns)
+
+    return right
 
 
 def _nordic_questions() -> list[Asked]:

@@ -13,16 +13,21 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from agentformer.errors import InvalidInput
 from agentformer.memory import validation
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.answer.sources import EXTRA_HITS, SourceName, with_sources
+from agentformer.rag.answer.sources import EXTRA_HITS, SourceName, main_document, with_items, with_sources
 from agentformer.records import fields
 from agentformer.records.filters import parse
-from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hits, MemoryBackend, Query, Scope, Where
+from agentformer.text.languages import detect_language
+from agentformer.text.ratios import ratio_items
+from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hit, Hits, MemoryBackend, Query, Scope, Where
 
 if TYPE_CHECKING:
     from agentformer.rag.answer.answerer import Answerer
     from agentformer.rag.answer.context import PassageBuilder, PassageContext
 
 _MAX_TOKENS = 4096  # of an answer
+# Of so many hits, sentences may be quoted: the best `top_k`, and the next ones of the same documents. Chosen on
+# questions about reports and manuals; docs/BENCHMARKS.md.
+_QUOTABLE = 5
 MAX_CONTEXT_TOKENS = 1_000_000
 
 
@@ -78,10 +83,11 @@ class _Stopwatch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """The result of the search for a question. `hits` are the best chunks, and `context` contains the passages that the
-    language model receives (None without a language model)."""
+    """The result of the search for a question. `hits` are the best chunks, `more` are the next ones, and `context`
+    contains the passages that the language model receives (None without a language model)."""
 
     hits: Hits
+    more: tuple[Hit, ...]
     context: PassageContext | None
     stopwatch: _Stopwatch
 
@@ -117,7 +123,7 @@ class Questions:
         found = self._find(question, filters, top_k, extractive=extractive)
         given = found.context.hits if found.context else ()
         answer = self._answerer().answer(
-            question, found.hits, given=given, max_tokens=max_tokens, extractive=extractive
+            question, found.hits, given=given, more=found.more, max_tokens=max_tokens, extractive=extractive
         )
         return self._completed(answer, found)
 
@@ -132,7 +138,7 @@ class Questions:
         """Return the passages for a question. `RAGTool.context` describes the parameters and errors."""
         budget = _checked_tokens("max_tokens", max_tokens, MAX_CONTEXT_TOKENS) or self._limits.context_tokens
         hits = self._search(question, filters, self._contexts().candidates)
-        context = self._contexts().build(question, hits, budget)
+        context = self._contexts().build(question, self._with_items(question, filters, hits), budget)
         self._usage.count(dict.fromkeys(id_ for passage in context.passages for id_ in passage.entry_ids), reads=1)
         return context
 
@@ -142,13 +148,17 @@ class Questions:
         stopwatch = _Stopwatch()
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
         reads = not extractive and self._answerer().model is not None
-        more = self._contexts().candidates if reads and top_k is None else 0
-        found = self._search(question, filters, max(limit, more))
+        candidates = self._contexts().candidates if reads and top_k is None else 0
+        quotable = limit if top_k is not None else max(limit, _QUOTABLE)
+        found = self._search(question, filters, max(quotable, candidates))
         hits = found.with_hits(found[:limit])
         self._usage.count((hit.entry.id for hit in hits), matches=1)
-        context = self._contexts().build(question, found, self._limits.context_tokens) if reads else None
+        context = None
+        if reads:
+            wider = found if top_k is not None else self._with_items(question, filters, found)
+            context = self._contexts().build(question, wider, self._limits.context_tokens)
         stopwatch.searched = time.perf_counter()
-        return _Found(hits, context, stopwatch)
+        return _Found(hits, tuple(found[limit:quotable]), context, stopwatch)
 
     def _search(self, question: str, given: ChunkFilters, limit: int) -> Hits:
         validation.check_known(given, ChunkFilters.__annotations__)
@@ -173,26 +183,37 @@ class Questions:
         hits = self._contexts().usable(hits, question, fields.optional_name("session_id", given.get("session_id")))
         return hits.with_hits(hits[:limit])
 
+    def _with_items(self, question: str, filters: ChunkFilters, hits: Hits) -> Hits:
+        """Return the hits. If the question names a ratio, such as "gross margin", also search the document that it is
+        about for the items from which the ratio is computed, because a report often states only these."""
+        items = ratio_items(question, detect_language(question, ""))
+        document = main_document(hits) if items else None
+        if document is None:
+            return hits
+        narrowed: ChunkFilters = {**filters, "document_id": document}
+        return with_items(hits, self._search(" ".join(items), narrowed, self._contexts().candidates))
+
     def _events(self, question: str, found: _Found, max_tokens: int | None) -> Generator[AnswerEvent, None, None]:
         stopwatch, given = found.stopwatch, found.context.hits if found.context else ()
-        stream = self._answerer().stream(question, found.hits, given=given, max_tokens=max_tokens)
+        answerer = self._answerer()
+        stream = answerer.stream(question, found.hits, given=given, more=found.more, max_tokens=max_tokens)
         with closing(stream) as events:
             for event in events:
                 stopwatch.first_token = stopwatch.first_token or time.perf_counter()
                 yield self._completed(event, found) if isinstance(event, Answer) else event
 
     def _completed(self, answer: Answer, found: _Found) -> Answer:
-        """Return the answer with hits, warnings and timings. If a language model wrote the answer, the passages that it
+        """Return the answer with warnings and timings. If a language model wrote the answer, the passages that it
         received are counted as read, and a citation names the chunk that contains the quote."""
         citations = answer.citations
         if answer.mode == "llm" and found.context:
             read = (id_ for passage in found.context.passages for id_ in passage.entry_ids)
             self._usage.count(dict.fromkeys(read), reads=1)
             citations = tuple(map(found.context.located, citations))
+        self._usage.count((hit.entry.id for hit in answer.hits[len(found.hits) :]), matches=1)
         return dataclasses.replace(
             answer,
             citations=citations,
-            hits=tuple(found.hits),
             warnings=(*found.hits.warnings, *answer.warnings),
             timings=found.stopwatch.timings(),
         )

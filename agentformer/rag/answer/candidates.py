@@ -48,7 +48,11 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
     if find is None:
         return None
     found = find(_NUMBERED.sub("", text), language, known)
-    fits = found is None or (question.type not in ("many", "much") and not amount) or _has_measure(question, text, language)
+    fits = (
+        found is None
+        or (question.type not in ("many", "much") and not amount)
+        or _has_measure(question, text, language)
+    )
     return found if fits else _OTHER_MEASURE * (found or 0.0)
 
 

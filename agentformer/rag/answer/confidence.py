@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from agentformer.rag.answer.features import asked_stems
 from agentformer.rag.answer.passages import Passage
-from agentformer.rag.answer.word_forms import similar_forms
 from agentformer.rag.documents import KeyedLock
 from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem, text_terms
 from agentformer.text.questions import classify
+from agentformer.text.word_forms import similar_forms
 from agentformer.types import Embedder, EmbeddingSpace, TokenEmbedder
 
 # The constant, and the coefficients of the share and of the cosine. Fitted by `python -m bench.abstaining --fit` to

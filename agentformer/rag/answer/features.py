@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from agentformer.rag.answer import rows
 from agentformer.rag.answer.candidates import has_candidate
 from agentformer.rag.answer.passages import Passage
-from agentformer.rag.answer.word_forms import similar_forms
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.languages import stem
 from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import Question, classify, question_words
+from agentformer.text.row_values import asked_value, extreme_rows, label_share, period_fit
 from agentformer.text.table_rows import TableRow
+from agentformer.text.word_forms import similar_forms
 from agentformer.types import Span
 
 _MARKUP = " \t#*_>-=|"
@@ -232,7 +232,7 @@ class SentenceFeatures:
         self._nearest = max((passage.hit.dense_score or 0.0 for passage in passages), default=0.0)
         language = passages[0].language if passages else ""
         self._said = frozenset(text_terms(query.text, language).stems) | self._stems.known
-        self._value = rows.asked_value(self.question, query.text.casefold(), language)
+        self._value = asked_value(self.question, query.text.casefold(), language)
         self._extreme = self._extremes(passages)
         for sentence in sentences:
             sentence.leads = self._leads(sentence)
@@ -283,7 +283,7 @@ class SentenceFeatures:
             asks=float(bool(_ASKS.search(sentence.text))),
             label=self._label(sentence),
             extreme=self._extreme.get((id(passage), sentence.span), 0.0),
-            period=rows.period_fit(self._value, self._in_full(sentence), passage.language),
+            period=self._period(sentence),
         )
 
     def _label(self, sentence: Sentence) -> float:
@@ -291,12 +291,17 @@ class SentenceFeatures:
         the sentence is no row."""
         if sentence.row is None or self._value.direction:
             return 0.0
-        return rows.label_share(sentence.row, sentence.stems - sentence.passage.name_stems, sentence.passage, self._said)
+        passage, stems = sentence.passage, sentence.stems - sentence.passage.name_stems
+        return label_share(sentence.row, stems, passage.language, passage.name_letters, self._said)
 
     def _extremes(self, passages: Sequence[Passage]) -> dict[tuple[int, Span], float]:
-        """Return the values of `rows.extreme_rows` for all passages, multiplied by how well the table fits the
+        """Return the values of `extreme_rows` for all passages, multiplied by how well the table fits the
         question, relative to the best table."""
-        found = {(id(p), span): sign for p in passages for span, sign in rows.extreme_rows(self._value, p).items()}
+        found = {
+            (id(passage), span): sign
+            for passage in passages
+            for span, sign in extreme_rows(self._value, passage.tables, passage.language).items()
+        }
         fits = {}
         for sentence in self._sentences:
             if (key := (id(sentence.passage), sentence.span)) in found:
@@ -305,10 +310,11 @@ class SentenceFeatures:
         most = max(fits.values(), default=0.0) or 1.0
         return {key: found[key] * fit / most for key, fit in fits.items()}
 
-    @staticmethod
-    def _in_full(sentence: Sentence) -> str:
-        row = sentence.row
-        return f"{row.above} {row.text}" if row else sentence.text
+    def _period(self, sentence: Sentence) -> float:
+        if not self._value.lengths:
+            return 0.0
+        text = f"{sentence.row.above} {sentence.row.text}" if sentence.row else sentence.text
+        return period_fit(self._value, text, sentence.passage.language)
 
     def _around(self, n: int) -> frozenset[str]:
         near = self._sentences[max(0, n - _AROUND) : n + _AROUND + 1]

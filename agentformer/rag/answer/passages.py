@@ -102,6 +102,11 @@ class Passage:
         return frozenset(text_terms(" ".join(names), self.language).stems)
 
     @cached_property
+    def name_letters(self) -> str:
+        """The casefolded letters and digits of the name of the document, without spaces."""
+        return "".join(filter(str.isalnum, self.hit.entry.context.partition(SEPARATOR)[0].casefold()))
+
+    @cached_property
     def context_terms(self) -> Terms:
         """The terms of the context line of the passage. The context line consists of the title of the document and the
         headings above the passage."""

@@ -6,7 +6,6 @@ these are embedded, in one batch. Vectors of sentences are cached, because the s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.answer.confidence import Baselines, normalized_cosine
 from agentformer.rag.answer.features import Features, Sentence, SentenceFeatures, read_sentences
 from agentformer.rag.answer.passages import Passage
+from agentformer.rag.answer.quote_text import MAX_QUOTE, Quote, whole_quote
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.table_rows import TableRow
 from agentformer.types import Embedder, Hit, Span, TokenVectors, Vector
@@ -49,7 +49,7 @@ _TYPED = 60  # the best sentences by words, in which candidates are searched; ta
 _EMBEDDED = 5  # sentences that are embedded for one question
 _COMPARED = 5  # sentences whose tokens are compared with those of the question
 _WINDOW = 1_200  # code points of sentences that are read in one window
-_TITLE = 120  # code points of the words above a row that are read with it
+_TITLE = 60  # code points of the words above a row that are read with it
 _LETTERS = 1.5  # minimum mean letters of a token; with fewer, the model reads single letters (Japanese with MiniLM)
 _EVEN = 1e-3  # weight of a token that is equally near to all sentences
 _OF_PASSAGE = 1  # best sentences of each passage, which are chosen before all others
@@ -57,12 +57,6 @@ _PASSAGES = 3  # passages of which the best sentence is embedded in any case
 _CLOSE = 0.07  # a sentence is quoted if it has at least this share of the first quote's probability
 _ALIKE = 0.3  # a neighbor is quoted with a sentence if it has at least this share of its probability
 _SAY = 0.3  # weight (0..1) of the vectors in the ranking; it is lower for languages that the embedder hardly knows
-
-MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
-OMITTED = " … "  # stands between a lead-in and a list item if other items are left out between them
-_ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)
-_FRAGMENT, _NAMES = 80, 8  # maximum code points and words of a fragment that lists names
-_LEADS_IN = (":", "：")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,96 +319,3 @@ def _likeness(nearest: Mapping[int, Vector], baseline: float) -> dict[int, list[
     spread = cosines.max(axis=0) - cosines.mean(axis=0) + _EVEN
     telling = cosines @ (spread / spread.sum())
     return {n: [float(row.mean()), float(each)] for n, row, each in zip(nearest, cosines, telling, strict=True)}
-
-
-class Quote(NamedTuple):
-    """The text to quote. `span` is its position in the content of the passage. `lead` is text from another place that
-    is quoted before it: the lead-in of a list, or the beginning of the sentence on the previous page. `row` is the
-    complete text if the quote is a row of a table: the row with its headers."""
-
-    span: Span
-    lead: str = ""
-    row: str = ""
-
-    def text(self, content: str) -> str:
-        """Return the text of the quote. `content` is the content of the passage."""
-        return self.row or self.lead + content[self.span.start : self.span.end]
-
-
-def whole_quote(sentence: Sentence) -> Quote:
-    """Return the quote of a sentence with the text that a reader needs to understand it. Text that would make the quote
-    longer than `MAX_QUOTE` code points is left out."""
-    content, span = sentence.passage.content, sentence.span
-    if sentence.row:
-        return Quote(span, row=sentence.row.text[:MAX_QUOTE])
-    if _ITEM.match(content, span.start):
-        return _with_lead_in(sentence)
-    if _leads_in(sentence):
-        return Quote(Span(span.start, _end_of_list(sentence)))
-    end, start = _end_of_names(sentence), span.start
-    if sentence.leads and sentence.before and end - sentence.before.span.start <= MAX_QUOTE:
-        start = sentence.before.span.start
-    carried = sentence.passage.carried if start == sentence.passage.sentences[0].start else ""
-    fits = len(carried) + end - start < MAX_QUOTE
-    return Quote(shortened(content, Span(start, end)), carried if fits else "")
-
-
-def _end_of_names(sentence: Sentence) -> int:
-    """Return the end of the sentence, or the end of the next sentence if that is a list of names which this sentence
-    announces ("It has three keys. Home, Help and Stop."): a short fragment with a comma, most of whose words are
-    capitalised."""
-    content = sentence.passage.content
-    behind = next((span for span in sentence.passage.sentences if span.start >= sentence.span.end), None)
-    if behind is None or behind.end - behind.start > _FRAGMENT or "\n\n" in content[sentence.span.end : behind.start]:
-        return sentence.span.end
-    names = content[behind.start : behind.end]
-    words = [word for word in names.split() if word[:1].isalpha()]
-    capitals = sum(word[0].isupper() for word in words)
-    if "," in names and 1 < len(words) <= _NAMES and capitals * 2 > len(words) and not _ITEM.match(names):
-        return behind.end
-    return sentence.span.end
-
-
-def _leads_in(sentence: Sentence) -> bool:
-    """Return whether a sentence introduces a list: it ends with a colon, or it has no mark at its end and a list item
-    follows."""
-    if sentence.text.endswith(_LEADS_IN):
-        return True
-    content, end = sentence.passage.content, sentence.span.end
-    if sentence.row or not sentence.text[-1:].isalnum() or "\n" in sentence.text:
-        return False
-    following = content[end:].lstrip()
-    return content[end : end + 1] == "\n" and _ITEM.match(following) is not None
-
-def _with_lead_in(item: Sentence) -> Quote:
-    """Return the quote of a list item with the sentence that introduces the list."""
-    content, former = item.passage.content, item.before
-    while former and _ITEM.match(content, former.span.start):
-        former = former.before
-    if former is None or not _leads_in(former) or former.span.end - former.span.start > MAX_QUOTE // 2:
-        return Quote(shortened(content, item.span))
-    if former is item.before and item.span.end - former.span.start <= MAX_QUOTE:
-        return Quote(Span(former.span.start, item.span.end))
-    return Quote(shortened(content, item.span), former.text + OMITTED)
-
-
-def _end_of_list(lead_in: Sentence) -> int:
-    """Return the offset at which the quote of `lead_in`, the introduction of a list, ends: after the last item that
-    fits in the quote. If no items follow, return the end of the next sentence."""
-    passage, end = lead_in.passage, lead_in.span.end
-    behind = [span for span in passage.sentences if span.start >= end]
-    items = [span for span in behind if _ITEM.match(passage.content, span.start)]
-    for n, span in enumerate(items if items[:1] == behind[:1] else behind[:1]):
-        if span != behind[n] or span.end - lead_in.span.start > MAX_QUOTE:
-            break
-        end = span.end
-    return shortened(passage.content, Span(lead_in.span.start, end)).end
-
-
-def shortened(content: str, span: Span) -> Span:
-    """Return the span of a sentence. If the sentence is longer than `MAX_QUOTE`, the span ends earlier, if possible
-    between two words."""
-    if span.end - span.start <= MAX_QUOTE:
-        return span
-    end = content.rfind(" ", span.start, span.start + MAX_QUOTE)
-    return Span(span.start, end if end > span.start else span.start + MAX_QUOTE)

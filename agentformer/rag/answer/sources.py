@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, Literal, get_args
 
 from agentformer.errors import InvalidInput
@@ -15,6 +17,9 @@ SOURCES: tuple[SourceName, ...] = get_args(SourceName)
 EXTRA_HITS = 10  # additional hits of a search, because messages that only ask a question are dropped later
 _MESSAGE = "message"
 _NOBODY = ""  # no entry has this user, so with `or_nobody`, it selects the entries without a user
+# Chosen on even questions about filings; docs/BENCHMARKS.md.
+_FIRST = 10  # hits that decide which document a question is about
+_KEPT, _ITEM_HITS = 2, 3  # hits that stay before those for the items of a ratio, and the number of these
 
 
 def checked_sources(values: Any) -> tuple[SourceName, ...]:
@@ -56,3 +61,25 @@ def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
         project=project,
         or_nobody=True,
     )
+
+
+def main_document(hits: Sequence[Hit]) -> str | None:
+    """Return the id of the document with the highest sum of scores among the first hits, or None if these are of no
+    document."""
+    scores: defaultdict[str, float] = defaultdict(float)
+    for hit in hits[:_FIRST]:
+        if hit.entry.source and hit.entry.source.document_id:
+            scores[hit.entry.source.document_id] += hit.score
+    return max(scores, key=lambda document: scores[document]) if scores else None
+
+
+def with_items(hits: Hits, items: Sequence[Hit]) -> Hits:
+    """Return the hits of a question with hits for the items of a ratio that it names. The first hits stay first. Then
+    the hits of the items and the other hits take turns; those of the items count like the first hit."""
+    added = [replace(hit, score=hits[0].score) for hit in items[:_ITEM_HITS]]
+    rest = list(hits[_KEPT:])
+    turns = (hit for pair in zip_longest(added, rest) for hit in pair if hit)
+    unique: dict[str, Hit] = {}
+    for hit in (*hits[:_KEPT], *turns):
+        unique.setdefault(hit.entry.id, hit)
+    return hits.with_hits(list(unique.values()))

@@ -1,18 +1,16 @@
-"""Compare rows of tables with a question: how much of a row's label the question names, whether the row has the
-highest or the lowest value if the question asks for it, and whether a text is about a quarter or about a year."""
+"""The values of tables for which a question asks: the highest or the lowest value, the values of a year or of a
+quarter, and the rows whose labels the question names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from agentformer.rag.answer.passages import Passage
 from agentformer.text.languages import FUNCTION_WORDS, stem
-from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import Question, pattern_of
-from agentformer.text.table_rows import TableRow
+from agentformer.text.table_rows import TableRow, TextTable
 from agentformer.types import Span
 
 _LENGTHS = ("quarter", "months", "full_year")
@@ -28,10 +26,10 @@ _LEAST_ROWS = 3  # rows that are compared
 
 @dataclass(frozen=True, slots=True)
 class AskedValue:
-    """What a question asks of the values of a table. `direction` is 1 for the highest value, -1 for the lowest, and 0 if
-    the question asks for neither. `changes` is true if it asks for the change from one year to the next, and `relative`
-    if it asks for the change in percent. `lengths` are the lengths of the periods that it names ("quarter" or
-    "full_year"), and `years` its years."""
+    """What a question asks of the values of a table. `direction` is 1 for the highest value, -1 for the lowest, and 0
+    if the question asks for neither. `changes` is true if it asks for the change from one year to the next, and
+    `relative` if it asks for percentages. `lengths` has the length of the period that it names: "quarter", "months"
+    (several months) or "full_year". `years` are the years that it names."""
 
     direction: int
     changes: bool
@@ -50,7 +48,7 @@ def asked_value(question: Question, folded: str, language: str) -> AskedValue:
         -direction if falls else direction,
         falls or grows,
         _has("asks_share", folded, code) or "%" in folded,
-        frozenset(list(sorted(lengths, key=_LENGTHS.index))[:1]),
+        frozenset(sorted(lengths, key=_LENGTHS.index)[:1]),
         tuple(_YEAR.findall(folded)),
     )
 
@@ -69,38 +67,34 @@ def period_fit(asked: AskedValue, text: str, language: str) -> float:
     return 1.0 if stated & asked.lengths else -1.0
 
 
-def extreme_rows(asked: AskedValue, passage: Passage) -> dict[Span, float]:
-    """Return a dictionary: 1 for the rows of the passage with the highest or the lowest value of their table, in the
+def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) -> dict[Span, float]:
+    """Return a dictionary: 1 for the rows of a text with the highest or the lowest value of their table, in the
     column for which the question asks, and -1 for the totals of these tables, which are not compared."""
     found: dict[Span, float] = {}
-    for table in passage.tables if asked.direction else ():
+    for table in tables if asked.direction else ():
         groups: dict[tuple[str, int], list[TableRow]] = {}
         for row in table.rows:
             groups.setdefault((row.above, len(row.values)), []).append(row)
         for rows in groups.values():
-            totals = {row.span for row in rows if _has("total", row.label.casefold(), passage.language)}
+            totals = {row.span for row in rows if _has("total", row.label.casefold(), language)}
             parts = [row for row in rows if row.span not in totals and any(map(str.isalpha, row.label))]
-            values = _compared(asked, parts, passage.language) if parts else {}
+            values = _compared(asked, parts, language) if parts else {}
             if len(values) >= _LEAST_ROWS:
                 found[max(values, key=lambda span: asked.direction * values[span])] = 1.0
                 found |= dict.fromkeys(totals, -1.0)
     return found
 
 
-def label_share(row: TableRow, stems: Collection[str], passage: Passage, asked: Collection[str]) -> float:
-    """Return the share (0..1) of the words of a row's label that are in `asked`. `stems` are the stems of the row;
-    numbers and the words of the document's name do not count, and function words count less."""
-    language, name = passage.language, _letters(passage.hit.entry.context.partition(SEPARATOR)[0])
+def label_share(row: TableRow, stems: Collection[str], language: str, name: str, asked: Collection[str]) -> float:
+    """Return the share (0..1) of the words of a row's label that are in `asked`. `stems` are the stems of the row.
+    Numbers and words that occur in `name`, the letters of the document's name, do not count, and function words count
+    less."""
     named = {f"{language}~{stem(word, language)}" for word in _WORD.findall(row.label.casefold()) if word in name}
     words = [each for each in stems if "~" in each and each not in named]
     weights = {each: _FUNCTION if each in _function_stems(language) else 1.0 for each in words}
     if 1.0 not in weights.values():
         return 0.0
     return sum(weight for each, weight in weights.items() if each in asked) / sum(weights.values())
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold()))
 
 
 @cache

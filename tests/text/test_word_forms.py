@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.rag.answer.word_forms import similar_forms
+from agentformer.text.word_forms import similar_forms
 from agentformer.text.languages import stem
 from agentformer.text.questions import same_meaning
 

@@ -1,0 +1,155 @@
+"""A question with its hits: their passages, their sentences in the order of their probability, and the confidence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cached_property
+
+from agentformer.embedders.recent import RecentVectors
+from agentformer.errors import EmbedderError
+from agentformer.index.embedding.active import current_embedder
+from agentformer.rag.answer import support
+from agentformer.rag.answer.candidates import other_period
+from agentformer.rag.answer.confidence import (
+    BASELINES,
+    Baselines,
+    QuoteFeatures,
+    confidence_features,
+    covered_share,
+    normalized_cosine,
+)
+from agentformer.rag.answer.passages import Passage, read_passages
+from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
+from agentformer.text.analysis import QueryTerms, analyze_query
+from agentformer.text.questions import classify
+from agentformer.types import Embedder, Hit
+
+_MAX_QUOTES = 3
+_WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meaning
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerRequest:
+    """A question and the search hits for the question. `given` are the hits that a model receives, and
+    `given_passages` are their passages. `quotable` are the passages whose sentences may be quoted: those of the hits,
+    and of the next hits. The text of the question and of each hit is analyzed only once, and its sentences are ranked
+    only once."""
+
+    question: str
+    terms: QueryTerms
+    hits: Sequence[Hit]
+    passages: Sequence[Passage]
+    given: Sequence[Hit]
+    given_passages: Sequence[Passage]
+    quotable: Sequence[Passage]
+    embedder: Embedder | None
+    vectors: RecentVectors
+
+    @classmethod
+    def of(
+        cls,
+        question: str,
+        hits: Sequence[Hit],
+        given: Sequence[Hit],
+        more: Sequence[Hit],
+        embedder: Embedder | None,
+        vectors: RecentVectors,
+    ) -> AnswerRequest:
+        """Return the request. `more` are the next hits; those of a document of the hits may be quoted, too. If `given`
+        is empty, the model receives the hits."""
+        terms = analyze_query(question)
+        quotable = read_passages([*hits, *_of_same_documents(hits, more)], terms.language)
+        passages = quotable[: len(hits)]
+        given_passages = read_passages(given, terms.language) if given else passages
+        return cls(question, terms, hits, passages, given or hits, given_passages, quotable, embedder, vectors)
+
+    @property
+    def shown(self) -> tuple[Hit, ...]:
+        """The hits of an extractive answer: the hits of the search, and the next hits that are quoted."""
+        quoted = {id(sentence.hit) for sentence in self.quotes}
+        further = (passage.hit for passage in self.quotable[len(self.hits) :])
+        return *self.hits, *(hit for hit in further if id(hit) in quoted)
+
+    @cached_property
+    def baseline(self) -> float | None:
+        """The mean cosine that the embedder gives to unrelated texts. None if the embedder found none of the hits,
+        compares only spelling, does not separate similar texts from unrelated ones, or is unavailable."""
+        if self.embedder is None or not any(hit.dense_rank for hit in self.hits):
+            return None
+        embedder = current_embedder(self.embedder)
+        try:
+            measured = None if embedder.space.provider == _WITHOUT_MEANING else BASELINES.of(embedder)
+        except EmbedderError:
+            return None
+        return None if normalized_cosine(1.0, measured) is None else measured
+
+    @cached_property
+    def ranked(self) -> list[RankedSentence]:
+        """The sentences of the hits, best first. Vectors of sentences are compared only if the embedder knows the
+        language of the hits. Vectors of tokens are also compared if it does not, but the question has the language of a
+        hit."""
+        if self.embedder:
+            embedder = current_embedder(self.embedder)
+            with suppress(EmbedderError):  # a server may count a sentence's tokens in another way
+                return rank_sentences(self.terms, self.quotable, embedder, self.vectors, self._baselines(embedder))
+        return rank_sentences(self.terms, self.quotable)
+
+    def _baselines(self, embedder: Embedder) -> Baselines:
+        known = self.baseline is not None and knows_language(self.hits)
+        same = known or self.terms.language in {passage.language for passage in self.passages}
+        return Baselines(self.baseline if known else None, BASELINES.of_tokens(embedder) if same else None)
+
+    @cached_property
+    def quotes(self) -> list[RankedSentence]:
+        """The sentences that an extractive answer quotes."""
+        return choose_quotes(self.ranked, _MAX_QUOTES)
+
+    @cached_property
+    def grounds(self) -> QuoteFeatures | None:
+        """The values from which the confidence is computed. None if there are no hits."""
+        if not self.hits:
+            return None
+        hits = confidence_features(self.terms, self.passages, baseline=self.baseline).confidence
+        if not self.quotes:
+            return QuoteFeatures(hits, 0.0, 0.0, 1)
+        first = self.quotes[0]
+        passage = next(each for each in self.quotable if each.hit is first.hit)
+        return QuoteFeatures(
+            hits,
+            first.score,
+            covered_share(self.terms, passage, first.quote),
+            len(self.quotes),
+            first.cosine,
+            bool(support.unknown_in_question(self.question, self.quotable)),
+            other_period(classify(self.question, passage.language), first.quote, passage.language),
+            first.features.telling if first.features else 0.0,
+        )
+
+    @property
+    def confidence(self) -> float | None:
+        """The probability (0..1) that the first quote answers the question. None if there are no hits."""
+        return self.grounds.confidence if self.grounds else None
+
+    def given_texts(self, count: int) -> list[str]:
+        """Return the texts that the model received, without the escapes of the prompt: the question, and the document
+        name and the content of the first `count` given hits. A web address in the answer of the model is kept only if
+        one of these texts contains the address."""
+        entries = [hit.entry for hit in self.given[:count]]
+        return [self.question, *(f"{e.source.name if e.source else ''}\n{e.content}" for e in entries)]
+
+    def shares_terms(self) -> bool:
+        """Return True if at least one hit contains a term of the question. Also return True if the question has no
+        terms, such as "Who is it?"."""
+        for passage in self.passages:
+            terms = self.terms.terms([passage.language]).stems
+            if not terms or not passage.stems.isdisjoint(terms):
+                return True
+        return False
+
+
+def _of_same_documents(hits: Sequence[Hit], more: Iterable[Hit]) -> list[Hit]:
+    """Return the hits of `more` that are of a document of `hits`."""
+    documents = {hit.entry.source.document_id for hit in hits if hit.entry.source}
+    return [hit for hit in more if hit.entry.source and hit.entry.source.document_id in documents]
