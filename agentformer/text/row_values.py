@@ -106,7 +106,7 @@ def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dic
     """Return the value of each row that is compared. Rows without this value are left out."""
     headers = next((row.headers for row in rows if row.headers), ())
     column = _column(asked, headers, language)
-    are_changes = _is_change(headers, column) or bool(_CHANGE.search(rows[0].above))
+    are_changes = _is_change(headers, column) or bool(_CHANGE.search(_without(headers, rows[0].above)))
     before = _year_before(headers, column) if asked.changes and not are_changes else None
     found: dict[Span, float] = {}
     for row in rows:
@@ -126,11 +126,18 @@ def _column(asked: AskedValue, headers: Sequence[str], language: str) -> int:
 
     def fit(header: str) -> float:
         year = 2.0 * any(year in header for year in asked.years)
-        change = 2.0 if bool(_CHANGE.search(header)) == asked.changes else 0.0
+        change = 3.0 if bool(_CHANGE.search(header)) == asked.changes else 0.0
         return year + change + period_fit(asked, header, language)
 
     scores = [fit(header) for header in headers]
     return scores.index(max(scores)) if scores else 0
+
+
+def _without(headers: Sequence[str], above: str) -> str:
+    """Return the words above a row without the headers of the columns: the title of the table and the group."""
+    for header in headers:
+        above = above.replace(header, " ")
+    return above
 
 
 def _is_change(headers: Sequence[str], column: int) -> bool:

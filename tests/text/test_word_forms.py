@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.text.word_forms import similar_forms
 from agentformer.text.languages import stem
 from agentformer.text.questions import same_meaning
+from agentformer.text.word_forms import similar_forms
 
 
 @pytest.mark.parametrize(

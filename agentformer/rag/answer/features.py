@@ -296,19 +296,19 @@ class SentenceFeatures:
 
     def _extremes(self, passages: Sequence[Passage]) -> dict[tuple[int, Span], float]:
         """Return the values of `extreme_rows` for all passages, multiplied by how well the table fits the
-        question, relative to the best table."""
+        question: the number of the question's terms above it, relative to the best table."""
         found = {
             (id(passage), span): sign
             for passage in passages
             for span, sign in extreme_rows(self._value, passage.tables, passage.language).items()
         }
-        fits = {}
+        fits = dict.fromkeys(found, 0)
         for sentence in self._sentences:
             if (key := (id(sentence.passage), sentence.span)) in found:
-                above = frozenset(sentence.passage.context_terms.stems) | sentence.headings
-                fits[key] = self._stems.share(self._stems.held(above))
-        most = max(fits.values(), default=0.0) or 1.0
-        return {key: found[key] * fit / most for key, fit in fits.items()}
+                above = sentence.headings.union(sentence.passage.context_terms.stems)
+                fits[key] = len(self._stems.known & above)
+        most = max(fits.values(), default=0)
+        return {key: sign * (fits[key] / most if most else 1.0) for key, sign in found.items()}
 
     def _period(self, sentence: Sentence) -> float:
         if not self._value.lengths:
