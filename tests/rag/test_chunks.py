@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from agentformer.embedders import estimated_spans, recent
 from agentformer.rag import chunks
-from agentformer.rag.answer import citations, confidence, model_output, quotes
+from agentformer.rag.answer import citations, confidence, model_output, quote_text
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.quotes import rank_sentences
 from agentformer.readers.sections import tables_of
@@ -104,7 +104,7 @@ def test_a_long_sentence_is_cut_at_600_characters_or_a_word() -> None:
         ("a " * 400, (1, 700), (1, 599)),
         (f"ab {'c' * 800}", (2, 800), (2, 602)),
     ):
-        assert quotes.shortened(text, Span(*span)) == Span(*shortened)
+        assert quote_text.shortened(text, Span(*span)) == Span(*shortened)
 
 
 class Small:

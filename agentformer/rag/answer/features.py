@@ -220,8 +220,9 @@ class SentenceFeatures:
         languages = sorted({passage.language for passage in passages})
         self._stems = _Weighted(
             asked_stems(query, self.question, languages),
-            [sentence.stems | sentence.passage.name_stems for sentence in sentences],
+            [sentence.stems for sentence in sentences],
             similar_forms,
+            [sentence.passage.name_stems for sentence in sentences],
         )
         pieces = {part for language in languages for part in query.terms([language]).parts}
         self._pieces = _Weighted(pieces, [frozenset(sentence.terms.parts) for sentence in sentences])
@@ -356,13 +357,16 @@ def _words(text: str) -> list[str]:
 
 class _Weighted:
     """Terms of a question with weights that add up to 1. A term that is rare in the texts has a higher weight, and a
-    term that no text contains has none. `forms` finds other forms of the terms in the texts."""
+    term that no text contains has none. `forms` finds other forms of the terms in the texts. `names` has the terms of
+    the document's name for each text: a text also counts as one that contains them, because the name of a company says
+    which report answers, and not which sentence."""
 
     def __init__(
         self,
         terms: Collection[str],
         texts: Sequence[Collection[str]],
         forms: Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[str, float]]] | None = None,
+        names: Sequence[Collection[str]] = (),
     ) -> None:
         holders = Counter(term for text in texts for term in text)
         self._forms = forms(terms, holders) if forms else {}
@@ -370,6 +374,7 @@ class _Weighted:
         for term in terms:
             times = holders[term] + sum(holders[form] for form in self._forms.get(term, ()))
             if times:
+                times += sum(term in name and term not in text for text, name in zip(texts, names, strict=False))
                 rarity[term] = math.log(1 + len(texts) / (0.5 + times))
         most = sum(rarity.values()) or 1.0
         self._weights = {term: weight / most for term, weight in rarity.items()}
