@@ -16,8 +16,6 @@ from agentformer.memory.usage import UsageCounter
 from agentformer.rag.answer.sources import EXTRA_HITS, SourceName, main_document, with_items, with_sources
 from agentformer.records import fields
 from agentformer.records.filters import parse
-from agentformer.text.languages import detect_language
-from agentformer.text.ratios import ratio_items
 from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hit, Hits, MemoryBackend, Query, Scope, Where
 
 if TYPE_CHECKING:
@@ -186,7 +184,7 @@ class Questions:
     def _with_items(self, question: str, filters: ChunkFilters, hits: Hits) -> Hits:
         """Return the hits. If the question names a ratio, such as "gross margin", also search the document that it is
         about for the items from which the ratio is computed, because a report often states only these."""
-        items = ratio_items(question, detect_language(question, ""))
+        items = self._contexts().items(question)
         document = main_document(hits) if items else None
         if document is None:
             return hits

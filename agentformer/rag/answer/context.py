@@ -19,7 +19,9 @@ from agentformer.rag.answer import prompts
 from agentformer.search.newest_facts import latest_first
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
+from agentformer.text.languages import detect_language
 from agentformer.text.places import label_of_part, lines_of
+from agentformer.text.ratios import ratio_items
 from agentformer.text.sentences import sentence_spans
 from agentformer.text.splitting import windows
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
@@ -95,6 +97,10 @@ class PassageBuilder:
         if all(hit.entry.kind == _CHUNK for hit in hits):
             return hits
         return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
+
+    def items(self, question: str) -> tuple[str, ...]:
+        """Return the items from which the ratios that the question names are computed. See `text/ratios.py`."""
+        return ratio_items(question, detect_language(question))
 
     def build(self, question: str, hits: Hits, budget: int) -> PassageContext:
         """Return a context for the question with at most `budget` tokens. `hits` are the hits of a search for the

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from agentformer.errors import InvalidInput
 from agentformer.records import fields
-from agentformer.types import DOCUMENT_KINDS, Scope
+from agentformer.types import DOCUMENT_KINDS, Hit, Hits, Scope
 
 SourceName = Literal["documents", "memories"]
 SOURCES: tuple[SourceName, ...] = get_args(SourceName)
