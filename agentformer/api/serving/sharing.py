@@ -1,4 +1,4 @@
-"""What the worker processes of a server share: the new connections, and the memory of modules.
+"""The connections and the memory of modules that the worker processes of a server share.
 
 All workers listen at the same socket, and the first one that accepts a connection keeps it. Without a rule, one of two
 workers often gets six of eight connections, and these clients wait three times as long as the other two.
