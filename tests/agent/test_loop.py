@@ -399,6 +399,11 @@ def test_limits_that_are_none_are_refused(agent: Make, name: str, value: Any) ->
         agent(says("Hello."), **{name: value})
 
 
+def test_a_limit_of_one_is_allowed(agent: Make) -> None:
+    made, _ = agent(says("Hello."), max_steps=1, max_seconds=1, max_tokens=1)
+    assert made.close(BOUND)
+
+
 def test_results_too_long_for_the_model_are_cut_and_older_ones_make_room(agent: Make, opened: Open) -> None:
     af = opened(context_tokens=600)
     long = [af.memory.store(f"Number {number}. " + "The harbour is full of boats. " * 200).id for number in range(3)]

@@ -1,0 +1,86 @@
+"""A document that is going to be deleted is hidden, can be kept until its time has come, and is then deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agentformer.errors import Conflict, NotFound
+from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.testing import make_entry
+from agentformer.tools.removals import REMOVE_AT, Removals
+from agentformer.types import Condition, MemoryBackend, MemoryEntry, Scope
+
+
+class Memory:
+    """A memory with the documents a.txt and b.txt, and the documents that were deleted, with their versions."""
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        self.backend, self.deleted = backend, list[tuple[str, int]]()
+        self.first, self.second = backend.store([self.document("a.txt"), self.document("b.txt")])
+        self.removals = Removals(backend, self.delete)
+
+    @staticmethod
+    def document(name: str) -> MemoryEntry:
+        return make_entry(name, kind="document", metadata={"name": name})
+
+    def delete(self, document_id: str, version: int) -> None:
+        self.deleted.append((document_id, version))
+        self.backend.remove([document_id])
+
+    def pending(self) -> list[str]:
+        return [removal.name for removal in self.removals.pending("default")]
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Memory]:
+    backend = LocalJsonMemoryBackend(tmp_path)
+    yield Memory(backend)
+    backend.close()
+
+
+def test_a_document_is_hidden_until_its_removal_is_undone(memory: Memory) -> None:
+    memory.backend.update(memory.second.id, {"archived_at": datetime.now(UTC)})  # archived, but not to be deleted
+    assert memory.pending() == [] and memory.removals.hide(None, "default") is None
+    removal = memory.removals.add(memory.first.id, 60)
+    assert (removal.id, removal.name, removal.version) == (memory.first.id, "a.txt", memory.first.version + 1)
+    assert 0 < (removal.at - datetime.now(UTC)).total_seconds() <= 60
+    assert memory.pending() == ["a.txt"] and memory.backend.list(Scope()) == []
+    kind = Condition("eq", "kind", "x")
+    for where in (None, kind):
+        assert memory.first.id in repr(memory.removals.hide(where, "default"))
+    memory.removals.undo(memory.first.id)
+    assert memory.pending() == []
+    (kept,) = memory.backend.list(Scope())
+    assert kept.metadata == memory.first.metadata
+
+
+def test_only_due_documents_are_deleted(memory: Memory) -> None:
+    memory.backend.update(memory.second.id, {"archived_at": datetime.now(UTC)})
+    assert memory.removals.delete_due() == 60.0
+    memory.removals.add(memory.first.id, 30)
+    assert 0 < memory.removals.delete_due() <= 30 and memory.deleted == []
+    (entry,) = memory.backend.get([memory.first.id])
+    past = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
+    memory.backend.update(entry.id, {"metadata": {**entry.metadata, REMOVE_AT: past}})
+    assert memory.pending() == ["a.txt"]
+    assert memory.removals.delete_due() == 60.0
+    assert memory.deleted == [(entry.id, entry.version + 1)]
+    assert memory.pending() == []
+    assert memory.backend.get([memory.second.id])
+
+
+def test_what_cannot_be_undone_is_refused(memory: Memory) -> None:
+    with pytest.raises(NotFound, match="nothing to undo"):
+        memory.removals.undo(memory.first.id)
+    (fact,) = memory.backend.store([make_entry("a fact")])
+    for unknown in (fact.id, "0" * 32):
+        with pytest.raises(NotFound, match="there is no document"):
+            memory.removals.add(unknown, 60)
+    memory.removals.add(memory.first.id, 60)
+    memory.backend.store([memory.document("a.txt")])
+    with pytest.raises(Conflict, match="was uploaded again"):
+        memory.removals.undo(memory.first.id)
