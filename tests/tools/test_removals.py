@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import make_entry
+from agentformer.tools import removals
 from agentformer.tools.removals import REMOVE_AT, Removals
 from agentformer.types import Condition, MemoryBackend, MemoryEntry, Scope
 
@@ -71,6 +73,21 @@ def test_only_due_documents_are_deleted(memory: Memory) -> None:
     assert memory.deleted == [(entry.id, entry.version + 1)]
     assert memory.pending() == []
     assert memory.backend.get([memory.second.id])
+
+
+def test_a_removal_of_another_process_is_seen_after_five_seconds(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(removals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert memory.pending() == []
+    Removals(memory.backend, memory.delete).add(memory.first.id, 60)
+    now[0] += 4.9
+    assert memory.pending() == []  # searches do not read the removals each time
+    now[0] += 0.2
+    assert memory.pending() == ["a.txt"]
+    memory.removals.undo(memory.first.id)
+    assert memory.pending() == []  # its own changes are seen at once
 
 
 def test_what_cannot_be_undone_is_refused(memory: Memory) -> None:
