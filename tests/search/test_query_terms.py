@@ -45,6 +45,7 @@ def test_a_search_analyzes_its_query_once_and_each_hit_at_most_once(
         af.memory.search("warm up the indexes")
         tokenized, detected = Counter[str](), Counter[str]()
         count_calls(monkeypatch, analysis, "lexemes", tokenized)
+        count_calls(monkeypatch, analysis, "parts_without_spaces", tokenized)
         own = relevance.entry_language
         monkeypatch.setattr(relevance, "entry_language", lambda hit: detected.update([hit.content]) or own(hit))
         analyze_query.cache_clear()
