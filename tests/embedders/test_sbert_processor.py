@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 from pathlib import Path
@@ -61,3 +62,25 @@ def test_bf16_is_used_where_the_processor_has_it(tmp_path: Path, flags: str | No
         assert runtime.has_bf16() is expected
     finally:
         runtime.has_bf16.cache_clear()
+
+
+@pytest.mark.parametrize("package", ["numpy", "sentence-transformers", "agentformer", "openvino", "no-such-package"])
+def test_the_version_of_a_package_is_that_of_its_metadata(package: str) -> None:
+    try:
+        expected = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        expected = ""
+    assert runtime.package_version(package) == expected
+
+
+def test_a_package_with_two_folders_of_metadata_has_the_version_that_python_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "twice_told").mkdir()
+    (tmp_path / "twice_told" / "__init__.py").touch()
+    for version in ("1.0", "2.0"):
+        folder = tmp_path / f"twice_told-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: twice-told\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert runtime.package_version("twice-told") == importlib.metadata.version("twice-told")

@@ -28,7 +28,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,7 +38,7 @@ from filelock import FileLock
 from agentformer.embedders.model_info import PROBE, PROBES, mean_cosine, unit
 from agentformer.embedders.sbert import openvino
 from agentformer.embedders.sbert.openvino import FastTokenizer, NotExportable, OpenVinoUnavailable, import_package
-from agentformer.embedders.sbert.runtime import SAME_SPACE, facts_of, load_model, usable_cpus
+from agentformer.embedders.sbert.runtime import SAME_SPACE, facts_of, load_model, package_version, usable_cpus
 from agentformer.errors import AgentFormerError
 from agentformer.types import Matrix
 
@@ -88,8 +87,8 @@ class ExportCache:
         _refuse(self._path([_FORMAT, self._digest(model), precision]), reason)
 
     def _path(self, source: list[str]) -> Path:
-        quantizer = _version("nncf") if source[-1] else ""
-        return self._folder / "models" / _short_hash("\n".join([*source, _version("openvino"), quantizer]))
+        quantizer = package_version("nncf") if source[-1] else ""
+        return self._folder / "models" / _short_hash("\n".join([*source, package_version("openvino"), quantizer]))
 
     def _digest(self, model: Path) -> str:
         """Return a hash of all files of the model. The hash is cached, and computed again when the size, time or inode
@@ -226,14 +225,7 @@ def _write_json(file: Path, values: Any) -> None:
 
 
 def _versions() -> dict[str, str]:
-    return {name: _version(name) for name in _EXPORTERS}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+    return {name: package_version(name) for name in _EXPORTERS}
 
 
 def export_in_process(model: Path, target: Path, precision: str) -> None:

@@ -4,6 +4,7 @@ for its files, and the number of usable processors."""
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 import os
 import platform
@@ -338,6 +339,24 @@ def limit_torch_threads() -> None:
     import torch
 
     torch.set_num_threads(min(torch.get_num_threads(), usable_cpus()))
+
+
+def package_version(package: str) -> str:
+    """Return the version of an installed package, or "" if it is not installed. The name of the folder with the
+    package's metadata contains the version. Importing `importlib.metadata`, which reads the files in this folder, would
+    take longer than opening a store, so it is used only if there is not exactly one such folder beside the package."""
+    name = package.replace("-", "_")
+    spec = importlib.util.find_spec(name)
+    place = Path(spec.origin).parent.parent if spec and spec.origin else Path()
+    folders = [path.name for path in place.glob(f"{name}-*.dist-info")] if spec and spec.origin else []
+    if len(folders) == 1:
+        return folders[0].removeprefix(f"{name}-").removesuffix(".dist-info")
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 @functools.cache

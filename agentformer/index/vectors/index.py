@@ -303,7 +303,7 @@ class VectorIndex:
         while True:
             positions, scores = stage.search(query, count, selection, probes)
             entries = rows.entries[positions]
-            if len(positions) >= selection.count or len(np.unique(entries)) >= limit:
+            if len(positions) >= selection.count or len({*entries.tolist()}) >= limit:
                 break
             if len(positions) >= count:
                 count *= 4  # repeated, because a few entries with many windows have filled the list
