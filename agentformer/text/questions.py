@@ -2,7 +2,8 @@
 
 The type follows from the interrogative ("who", "wann", "hur många"), from the noun after "which" or "what" ("which
 year"), and from the word order: a question without an interrogative is answered with yes or no. `question_words.txt`
-has the words of each language and can be extended.
+has the words of each language and can be extended. `ratios.txt` has the names of ratios, such as "gross margin", and
+the items of financial statements from which they are computed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from agentformer.text.normalize import normalized
 QuestionType = Literal["who", "where", "when", "many", "much", "why", "how", "which", "what", "open", ""]
 
 _FILE = Path(__file__).with_name("question_words.txt")
+_RATIOS = Path(__file__).with_name("ratios.txt")
 _SYNONYMS = Path(__file__).with_name("synonyms.txt")
 _INTERROGATIVES: tuple[QuestionType, ...] = ("who", "where", "when", "many", "much", "why", "how", "which", "what")
 _MEASURES = ("money", "age", "share", "span")
@@ -208,3 +210,33 @@ def _nouns(rest: str, language: str) -> Iterator[str]:
             return
         if nouns >= _NOUN_WITHIN - 1:
             return
+
+
+def ratio_items(text: str, language: str) -> tuple[str, ...]:
+    """Return the items from which the ratios that a text names are computed, in the order of `ratios.txt`. `language`
+    is the ISO 639-1 code of the text. Return () if the text names no ratio of this language."""
+    folded = normalized("NFKC", text).casefold()
+    found = (items for name, items in _ratios().get(language, ()) if name.search(folded))
+    return tuple(dict.fromkeys(item for items in found for item in items))
+
+
+@cache
+def _ratios() -> dict[str, list[tuple[re.Pattern[str], tuple[str, ...]]]]:
+    """Return for each language the patterns of the names of ratios, with the items of each ratio."""
+    ratios: dict[str, list[tuple[re.Pattern[str], tuple[str, ...]]]] = {}
+    for line in _RATIOS.read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            names, _, items = line.partition(" : ")
+            language, *written = names.split()
+            pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(_ratio_pattern, written))})(?!\w)")
+            ratios.setdefault(language, []).append((pattern, tuple(map(_spaced, items.split()))))
+    return ratios
+
+
+def _ratio_pattern(name: str) -> str:
+    ending = r"\w*" if name.endswith("*") else ""
+    return re.escape(name.rstrip("*")).replace("_", r"[\s-]+") + ending
+
+
+def _spaced(item: str) -> str:
+    return item.replace("_", " ")

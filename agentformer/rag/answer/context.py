@@ -21,7 +21,7 @@ from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.languages import detect_language
 from agentformer.text.places import label_of_part, lines_of
-from agentformer.text.ratios import ratio_items
+from agentformer.text.questions import ratio_items
 from agentformer.text.sentences import sentence_spans
 from agentformer.text.splitting import windows
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
@@ -99,7 +99,7 @@ class PassageBuilder:
         return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
 
     def items(self, question: str) -> tuple[str, ...]:
-        """Return the items from which the ratios that the question names are computed. See `text/ratios.py`."""
+        """Return the items from which the ratios that the question names are computed. See `text/questions.py`."""
         return ratio_items(question, detect_language(question))
 
     def build(self, question: str, hits: Hits, budget: int) -> PassageContext:
