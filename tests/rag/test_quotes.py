@@ -18,6 +18,7 @@ from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.citations import in_marks
 from agentformer.rag.answer.confidence import Baselines
 from agentformer.rag.answer.passages import read_passages
+from agentformer.rag.answer.quote_text import MAX_QUOTE
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, rank_sentences
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import analyze_query
@@ -101,6 +102,15 @@ def test_a_sentence_over_a_page_break_is_joined(carried: str, content: str, quot
     citation = answer.citations[0]
     assert citation.quote == quote
     assert quote.endswith(content[citation.start : citation.end])
+
+
+def test_the_part_on_the_page_before_is_left_out_if_the_quote_would_be_too_long() -> None:
+    before, content = "The keys of the boat are kept", f"in the blue cupboard{' of the office' * 40}."
+    assert len(content) < MAX_QUOTE < len(before) + len(content)
+    source = Source("d", "a.pdf", 2, "2", 0, len(content))
+    entry = MemoryEntry("e", content, kind="chunk", context=f"Rules{CARRIED}{before}", source=source)
+    answer = Answerer(None, None, abstain=0.0).answer("Where are the keys of the boat?", [Hit(entry, 1.0)])
+    assert [citation.quote for citation in answer.citations] == [content]
 
 
 def test_names_come_with_the_sentence_that_announces_them() -> None:
