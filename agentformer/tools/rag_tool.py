@@ -342,7 +342,9 @@ class RAGTool(StoredDocuments):
         """Answer a question from documents and memories. The answer has citations, hits, warnings and timings.
 
         An answer without a language model quotes sentences of the best `top_k` chunks and memories, which are the hits
-        of the answer. A language model receives as many passages as `context` returns. `max_tokens` (1..4096) limits
+        of the answer. Without `top_k`, these are the best three (a setting); the next two may be quoted, too, if they
+        are of the same documents, and are then hits of the answer.
+        A language model receives as many passages as `context` returns. `max_tokens` (1..4096) limits
         the answer of a language model. If `extractive` is true, no language model is called, and the answer consists of
         quotes.
 
