@@ -118,8 +118,12 @@ def main() -> None:
             print(f"| {name} | {times(each.seconds)} |")
     if chosen.fit:
         print("\n".join(answers_fit.fitted({name: each.examples for name, each in measured.items()})))
-        weights = answers_fit.confidence_fitted({name: each.judged for name, each in measured.items()})
-        print(f"_QUOTE = ({', '.join(f'{weight:.2f}' for weight in weights)})")
+        judged = {name: each.judged for name, each in measured.items()}
+        print(f"_QUOTE = ({', '.join(f'{weight:.2f}' for weight in answers_fit.confidence_fitted(judged))})")
+        print("\n| set (even) | ECE of the code | of fits without the passage | sure and wrong | of these fits |")
+        print("|---|---|---|---|---|")
+        for line in honesty(answers_fit.confidences_by_parts(judged)):
+            print(f"| {' | '.join(line)} |")
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,7 @@ def _ask(
         hits, more = (found, found[_TOP:_QUOTABLE]) if given is answer else (others, further)
         ranked, grounds = quoting.judged(asked.text, hits[:_TOP], more) if fit else ([], None)
         if grounds and (example := answers_fit.example(asked.number, asked.right, ranked)):
-            result.judged.append(answers_fit.Judged(asked.number, grounds, outcome.first))
+            result.judged.append(answers_fit.Judged(asked.number, grounds, outcome.first, asked.documents))
             result.examples.append(example)
 
 
@@ -336,8 +340,30 @@ def _bins(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
 def calibration_error(outcomes: Sequence[Outcome]) -> float:
     """Return the expected calibration error, 0..1: the mean distance between the confidence of a bin and its share of
     right first quotes, weighted by the number of questions."""
-    gaps = [abs(sum(o.confidence for o in part) - sum(o.first for o in part)) for part in _bins(outcomes).values()]
-    return sum(gaps) / len(outcomes)
+    return _calibration_error([(outcome.confidence, outcome.first) for outcome in outcomes])
+
+
+def _calibration_error(judged: Sequence[tuple[float, bool]]) -> float:
+    gaps: dict[int, float] = {}
+    for confidence, right in judged:
+        n = min(_BINS - 1, int(confidence * _BINS))
+        gaps[n] = gaps.get(n, 0.0) + confidence - right
+    return sum(map(abs, gaps.values())) / len(judged)
+
+
+def honesty(judged: Iterable[tuple[str, float, float, bool]]) -> list[list[str]]:
+    """Return a row for each set: the calibration error and the share of sure and wrong answers, of the confidence of
+    the code and of that of fits without the passage."""
+    sets: dict[str, list[tuple[float, float, bool]]] = {}
+    for name, *each in judged:
+        sets.setdefault(name, []).append(tuple(each))  # type: ignore[arg-type]
+    rows = []
+    for name, each in sets.items():
+        both = [[(one[n], one[2]) for one in each] for n in (0, 1)]
+        errors = [f"{_calibration_error(part):.3f}" for part in both]
+        wrong = [f"{mean(confidence > _SURE and not right for confidence, right in part):.3f}" for part in both]
+        rows.append([name, *errors, *wrong])
+    return rows
 
 
 def reliability(outcomes: Sequence[Outcome]) -> list[list[str]]:

@@ -5,10 +5,14 @@ The score of a sentence is a weighted sum of its features. The probability that 
 softmax of the scores over the sentences of the three hits. The fit maximises the probability of the sentences whose
 quote holds the answer, with the same weight for each set. The confidence is a logistic function. Questions that a rule
 decides (hits that hardly contain an answer, an unknown name) are left out of its fit.
+
+The confidence is also fitted to four of five parts of the questions and compared with the fifth. Questions about one
+passage are in one part, because the answer of one tells about another.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +24,7 @@ from agentformer.rag.answer.features import Features
 from agentformer.rag.answer.quotes import RankedSentence
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+_PARTS = 5  # of the questions
 _STEPS = 40  # of Newton's method
 _RIDGE = 0.02  # of each coefficient of the confidence
 _RIDGE_OF_SENTENCES = 0.0003  # of each weight, per set; with more, the weights of norquad's long passages suffer
@@ -39,11 +44,19 @@ class Example:
 
 @dataclass(frozen=True)
 class Judged:
-    """A question with the values of its confidence, and whether its first quote is right."""
+    """A question with the values of its confidence, and whether its first quote is right. `documents` are the names of
+    the documents with the answer."""
 
     number: int
     grounds: QuoteFeatures
     right: bool
+    documents: frozenset[str] = frozenset()
+
+    @property
+    def part(self) -> int:
+        """The number of the part of the questions that this question belongs to. Questions about the same passage
+        belong to the same part."""
+        return zlib.crc32(min(self.documents, default=str(self.number)).encode()) % _PARTS
 
 
 def example(
@@ -118,6 +131,20 @@ def confidence_fitted(judged: Mapping[str, Sequence[Judged]]) -> list[float]:
         weights += [1 / max(1, len(used))] * len(used)
     scale = len(weights) / sum(weights)
     return logistic(np.array(inputs), np.array(right), np.array(weights) * scale, _RIDGE).tolist()
+
+
+def confidences_by_parts(judged: Mapping[str, Sequence[Judged]]) -> Iterator[tuple[str, float, float, bool]]:
+    """Yield for each question with an even number its set, the confidence of the code, the confidence of a fit without
+    its part of the questions, and whether its first quote is right. If the two confidences are about equally honest,
+    the coefficients in the code belong to its present features."""
+    fits = [
+        confidence_fitted({name: [one for one in each if one.part != part] for name, each in judged.items()})
+        for part in range(_PARTS)
+    ]
+    for name, each in judged.items():
+        for one in each:
+            if one.number % 2 == 0:
+                yield name, one.grounds.confidence, one.grounds.confidence_by(fits[one.part]), one.right
 
 
 def logistic(x: Floats, y: Floats, weights: Floats, ridge: float = 1e-3) -> Floats:

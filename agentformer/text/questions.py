@@ -34,10 +34,12 @@ _LATE = 6  # words: in other languages, a later interrogative is usually a relat
 _NOUN_WITHIN = 4  # words after the interrogative
 _DEGREES = frozenset({"hvor", "hur", "how"})
 _DEGREE_WITHIN = 2  # words after these: "hur stor andel", but not "hur räknas barnets vikt ut"
-_COPULAS = frozenset(
+COPULAS = frozenset(
     {"is", "are", "was", "were", "'s", "ist", "sind", "war", "waren", "er", "var", "är", "on", "oli", "ovat", "olivat"}
     | {"est", "sont", "était", "es", "son", "era", "fue", "è", "é", "são", "zijn"}
 )
+_SUBJECT = 4  # maximum number of words in the subject of "What is X?"
+_EAST_SUBJECT = re.compile(r"(.{1,16}?)(?:とは|って)(?:何|なに|なん|どんな|どういう|誰|だれ)")
 _FINNISH_ENDING = re.compile(r"(?:\w{2,})k[oö]$")  # "onko", "voiko": the ending of a question for yes or no
 _ASKS = re.compile(r"[?？؟;]\s*$")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
@@ -46,7 +48,8 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 @dataclass(frozen=True, slots=True)
 class Question:
     """The type of a question, and the words that ask (the interrogative and the noun after it). An answer need not
-    contain these words. If the type is "", the text is not a question, or its language is unknown. `measure` is what a
+    contain these words. If the type is "", the text is not a question, or its language is unknown. `subject` are the
+    casefolded words of X if the question is only "What is X?" or "Who is X?", else "". `measure` is what a
     question for a number measures ("money", "age", "share" or "span", a span of time), and `period` the period for
     which it asks for an amount ("year" in "How much is it per year?"); "" if unknown."""
 
@@ -55,6 +58,7 @@ class Question:
     language: str = ""
     measure: str = ""
     period: str = ""
+    subject: str = ""
 
 
 @cache
@@ -108,7 +112,28 @@ def classify(text: str, language: str = "") -> Question:
     question = _classified(folded, own, language)
     code = question.language or own or language
     measured = (each for each in _MEASURES if _contains(f"asks_{each}", folded, code))
-    return replace(question, measure=next(measured, ""), period=next(iter(periods(folded, code)), ""))
+    period = next(iter(periods(folded, code)), "")
+    return replace(question, measure=next(measured, ""), period=period, subject=_subject(folded, question))
+
+
+def _subject(folded: str, question: Question) -> str:
+    """Return X if the question is only "What is X?": an interrogative, a copula, and a few words. The article before X
+    is left out. X has no function words, because a question such as "What is the capital of X?" asks something
+    else."""
+    if question.language == "ja":
+        found = _EAST_SUBJECT.match(folded)
+        return found[1] if found else ""
+    words, frequent = _WORD.findall(folded), FUNCTION_WORDS.get(question.language, frozenset())
+    rest = words[1:]
+    if question.type not in ("what", "who", "which") or words[:1] == [] or not question.asking.issuperset(words[:1]):
+        return ""
+    if rest[:1] and rest[0] in COPULAS:
+        rest = rest[1:]
+    elif not words[0].startswith("qu'"):  # "qu'est-ce que" has the copula
+        return ""
+    while rest and rest[0] in frequent:
+        rest = rest[1:]
+    return " ".join(rest) if len(rest) <= _SUBJECT and frequent.isdisjoint(rest) else ""
 
 
 def periods(folded: str, language: str) -> list[str]:
@@ -201,12 +226,12 @@ def _nouns(rest: str, language: str) -> Iterator[str]:
     function_words = FUNCTION_WORDS.get(language, frozenset())
     nouns = 0
     for n, word in enumerate(_WORD.findall(rest)):
-        if word in function_words and (n > 0 or word not in _COPULAS) and (nouns or n > 1):
+        if word in function_words and (n > 0 or word not in COPULAS) and (nouns or n > 1):
             return
         if word not in function_words:
             nouns += 1
             yield word
-        elif n == 0 and word not in _COPULAS:
+        elif n == 0 and word not in COPULAS:
             return
         if nouns >= _NOUN_WITHIN - 1:
             return

@@ -1,9 +1,11 @@
 """Other forms of the terms of a question: words that begin alike ("partner" and "partnership"), compounds ("sauna" and
-"saunavuoro"), and words of about the same meaning ("founded" and "established")."""
+"saunavuoro"), and words of about the same meaning ("founded" and "established"). Weights of terms by their rarity."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from agentformer.text.analysis import COMPOUNDING
 from agentformer.text.questions import same_meaning
@@ -62,3 +64,46 @@ def _beginning(term: str) -> str:
 def _similarity(word: str, other: str) -> float:
     common = next((n for n, (a, b) in enumerate(zip(word, other, strict=False)) if a != b), min(len(word), len(other)))
     return common / max(len(word), len(other))
+
+
+class WeightedTerms:
+    """Terms of a question with weights that add up to 1. A term that is rare in the texts has a higher weight, and a
+    term that no text contains has none. `forms` finds other forms of the terms in the texts. `names` has the terms of
+    the document's name for each text: a text also counts as one that contains them, because the name of a company says
+    which report answers, and not which sentence."""
+
+    def __init__(
+        self,
+        terms: Collection[str],
+        texts: Sequence[Collection[str]],
+        forms: Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[str, float]]] | None = None,
+        names: Sequence[Collection[str]] = (),
+    ) -> None:
+        holders = Counter(term for text in texts for term in text)
+        self._forms = forms(terms, holders) if forms else {}
+        rarity = {}
+        for term in terms:
+            times = holders[term] + sum(holders[form] for form in self._forms.get(term, ()))
+            if times:
+                times += sum(term in name and term not in text for text, name in zip(texts, names, strict=False))
+                rarity[term] = math.log(1 + len(texts) / (0.5 + times))
+        most = sum(rarity.values()) or 1.0
+        self._weights = {term: weight / most for term, weight in rarity.items()}
+        self.known = frozenset(terms).union(*self._forms.values())  # the terms and their other forms
+
+    def held(self, text: Iterable[str]) -> frozenset[str]:
+        """Return the terms of the question that a text contains."""
+        return frozenset(self._weights.keys() & text)
+
+    def share(self, terms: Iterable[str]) -> float:
+        """Return the sum of the weights of these terms, 0..1."""
+        return sum(self._weights[term] for term in terms)
+
+    def similar_share(self, text: Collection[str]) -> float:
+        """Return the share of the terms that a text contains only in another form. The weight of a term is multiplied
+        by the similarity of this form."""
+        total = 0.0
+        for term, forms in self._forms.items():
+            if term not in text and term in self._weights:
+                total += self._weights[term] * max((forms[form] for form in forms if form in text), default=0.0)
+        return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.rag.answer.candidates import has_candidate, other_period
+from agentformer.rag.answer.candidates import defines, has_candidate, lacks_candidate, other_period
 from agentformer.text.questions import Question, classify
 
 
@@ -24,6 +24,11 @@ from agentformer.text.questions import Question, classify
         ("when", "Den byggdes på 1800-talet.", "sv", 0.7, 1.0),
         ("when", "平安時代に建てられた。", "ja", 0.7, 0.7),
         ("when", "It was built quickly.", "en", 0.0, 0.0),
+        ("when", "It closes on Friday.", "en", 0.5, 1.0),
+        ("when", "Søket stoppet klokken 17.", "no", 0.7, 1.0),
+        ("when", "Han kom ved 22-tiden.", "no", 0.7, 0.7),
+        ("many", "Half of them left.", "en", 0.7, 0.7),
+        ("many", "Zwei Drittel der Gäste gingen.", "de", 0.7, 0.7),
         ("who", "It was built by Anna Berg.", "en", 1.0, 1.0),
         ("who", "It was built by workers.", "en", 0.0, 0.0),
         ("who", "Im Haus ist ein Dach.", "de", 0.0, 0.0),
@@ -87,3 +92,32 @@ def test_an_amount_for_another_period_is_told() -> None:
     assert not other_period(yearly, "Der Stellplatz kostet 480 Euro pro Jahr, also 40 Euro im Monat.", "de")
     assert not other_period(yearly, "Der Stellplatz kostet 480 Euro.", "de")
     assert not other_period(classify("Was kostet ein Stellplatz?", "de"), "Er kostet 40 Euro im Monat.", "de")
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "sure"),
+    [
+        ("What is a comet?", "A comet is a small body of ice.", 1.0),
+        ("What is a comet?", "Comets (from Greek) are small bodies.", 0.7),
+        ("What is a comet?", "A comet, seen from here, is a small body.", 0.7),
+        ("What is a comet?", "The tail of a comet is long.", 0.0),
+        ("Who was John Lennon?", "John Winston Lennon, known as John, was a singer.", 0.7),
+        ("Hva er en komet?", "En komet (fra gresk) er et lite legeme.", 1.0),
+        ("Mikä on komeetta?", "Komeetta on pieni kappale.", 1.0),
+        ("彗星とは何ですか？", "彗星（すいせい）は、氷の小天体である。", 1.0),
+        ("彗星とは何ですか？", "尾は彗星の一部である。", 0.0),
+        ("When was the comet seen?", "A comet is a small body of ice.", 0.0),
+        ("What is the size of the comet?", "The comet is a small body of ice.", 0.0),
+    ],
+)
+def test_a_definition_begins_with_its_subject(question: str, text: str, sure: float) -> None:
+    assert defines(classify(question), text) == sure
+
+
+def test_a_text_lacks_an_answer_if_it_tells_nothing_of_the_type() -> None:
+    assert lacks_candidate("When was the crane sold?", "The crane was sold quickly.", "en")
+    assert not lacks_candidate("When was the crane sold?", "The crane was sold in 1921.", "en")
+    assert lacks_candidate("How many doors has the crane?", "The crane has doors.", "en")
+    assert lacks_candidate("Who founded the school?", "The school was founded in 1874.", "en")
+    assert not lacks_candidate("Who keeps the keys?", "The caretaker keeps the keys.", "en"), "not only names answer"
+    assert not lacks_candidate("What is the crane?", "The crane.", "en")

@@ -292,7 +292,41 @@ def test_confidence_grows_with_what_is_known_of_the_hits_and_the_quote(cosine: f
     more = [middle._replace(hits=0.8), middle._replace(score=0.9), middle._replace(covered=0.9)]
     more += [middle._replace(quotes=1)]  # others are not nearly as probable
     more += [middle._replace(cosine=0.8)] if cosine else []
+    middle = middle._replace(missing=0.1)  # of the terms of the question
     assert all(0 < middle.confidence < each.confidence < 1 for each in more)
+
+
+def test_without_what_is_asked_for_an_answer_is_not_sure() -> None:
+    sure = QuoteFeatures(0.95, 0.99, 1.0, 1, 0.9)
+    assert sure.confidence > 0.9
+    assert sure._replace(lacks=True).confidence == sure._replace(missing=0.3).confidence == 0.78
+    assert sure._replace(lacks=True, score=0.1).confidence == sure._replace(score=0.1).confidence
+
+
+@pytest.mark.parametrize(
+    ("question", "sure"),
+    [
+        ("When was the school founded?", True),
+        ("Who founded the school?", False),
+        ("When was the pier sold?", False),
+        ("When was the pier made longer?", True),
+    ],
+)
+def test_a_sentence_about_something_else_is_not_surely_the_answer(question: str, sure: bool) -> None:
+    hits = [
+        hit("The harbour was rebuilt and its pier made longer in 2019. It has sixty berths.", "harbour.md", 1),
+        hit("The school was founded in 1874. The church is older.", "town.md", 2),
+    ]
+    confidence = Answerer(None, None).answer(question, hits).confidence
+    assert confidence is not None and (confidence > 0.8) == sure
+
+
+def test_a_question_of_one_word_has_the_language_of_its_norwegian_passage() -> None:
+    text = "Trådløst nett i møterommet heter Gjest og passordet er fisk2024. Kaffe serveres i gangen."
+    passages = read_passages([hit(text, "mote.md", 1)])
+    assert [passage.language for passage in passages] == ["no"]
+    answer = Answerer(None, None).answer("passord?", [hit(text, "mote.md", 1)])
+    assert "passordet er fisk2024" in answer.text
 
 
 def test_a_quote_of_hopeless_hits_is_not_more_probable_than_they_are() -> None:

@@ -109,3 +109,16 @@ def test_a_question_for_an_amount_has_a_measure_and_a_period() -> None:
     assert classify("How old was she when she won?").measure == "age"
     assert classify("Wie viel kostet der Stellplatz pro Monat?", "de").period == "month"
     assert (classify("Who won?").measure, classify("Who won?").period) == ("", "")
+
+
+def test_a_question_for_a_definition_has_a_subject() -> None:
+    assert classify("What is a comet?").subject == "comet"
+    assert classify("Qu'est-ce que la photosynthèse ?").subject == "photosynthèse"
+    assert classify("What is the capital of France?").subject == "", "it asks for the capital"
+    assert classify("Where is France?").subject == ""
+
+
+def test_a_longer_word_is_no_noun_of_time() -> None:
+    assert classify("Hvilken tidligere minister ble kritisert?", "no").type == "which"
+    assert classify("På hvilket tidspunkt begynte møtet?", "no").type == "when"
+    assert classify("Welche Zeitung berichtete darüber?").type == "which"

@@ -4,11 +4,11 @@ place or a reason. Words and numbers that the question itself contains do not co
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from agentformer.text.dates.dates import find_dates
 from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
-from agentformer.text.questions import Question, pattern_of, periods, question_words
+from agentformer.text.questions import COPULAS, Question, classify, pattern_of, periods, question_words
 
 _DIGITS = re.compile(r"\d+(?:[.,:\u00a0 ]\d{3})*(?:[.,:/]\d+)*")
 _NUMBERED = re.compile(r"^\s*(?:§\s?\d[\d.]*|\d{1,2}(?:\.\d{1,2}){1,3}|\(?\d{1,2}[.)])\s+")  # "§8.3 The accounts"
@@ -20,14 +20,19 @@ _YEAR = re.compile(r"(?<!\d)(?:1\d{3}|20\d\d)(?!\d)")
 _AGE = re.compile(
     r"世紀|年代|時代|(?<=\d)年|(?<=\d)月|"
     r"(?<=\d)-?(?:talet|tallet)\b|\b(?:centur|decade|jahrhundert|vuosisa|vuosikym|århundr|siècle|siglo|secolo|século)"
-    r"|\b(?:\d{1,2}|ten|eleven|twelve)(?::\d\d)? ?(?:a\.?m|p\.?m)\b|\b(?:kl\.?|klo) ?\d{1,2}|\b(?:v|f)\.? ?(?:chr|kr)\b"
+    r"|\b(?:\d{1,2}|ten|eleven|twelve)(?::\d\d)? ?(?:a\.?m|p\.?m)\b|\b(?:kl\.?|klo|klokk?[ae]n?|klockan) ?\d{1,2}"
+    r"|\b\d{1,2}(?:[:.]\d\d)?(?:-tiden\b| uhr\b)|\b(?:v|f)\.? ?(?:chr|kr)\b"
     r"|\d{1,4} ?(?:bc|ad|bce|ce|eaa|jaa)\b"
 )
 _BRACKETS = re.compile(r"\([^()]*\)")
 _BRACKETED = 0.6  # value of a time in brackets
+_MOMENT = 0.5  # value of a day of the week or a part of the day
 _OTHER_MEASURE = 0.6  # factor of a number that measures something else than the question asks for
 _SIGNS = {"money": re.compile(r"[$€£¥]"), "share": re.compile(r"[%％]")}
 _NEVER = re.compile(r"(?!)")
+_SPOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_SUBJECT_WITHIN, _COPULA_WITHIN = 3, 8  # words: an article may precede the subject, and an apposition the copula
+_LOOSE, _ENDING = 0.7, 4  # letters of an ending at most
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _PLACE_BEFORE = re.compile(
     r"\b(?:in|at|near|from|to|on|of|across|within|i|på|til|till|från|fra|ved|vid|im|am|auf|aus|nach|bei|von|zu|der|"
@@ -54,6 +59,47 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
         or _has_measure(question, text, language)
     )
     return found if fits else _OTHER_MEASURE * (found or 0.0)
+
+
+def lacks_candidate(question: str, text: str, language: str) -> bool:
+    """Return whether a text certainly does not answer a question: the question asks for a time or a number, and the
+    text contains none, or it asks for a person or a place, and the text contains no other words than the question."""
+    asked, known = classify(question, language), {word.casefold() for word in _SPOKEN.findall(question)}
+    if asked.type in ("when", "many", "much"):
+        return has_candidate(asked, text, language, known) == 0.0
+    if asked.type not in ("who", "where") or language in _CASELESS:
+        return False
+    told = {word.casefold() for word in _WORD.findall(text)}
+    return told <= known | FUNCTION_WORDS.get(language, frozenset())
+
+
+def defines(question: Question, text: str) -> float:
+    """Return how surely a sentence tells what the subject of the question is: 1 if the sentence begins with the subject
+    and the copula ("A comet is ..."), 0.7 if other words stand between them or within the subject, or the subject has
+    an ending, else 0. Text in brackets is not read. Return 0 if the question asks something else."""
+    if not question.subject:
+        return 0.0
+    if question.language == "ja":
+        return float(
+            bool(re.match(rf"\W*{re.escape(question.subject)}(?:[（(][^（）()]*[）)])?と?は", text.casefold()))
+        )
+    bare = _BRACKETS.sub(" ", text.casefold())
+    subject, words = question.subject.split(), _SPOKEN.findall(bare)
+    for start in range(min(_SUBJECT_WITHIN, len(words))):
+        end = start + len(subject)
+        if words[start:end] == subject and words[end : end + 1] and words[end] in COPULAS:
+            return 1.0
+        if _is_subject(words[start : end + 1], subject):
+            return _LOOSE * (not COPULAS.isdisjoint(words[start + 1 : end + _COPULA_WITHIN]))
+    return 0.0
+
+
+def _is_subject(words: Sequence[str], subject: Sequence[str]) -> bool:
+    """Return whether words begin with the subject. One of its words may have an ending if it is the only one, and
+    another word may stand within it ("John Winston Lennon")."""
+    if len(subject) == 1:
+        return words[0].startswith(subject[0]) and len(words[0]) <= len(subject[0]) + _ENDING
+    return words[0] == subject[0] and subject[-1] in words[len(subject) - 1 :]
 
 
 def other_period(question: Question, text: str, language: str) -> bool:
@@ -100,8 +146,8 @@ def _without_dates(text: str) -> str:
 
 
 def _time(text: str, language: str, known: Collection[str]) -> float:
-    """Return 1 for a date or a year, 0.7 for a century, a decade or a time of the day, and at most 0.6 if the time is
-    in brackets, as the dates of birth and death of a person are."""
+    """Return 1 for a date or a year, 0.7 for a century, a decade or a time of the day, 0.5 for a day of the week or a
+    part of the day, and at most 0.6 if the time is in brackets, as the dates of birth and death of a person are."""
     outside = _time_in(_BRACKETS.sub(" ", text), language, known)
     return outside or min(_BRACKETED, _time_in(text, language, known))
 
@@ -113,7 +159,10 @@ def _time_in(text: str, language: str, known: Collection[str]) -> float:
         words = _WORD.findall(text[mention.start : mention.end].casefold()) or [text[mention.start : mention.end]]
         if any(word not in known for word in words):
             return 1.0
-    return 0.7 if _AGE.search(text.casefold()) else 0.0
+    folded, moments = text.casefold(), pattern_of("moments", language)
+    if _AGE.search(folded):
+        return 0.7
+    return _MOMENT if moments and any(match[0] not in known for match in moments.finditer(folded)) else 0.0
 
 
 def _names(text: str, language: str, known: Collection[str]) -> list[tuple[int, str]]:

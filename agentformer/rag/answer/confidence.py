@@ -15,7 +15,7 @@ hits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,11 +36,13 @@ _LOGIT_BOTH = (-6.54, 5.73, 6.39)
 _LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
 # Coefficients of `QuoteFeatures.values`. Fitted by `python -m bench.answers --fit` to questions with even numbers.
 # Every tenth question is also asked of hits without the answer.
-_QUOTE = (-0.55, 0.27, 0.46, 1.13, 2.96, -0.57, 1.17)
+_QUOTE = (-0.45, 0.23, 0.71, 0.53, 2.84, -0.27, 1.29, -1.14)
 _MOST_LOGIT = 2.0  # upper limit of the logit of `hits`; a higher one does not make the quote more probable
+_MOST_SCORE = 4.0  # the same of `score`
 _HOPELESS = 0.1  # if `hits` is lower, the confidence is at most `hits`
 _UNKNOWN = 0.1  # factor if the question contains a number or a name that no hit contains
 _OTHER_PERIOD = 0.6  # factor if the quote has a monthly amount and the question asks for a yearly one
+_MISSING, _NOT_SURE = 0.3, 0.78  # if `missing` is so high, or if `lacks` is true, the confidence is at most this
 _EDGE = 1e-4  # the smallest distance of a probability from 0 and from 1
 # For each language, questions and passages that are not about them. Texts of two languages are often further apart, so
 # the baseline is measured within each language.
@@ -97,6 +99,7 @@ class ConfidenceFeatures:
     share: float
     cosine: float | None = None
     foreign: bool = False  # the question is in another language than the passages; False if a language is unknown
+    missing: float = 0.0  # share (0..1) of the question's terms that no passage contains, also in no other form
 
     @property
     def confidence(self) -> float:
@@ -114,7 +117,8 @@ class QuoteFeatures(NamedTuple):
     cosine of the first quote (None if it was not embedded). `unknown` is true if the question contains a number or a
     name that no hit contains. `other_period` is true if the question asks for an amount per year and the quote states
     one per month. `telling` is the field of this name in the `Features` of the quote, or 0 if no tokens were
-    compared."""
+    compared. `missing` is the share of the question's terms that no hit contains. `lacks` is true if the question asks
+    for a time, a number, a person or a place, and the quote certainly contains none."""
 
     hits: float
     score: float
@@ -124,13 +128,16 @@ class QuoteFeatures(NamedTuple):
     unknown: bool = False
     other_period: bool = False
     telling: float = 0.0
+    missing: float = 0.0
+    lacks: bool = False
 
     @property
     def values(self) -> tuple[float, ...]:
         """The inputs of the logistic function: a constant 1, and one number for each field that is not a bool."""
         distance = 0.0 if self.cosine is None else self.cosine - 0.5
         hits = min(_logit(self.hits), _MOST_LOGIT)
-        return 1.0, hits, _logit(self.score), self.covered, distance, self.quotes - 1.0, self.telling
+        score = min(_logit(self.score), _MOST_SCORE)
+        return 1.0, hits, score, self.covered, distance, self.quotes - 1.0, self.telling, self.missing
 
     @property
     def is_judged(self) -> bool:
@@ -148,6 +155,8 @@ class QuoteFeatures(NamedTuple):
         logit = sum(weight * value for weight, value in zip(weights, self.values, strict=True))
         probability = 1 / (1 + math.exp(-logit))
         probability = min(probability, self.hits) if self.hits < _HOPELESS else probability
+        if self.lacks or self.missing >= _MISSING:
+            probability = min(probability, _NOT_SURE)
         factor = _UNKNOWN if self.unknown else _OTHER_PERIOD if self.other_period else 1.0
         return probability * factor
 
@@ -245,7 +254,8 @@ def confidence_features(
     cosines = [hit.dense_score for hit in hits if hit.dense_score is not None and hit.dense_rank is not None]
     languages = [passage.language for passage in passages]
     foreign = bool(query.language) and any(languages) and query.language not in languages
-    return ConfidenceFeatures(share, normalized_cosine(max(cosines), baseline) if cosines else None, foreign)
+    cosine = normalized_cosine(max(cosines), baseline) if cosines else None
+    return ConfidenceFeatures(share, cosine, foreign, _missing_share(query, passages))
 
 
 def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
@@ -254,7 +264,19 @@ def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
     counted, so that a question about another subject has a low share. A question without terms has the share 1."""
     terms = asked_stems(query, classify(query.text, passage.language), [passage.language])
     held = {*text_terms(quote, passage.language).stems, *passage.context_terms.stems}
-    forms = similar_forms(terms - held, held)
+    return _held_share(terms, held)
+
+
+def _missing_share(query: QueryTerms, passages: Sequence[Passage]) -> float:
+    language = passages[0].language
+    terms = asked_stems(query, classify(query.text, language), [language])
+    return 1 - _held_share(terms, {stem for each in passages for stem in (*each.stems, *each.context_terms.stems)})
+
+
+def _held_share(terms: Collection[str], held: Collection[str]) -> float:
+    """Return the share of the terms that are in `held`. If only another form of a term is, add its similarity."""
+    others = [term for term in terms if term not in held]
+    forms = similar_forms(others, held)
     shares = {term: 1.0 if term in held else max(forms.get(term, {}).values(), default=0.0) for term in terms}
     length = sum(_length(term) for term in terms)
     return sum(_length(term) * share for term, share in shares.items()) / length if length else 1.0

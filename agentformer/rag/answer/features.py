@@ -6,15 +6,13 @@ previous sentence, because a pronoun may refer to it, and by the terms of the he
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from agentformer.rag.answer.candidates import has_candidate
+from agentformer.rag.answer.candidates import defines, has_candidate
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
@@ -23,7 +21,7 @@ from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import Question, classify, question_words
 from agentformer.text.row_values import asked_value, extreme_rows, label_share, period_fit
 from agentformer.text.table_rows import TableRow
-from agentformer.text.word_forms import similar_forms
+from agentformer.text.word_forms import WeightedTerms, similar_forms
 from agentformer.types import Span
 
 _MARKUP = " \t#*_>-=|"
@@ -45,6 +43,7 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _FIRST = 3  # a pronoun among the first words refers to the previous sentence
 _NEEDED = 0.2  # the previous sentence is quoted, too, if it adds this share of the question's terms
 _AROUND = 2  # sentences on each side
+_FADING = 0.9  # of the terms of a sentence, this share counts for the next sentence
 _SHORT, _LONG, _VERY_LONG = 6, 25, 75  # terms of a sentence
 _UNKNOWN = 0.5  # value of the field if `has_candidate` returns None
 _FIELD = {"who": "person", "where": "place", "when": "time", "many": "number", "much": "number", "why": "reason"} | {
@@ -54,17 +53,19 @@ _FIELD = {"who": "person", "where": "place", "when": "time", "many": "number", "
 
 class Features(NamedTuple):
     """The features of a sentence for a question, each about 0..1. `words` is the share of the question's terms that the
-    sentence contains. `similar` is the share of terms of which it contains only another form, and `pieces` the share of
-    the parts of compounds. `phrase` is the share of the question's pairs of neighboring words that are neighbors in the
-    sentence, too. `before`, `after` and `heading` are the shares that the previous sentence, the next sentence and the
-    headings add. If the quote includes the previous sentence, `quoted_before` has its share instead of `before`, and
-    `quoted_pieces` its share of the parts of compounds. `around` is the share of the terms in the sentence and in two
-    sentences before and after it. `passage` is the score of the passage relative to the best, `rank` its reciprocal
-    rank, and `nearness` the difference of its cosine to the best cosine. `short`, `long` and `asks` describe the form.
-    The fields from `number` to `means` say how surely the sentence contains what the question asks for; only the field
-    of the question's type is set. `cosine`, `alike` and `telling` are 0 until the sentence is embedded. `cosine` is the
-    cosine of the sentence. `alike` is the mean cosine of the question's tokens with the nearest tokens of the sentence.
-    `telling` is the same mean with more weight for tokens that distinguish the sentences."""
+    sentence contains. `similar` is the share of terms of which it contains only another form, and `pieces` the share
+    of the parts of compounds. `phrase` is the share of the question's pairs of neighboring words that are neighbors in
+    the sentence, too. `before`, `after` and `heading` are the shares that the previous sentence, the next sentence and
+    the headings add. `topic` is the share that the first sentence of the passage adds, and `carried` the share that
+    all sentences before it add, where a distant sentence counts less. If the quote includes the previous sentence,
+    `quoted_before` has its share instead of `before`, and `quoted_pieces` its share of the parts of compounds.
+    `around` is the share of the terms in the sentence and in two sentences before and after it. `passage` is the score
+    of the passage relative to the best, `rank` its reciprocal rank, and `nearness` the difference of its cosine to the
+    best cosine. `short`, `long`, `stale` (few words that are not in the question) and `asks` describe the form.
+    `defines` says how surely the sentence tells what its subject is, if the question asks only that ("What is a
+    comet?"). The fields from `number` to `means` say how surely the sentence contains what the question asks for; only
+    the field of the question's type is set. `cosine` is the cosine of the sentence, and the last four fields are its
+    `Likeness`; they are 0 until the sentence is embedded."""
 
     words: float = 0.0
     similar: float = 0.0
@@ -75,13 +76,17 @@ class Features(NamedTuple):
     quoted_pieces: float = 0.0
     after: float = 0.0
     heading: float = 0.0
+    topic: float = 0.0
+    carried: float = 0.0
     around: float = 0.0
     passage: float = 0.0
     rank: float = 0.0
     nearness: float = 0.0
     short: float = 0.0
     long: float = 0.0
+    stale: float = 0.0
     asks: float = 0.0
+    defines: float = 0.0
     number: float = 0.0
     time: float = 0.0
     person: float = 0.0
@@ -94,6 +99,8 @@ class Features(NamedTuple):
     cosine: float = 0.0
     alike: float = 0.0
     telling: float = 0.0
+    least: float = 0.0
+    asked: float = 0.0
 
 
 @dataclass(eq=False, slots=True)
@@ -218,14 +225,15 @@ class SentenceFeatures:
         self.question = classify(query.text, passages[0].language if passages else "")
         self._sentences = sentences
         languages = sorted({passage.language for passage in passages})
-        self._stems = _Weighted(
-            asked_stems(query, self.question, languages),
+        self._asked = asked_stems(query, self.question, languages)
+        self._stems = WeightedTerms(
+            self._asked,
             [sentence.stems for sentence in sentences],
             similar_forms,
             [sentence.passage.name_stems for sentence in sentences],
         )
         pieces = {part for language in languages for part in query.terms([language]).parts}
-        self._pieces = _Weighted(pieces, [frozenset(sentence.terms.parts) for sentence in sentences])
+        self._pieces = WeightedTerms(pieces, [frozenset(sentence.terms.parts) for sentence in sentences])
         self._words = _words(query.text)
         self._pairs = set(pairwise(self._words))
         self._rank = {id(passage): 1 / rank for rank, passage in enumerate(passages, 1)}
@@ -235,6 +243,8 @@ class SentenceFeatures:
         self._said = frozenset(text_terms(query.text, language).stems) | self._stems.known
         self._value = asked_value(self.question, query.text.casefold(), language)
         self._extreme = self._extremes(passages)
+        self._first = {id(sentence.passage): sentence for sentence in reversed(sentences)}
+        self._carried = list(self._carried_shares())
         for sentence in sentences:
             sentence.leads = self._leads(sentence)
 
@@ -243,7 +253,8 @@ class SentenceFeatures:
         return [self._of_words(n, sentence) for n, sentence in enumerate(self._sentences)]
 
     def with_candidate(self, features: Features, sentence: Sentence) -> Features:
-        """Return the features, with the field of the question's type set."""
+        """Return the features, with `defines` and the field of the question's type set."""
+        features = features._replace(defines=defines(self.question, sentence.text))
         field = _FIELD.get(self.question.type)
         if self.question.type == "what" and self.question.measure == "money":
             field = "number"
@@ -275,12 +286,15 @@ class SentenceFeatures:
             quoted_pieces=self._pieces.share(led),
             after=self._stems.share(after - own - before),
             heading=self._stems.share(self._stems.held(sentence.headings) - own - before),
+            topic=self._stems.share(self._topic(n) - own),
+            carried=self._carried[n],
             around=self._stems.share(self._around(n)),
             passage=passage.hit.score / self._best,
             rank=self._rank[id(passage)],
             nearness=(passage.hit.dense_score or 0.0) - self._nearest,
             short=max(0.0, 1 - size / _SHORT),
             long=min(1.0, max(0.0, (size - _LONG) / (_VERY_LONG - _LONG))),
+            stale=1 / (1 + len(sentence.stems - self._asked)),
             asks=float(bool(_ASKS.search(sentence.text))),
             label=self._label(sentence),
             extreme=self._extreme.get((id(passage), sentence.span), 0.0),
@@ -316,6 +330,22 @@ class SentenceFeatures:
             return 0.0
         text = f"{sentence.row.above} {sentence.row.text}" if sentence.row else sentence.text
         return period_fit(self._value, text, sentence.passage.language)
+
+    def _topic(self, n: int) -> frozenset[str]:
+        return self._stems.held(self._first[id(self._sentences[n].passage)].stems)
+
+    def _carried_shares(self) -> Iterator[float]:
+        """Yield for each sentence the share of the terms that it lacks and a sentence before it in the passage has.
+        Each sentence between them lowers the share."""
+        passage: Passage | None = None
+        kept: dict[str, float] = {}
+        for sentence in self._sentences:
+            if sentence.passage is not passage:
+                passage, kept = sentence.passage, {}
+            kept = {term: share * _FADING for term, share in kept.items()}
+            own = self._stems.held(sentence.stems)
+            yield sum(self._stems.share((term,)) * share for term, share in kept.items() if term not in own)
+            kept |= dict.fromkeys(own, 1.0)
 
     def _around(self, n: int) -> frozenset[str]:
         near = self._sentences[max(0, n - _AROUND) : n + _AROUND + 1]
@@ -353,46 +383,3 @@ def asked_stems(query: QueryTerms, question: Question, languages: Iterable[str])
 
 def _words(text: str) -> list[str]:
     return [word.casefold() for word in _WORD.findall(text)]
-
-
-class _Weighted:
-    """Terms of a question with weights that add up to 1. A term that is rare in the texts has a higher weight, and a
-    term that no text contains has none. `forms` finds other forms of the terms in the texts. `names` has the terms of
-    the document's name for each text: a text also counts as one that contains them, because the name of a company says
-    which report answers, and not which sentence."""
-
-    def __init__(
-        self,
-        terms: Collection[str],
-        texts: Sequence[Collection[str]],
-        forms: Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[str, float]]] | None = None,
-        names: Sequence[Collection[str]] = (),
-    ) -> None:
-        holders = Counter(term for text in texts for term in text)
-        self._forms = forms(terms, holders) if forms else {}
-        rarity = {}
-        for term in terms:
-            times = holders[term] + sum(holders[form] for form in self._forms.get(term, ()))
-            if times:
-                times += sum(term in name and term not in text for text, name in zip(texts, names, strict=False))
-                rarity[term] = math.log(1 + len(texts) / (0.5 + times))
-        most = sum(rarity.values()) or 1.0
-        self._weights = {term: weight / most for term, weight in rarity.items()}
-        self.known = frozenset(terms).union(*self._forms.values())  # the terms and their other forms
-
-    def held(self, text: Iterable[str]) -> frozenset[str]:
-        """Return the terms of the question that a text contains."""
-        return frozenset(self._weights.keys() & text)
-
-    def share(self, terms: Iterable[str]) -> float:
-        """Return the sum of the weights of these terms, 0..1."""
-        return sum(self._weights[term] for term in terms)
-
-    def similar_share(self, text: Collection[str]) -> float:
-        """Return the share of the terms that a text contains only in another form. The weight of a term is multiplied
-        by the similarity of this form."""
-        total = 0.0
-        for term, forms in self._forms.items():
-            if term not in text and term in self._weights:
-                total += self._weights[term] * max((forms[form] for form in forms if form in text), default=0.0)
-        return total

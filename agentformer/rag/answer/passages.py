@@ -9,6 +9,7 @@ from functools import cached_property
 from agentformer.rag.chunks import CARRIED
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import Terms, text_terms
+from agentformer.text.languages import likelier_of_alike
 from agentformer.text.places import SEPARATOR
 from agentformer.text.sentences import sentence_spans
 from agentformer.text.table_rows import TableRow, TextTable, find_rows
@@ -115,10 +116,13 @@ class Passage:
 
 def read_passages(hits: Iterable[Hit], likely: str = "") -> list[Passage]:
     """Return a `Passage` for each hit. If the passages are too short to detect a language, `likely`, the language of
-    the question, is assumed."""
+    the question, is assumed. If this language is unknown, too, as for a question of one word, a passage that is Danish,
+    Norwegian or Swedish has the likeliest of these languages."""
     languages = EntryLanguages()
+    if not likely:
+        return [Passage(hit, languages, likelier_of_alike(hit.entry.content)) for hit in hits]
     passages = [Passage(hit, languages) for hit in hits]
-    if likely and not any(passage.language for passage in passages):
+    if not any(passage.language for passage in passages):
         return [Passage(passage.hit, languages, likely) for passage in passages]
     return passages
 

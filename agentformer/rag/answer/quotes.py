@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agentformer.embedders.late_interaction import AskedTokens, least_alike, likeness, word_tokens
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.answer.confidence import Baselines, normalized_cosine
@@ -19,31 +20,34 @@ from agentformer.rag.answer.features import Features, Sentence, SentenceFeatures
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.quote_text import MAX_QUOTE, Quote, whole_quote
 from agentformer.text.analysis import QueryTerms
+from agentformer.text.languages import FUNCTION_WORDS
 from agentformer.text.table_rows import TableRow
-from agentformer.types import Embedder, Hit, Span, TokenVectors, Vector
+from agentformer.types import Embedder, Hit, Span, TokenVectors
 
 # Weights without and with cosines. Fitted by `python -m bench.answers --fit` to the questions with even numbers of four
 # sets in four languages, and rounded. The odds of two sentences are exp(difference of their scores). The sets contain
 # hardly any sentence that is a question, so the weight of `asks` was set by hand.
 _WEIGHTS = Features(
-    words=3.8, similar=4.6, pieces=1.9, phrase=2.0, before=1.6, quoted_before=3.3, quoted_pieces=2.2, after=-0.5,
-    heading=3.2, around=1.8, passage=4.1, rank=0.7, nearness=2.1, short=-0.2, long=-0.5, asks=-2.0, number=3.4,
-    time=1.8, person=1.9, place=1.9, reason=1.9, means=0.6, label=2.0,
-    extreme=4.0, period=1.5,
+    words=5.0, similar=4.5, pieces=1.9, phrase=2.0, before=0.7, quoted_before=2.5, quoted_pieces=2.2, after=0.5,
+    heading=2.7, topic=0.8, carried=1.6, around=1.3, passage=3.9, rank=0.6, nearness=2.0, short=0.8, long=-0.7,
+    stale=-1.6, asks=-2.0, label=2.0, extreme=4.0, period=1.5, defines=2.5,
+    number=3.8, time=2.2, person=2.1, place=1.9, reason=1.9, means=0.6,
 )  # fmt: skip
 _WEIGHTS_WITH_COSINE = Features(
-    words=3.2, similar=4.1, pieces=2.4, phrase=1.6, before=1.6, quoted_before=2.7, quoted_pieces=2.5, after=-0.4,
-    heading=3.0, around=1.8, passage=3.9, rank=0.6, nearness=1.0, short=-0.3, long=-0.4, asks=-2.0, number=3.3,
-    time=1.8, person=1.8, place=1.8, reason=1.9, means=0.6, label=2.0,
-    extreme=4.0, period=1.5, cosine=4.2,
+    words=4.3, similar=3.9, pieces=2.5, phrase=1.6, before=0.7, quoted_before=1.9, quoted_pieces=2.5, after=0.6,
+    heading=2.4, topic=0.9, carried=1.7, around=1.3, passage=3.7, rank=0.6, nearness=0.9, short=0.5, long=-0.5,
+    stale=-1.6, asks=-2.0, label=2.0, extreme=4.0, period=1.5, defines=2.5,
+    number=3.7, time=2.2, person=1.9, place=1.8, reason=1.9, means=0.5,
+    cosine=4.8,
 )  # fmt: skip
 # Weights with vectors of tokens, fitted to three sets in three languages. In addition to these, the cosine of whole
 # sentences would not improve the ranking.
 _WEIGHTS_WITH_TOKENS = Features(
-    words=2.6, similar=2.9, pieces=1.4, phrase=1.1, before=1.0, quoted_before=1.9, quoted_pieces=1.3, after=-0.8,
-    heading=2.5, around=1.9, passage=2.8, rank=0.8, nearness=0.6, short=-0.3, long=-0.7, asks=-2.0, number=2.6,
-    time=1.5, person=1.6, place=1.6, reason=1.3, means=0.2, label=2.0,
-    extreme=4.0, period=1.5, alike=2.2, telling=3.2,
+    words=3.2, similar=2.1, pieces=0.9, phrase=1.3, before=0.7, quoted_before=0.7, quoted_pieces=1.3, after=-0.1,
+    heading=2.1, topic=0.8, carried=1.8, around=1.1, passage=1.8, rank=1.2, nearness=0.6, short=0.2, long=-0.4,
+    stale=0.8, asks=-2.0, label=2.0, extreme=4.0, period=1.5, defines=2.5,
+    number=2.2, time=1.6, person=1.4, place=0.5, reason=2.0, means=0.1,
+    alike=2.1, telling=3.3, least=1.4, asked=1.5,
 )  # fmt: skip
 _TYPED = 60  # the best sentences by words, in which candidates are searched; tables have many similar rows
 _EMBEDDED = 5  # sentences that are embedded for one question
@@ -51,7 +55,6 @@ _COMPARED = 5  # sentences whose tokens are compared with those of the question
 _WINDOW = 1_200  # code points of sentences that are read in one window
 _TITLE = 60  # code points of the words above a row that are read with it
 _LETTERS = 1.5  # minimum mean letters of a token; with fewer, the model reads single letters (Japanese with MiniLM)
-_EVEN = 1e-3  # weight of a token that is equally near to all sentences
 _OF_PASSAGE = 1  # best sentences of each passage, which are chosen before all others
 _PASSAGES = 3  # passages of which the best sentence is embedded in any case
 _CLOSE = 0.07  # a sentence is quoted if it has at least this share of the first quote's probability
@@ -102,7 +105,13 @@ def rank_sentences(
     weights, cosines = _WEIGHTS, dict[int, float]()
     if embedder:
         compared = _Compared(
-            query.text, sentences, quotes, embedder, vectors or RecentVectors(), baselines or Baselines()
+            query.text,
+            computed.question.asking,
+            sentences,
+            quotes,
+            embedder,
+            vectors or RecentVectors(),
+            baselines or Baselines(),
         )
         features, weights, cosines = compared.with_vectors(features)
     scores = _probabilities(features, weights)
@@ -189,6 +198,7 @@ class _Compared:
     """Compares the best sentences with the question by vectors."""
 
     question: str
+    asking: frozenset[str]  # the words of its interrogative
     sentences: Sequence[Sentence]
     quotes: Sequence[Quote]
     embedder: Embedder
@@ -210,26 +220,28 @@ class _Compared:
         if self.baselines.token is None:
             return None
         read = self.vectors.tokens([self.question], self.embedder, query=True)
-        asked = _word_tokens(self.question, read[0]) if read else {}
-        if not read or not asked or sum(end - start for start, end in asked.values()) < _LETTERS * len(asked):
+        asked = self._asked(read[0]) if read else None
+        if asked is None or not asked.count or asked.letters < _LETTERS * asked.count:
             return None
         best = _to_embed(features, [s.passage for s in self.sentences], _WEIGHTS, _COMPARED)
         windows = _windows(self.sentences, self.quotes, best)
         tokens = self.vectors.tokens([window.text for window in windows], self.embedder) or []
-        rows = read[0].rows[list(asked)]
         nearest, cosines = {}, {}
         for window, each in zip(windows, tokens, strict=True):
-            words = _word_tokens(window.text, each)
+            words = word_tokens(window.text, each)
             for n, part in window.parts.items():
-                inside = [k for k, span in words.items() if part.start <= span.start and span.end <= part.end]
+                inside = {k: span for k, span in words.items() if part.start <= span.start and span.end <= part.end}
                 if inside:
-                    nearest[n] = (rows @ each.rows[inside].T).max(axis=1)
-                    cosines[n] = float(each.vector @ read[0].vector)
-        likeness = _likeness(nearest, self.baselines.token)
-        least = [min(column) for column in zip(*likeness.values(), strict=True)] or [0.0, 0.0]
-        values = [likeness.get(n, least) for n in range(len(features))]
-        read_features = [each._replace(alike=a, telling=t) for each, (a, t) in zip(features, values, strict=True)]
+                    nearest[n] = asked.nearest(window.text, each, inside)
+                    cosines[n] = float(each.vector @ asked.vector)
+        found = likeness(nearest, self.baselines.token)
+        least = least_alike(found.values())
+        read_features = [each._replace(**found.get(n, least)._asdict()) for n, each in enumerate(features)]
         return read_features, _WEIGHTS_WITH_TOKENS, self._normalized(cosines)
+
+    def _asked(self, read: TokenVectors) -> AskedTokens:
+        frequent = FUNCTION_WORDS.get(self.sentences[0].passage.language, frozenset())
+        return AskedTokens(self.question, read, self.asking, frequent)
 
     def _by_sentences(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
         """Compare the vectors of sentences with the vector of the question. Return None if the cosines of this embedder
@@ -301,21 +313,3 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
         else:
             joined.append(span)
     return joined
-
-
-def _word_tokens(text: str, read: TokenVectors) -> dict[int, Span]:
-    """Return a dictionary: index of each token with a letter or a digit -> its span."""
-    return {n: span for n, span in enumerate(read.spans) if any(map(str.isalnum, text[span.start : span.end]))}
-
-
-def _likeness(nearest: Mapping[int, Vector], baseline: float) -> dict[int, list[float]]:
-    """Return two values for each sentence: the mean cosine of the question's tokens with the nearest tokens of the
-    sentence, and the same mean with more weight for the tokens that are near to only a few sentences. `nearest`
-    contains for each sentence one cosine for each token of the question. `baseline` is the mean cosine of unrelated
-    texts; the cosines are scaled so that it becomes 0."""
-    if not nearest:
-        return {}
-    cosines = (np.array(list(nearest.values())) - baseline) / (1 - baseline)  # (sentences, tokens)
-    spread = cosines.max(axis=0) - cosines.mean(axis=0) + _EVEN
-    telling = cosines @ (spread / spread.sum())
-    return {n: [float(row.mean()), float(each)] for n, row, each in zip(nearest, cosines, telling, strict=True)}

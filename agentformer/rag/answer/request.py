@@ -11,7 +11,7 @@ from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderError
 from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer import support
-from agentformer.rag.answer.candidates import other_period
+from agentformer.rag.answer.candidates import lacks_candidate, other_period
 from agentformer.rag.answer.confidence import (
     BASELINES,
     Baselines,
@@ -111,13 +111,13 @@ class AnswerRequest:
         """The values from which the confidence is computed. None if there are no hits."""
         if not self.hits:
             return None
-        hits = confidence_features(self.terms, self.passages, baseline=self.baseline).confidence
+        about = confidence_features(self.terms, self.passages, baseline=self.baseline)
         if not self.quotes:
-            return QuoteFeatures(hits, 0.0, 0.0, 1)
+            return QuoteFeatures(about.confidence, 0.0, 0.0, 1)
         first = self.quotes[0]
         passage = next(each for each in self.quotable if each.hit is first.hit)
         return QuoteFeatures(
-            hits,
+            about.confidence,
             first.score,
             covered_share(self.terms, passage, first.quote),
             len(self.quotes),
@@ -125,6 +125,8 @@ class AnswerRequest:
             bool(support.unknown_in_question(self.question, self.quotable)),
             other_period(classify(self.question, passage.language), first.quote, passage.language),
             first.features.telling if first.features else 0.0,
+            about.missing,
+            lacks_candidate(self.question, first.quote, passage.language),
         )
 
     @property

@@ -1,0 +1,90 @@
+"""Late interaction: texts are compared with a question by the vectors of their tokens (Khattab and Zaharia, SIGIR 2020,
+"ColBERT")."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from agentformer.types import Span, TokenVectors, Vector
+
+_EVEN = 1e-3  # weight of a token that is equally near to all texts
+_LEAST = 5  # one token of so many is among the least similar ones
+
+
+class Likeness(NamedTuple):
+    """How alike a question and a text are, each about 0..1: the baseline of unrelated texts is 0. `alike` is the mean
+    cosine of the question's tokens with the nearest tokens of the text. `telling` is the same mean with more weight for
+    tokens that are near to only a few texts. `least` is the mean of the least similar fifth of the question's tokens.
+    `asked` is the mean cosine of the interrogative ("who", "which year") with the nearest token of the text that the
+    question does not contain."""
+
+    alike: float = 0.0
+    telling: float = 0.0
+    least: float = 0.0
+    asked: float = 0.0
+
+
+class AskedTokens:
+    """The tokens of a question that have a letter or a digit. `asking` are the casefolded words of the interrogative.
+    `frequent` are words that answer nothing, such as "the"."""
+
+    def __init__(self, text: str, read: TokenVectors, asking: Collection[str], frequent: Collection[str]) -> None:
+        self.vector = read.vector
+        self._folded, self._frequent = text.casefold(), frequent
+        spans = word_tokens(text, read)
+        self.count, self.letters = len(spans), sum(end - start for start, end in spans.values())
+        self._rows = read.rows[list(spans)]
+        self._asking = np.array([_word_at(text, span) in asking for span in spans.values()], dtype=bool)
+
+    def nearest(self, text: str, read: TokenVectors, tokens: Mapping[int, Span]) -> tuple[Vector, float]:
+        """Return the cosine of each token of the question with the nearest of `tokens` (index -> span in `text`; at
+        least one), and the mean of those of the interrogative with the nearest token that the question does not
+        contain. This mean is 0 if there is no such token or no interrogative."""
+        inside = list(tokens)
+        cosines = self._rows @ read.rows[inside].T  # (tokens of the question, tokens of the text)
+        written = [text[span.start : span.end].casefold() for span in tokens.values()]
+        new = [n for n, each in enumerate(written) if each not in self._folded and each not in self._frequent]
+        known = not new or not self._asking.any()
+        asked = 0.0 if known else float(cosines[self._asking][:, new].max(axis=1).mean())
+        return cosines.max(axis=1), asked
+
+
+def likeness(nearest: Mapping[int, tuple[Vector, float]], baseline: float) -> dict[int, Likeness]:
+    """Return a dictionary: number of a text -> its likeness. `nearest` has the results of `AskedTokens.nearest`, and
+    `baseline` is the mean cosine of unrelated texts."""
+    if not nearest:
+        return {}
+    cosines = (np.array([row for row, _ in nearest.values()]) - baseline) / (1 - baseline)  # (texts, tokens)
+    spread = cosines.max(axis=0) - cosines.mean(axis=0) + _EVEN
+    telling = cosines @ (spread / spread.sum())
+    few = max(1, cosines.shape[1] // _LEAST)
+    least = np.sort(cosines, axis=1)[:, :few].mean(axis=1)
+    values = zip(nearest.items(), cosines.mean(axis=1), telling, least, strict=True)
+    return {
+        n: Likeness(float(a), float(t), float(m), max(0.0, (asked - baseline) / (1 - baseline)))
+        for (n, (_, asked)), a, t, m in values
+    }
+
+
+def least_alike(found: Iterable[Likeness]) -> Likeness:
+    """Return the smallest values of several texts: those of a text that was not compared."""
+    columns = list(zip(*found, strict=True))
+    return Likeness(*map(min, columns)) if columns else Likeness()
+
+
+def word_tokens(text: str, read: TokenVectors) -> dict[int, Span]:
+    """Return a dictionary: index of each token with a letter or a digit -> its span."""
+    return {n: span for n, span in enumerate(read.spans) if any(map(str.isalnum, text[span.start : span.end]))}
+
+
+def _word_at(text: str, span: Span) -> str:
+    """Return the casefolded word that contains a token."""
+    start, end = span
+    while start and text[start - 1].isalnum():
+        start -= 1
+    while end < len(text) and text[end].isalnum():
+        end += 1
+    return text[start:end].casefold()
