@@ -168,7 +168,7 @@ def test_a_setting_that_only_helps_together_with_a_later_one_is_found_by_a_secon
 
 def test_a_search_ends_after_the_passes_of_its_level_even_if_each_pass_finds_something_better() -> None:
     scores = itertools.count()
-    passes_of: dict[Level, int] = {"quick": 1, "full": 3}
+    passes_of: dict[Level, int] = {"eval": 0, "quick": 1, "full": 3}
     for level, passes in passes_of.items():
         planned: list[object] = []
         _, ended = descend(NOW, space(level), lambda _: [float(next(scores))] * 40, planned.append)
