@@ -45,7 +45,7 @@ _WEIGHTS_WITH_COSINE = Features(
 _WEIGHTS_WITH_TOKENS = Features(
     words=3.2, similar=2.1, pieces=0.9, phrase=1.3, before=0.7, quoted_before=0.7, quoted_pieces=1.3, after=-0.1,
     heading=2.1, topic=0.8, carried=1.8, around=1.1, passage=1.8, rank=1.2, nearness=0.6, short=0.2, long=-0.4,
-    stale=0.8, asks=-2.0, label=2.0, extreme=4.0, period=1.5, defines=2.5,
+    asks=-2.0, label=2.0, extreme=4.0, period=1.5, defines=2.5,
     number=2.2, time=1.6, person=1.4, place=0.5, reason=2.0, means=0.1,
     alike=2.1, telling=3.3, least=1.4, asked=1.5,
 )  # fmt: skip
