@@ -22,6 +22,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Factor
 _USUAL = 0.7  # weight of the vectors for an average query; the weight of the words is 1
 _USUAL_DEVIATIONS = 4.0  # usual distance of the nearest entry from the mean of the near entries, in standard deviations
 _COVERED = 0.55  # share of the query in the best match by words; below it, the words have missed much of the query
+_COVERED_LEAST = 1e-9  # a smaller share counts as none
 _MISSED_POWER = 3  # exponent of the ratio of `_COVERED` to the share that the words cover
 _MISSED_POWER_MESSAGES = 1  # for messages: the search by words also finds them by the words of their neighbors
 _LEAST, _MOST = 0.15, 4.0
@@ -48,7 +49,7 @@ def weight_factors(cosines: Sequence[float], covered: float, *, messages: bool =
     contains, 0..1; rare words count more than common words (`WordHits.covered`). `messages` is True if most of the best
     hits are messages."""
     power = _MISSED_POWER_MESSAGES if messages else _MISSED_POWER
-    missed = max(1.0, _COVERED / covered) ** power if covered > 0 else math.inf
+    missed = max(1.0, _COVERED / covered) ** power if covered > _COVERED_LEAST else math.inf
     distance = math.sqrt(_deviations(cosines[:_NEAREST]) / _USUAL_DEVIATIONS)
     weight = _USUAL * missed * distance if distance else 0.0
     if not _LEAST <= weight <= _MOST:

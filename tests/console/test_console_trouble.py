@@ -189,7 +189,8 @@ def test_messages_have_speakers_and_a_saved_entry_stays_open(see: Any, server: A
 
 def test_the_question_stays_in_view_and_recent_questions_are_on_a_phone(see: Any, server: Any) -> None:
     for number in range(3):
-        text = f"The pier number {number} is open in summer. " + "It is long and blue. " * 40
+        planks = " ".join(f"Plank {plank} lies on post {plank}." for plank in range(40))
+        text = f"The pier number {number} is open in summer. The pier is long and blue. {planks}"
         assert server.upload(f"pier{number}.txt", text)[0] == 201
     page = see("/", viewport={"width": 375, "height": 500}).page
     for question in ("Which pier is open in summer?", "Is the pier long and blue?"):
