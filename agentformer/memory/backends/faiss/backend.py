@@ -9,6 +9,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -116,7 +117,7 @@ class FaissMemoryBackend(IndexedBackend):
             return {
                 **counts,
                 "kinds": records.count_by_kind(connection),
-                "disk_bytes": sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file()),
+                "disk_bytes": _bytes_of(self._folder),
                 "changes": change_feed.last_seq(connection),
                 "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
                 "index": index,
@@ -168,3 +169,13 @@ def search_options(settings: Settings) -> FaissOptions:
         reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
         analyzers=choose_analyzers(settings),
     )
+
+
+def _bytes_of(folder: Path) -> int:
+    """Return the sum of the sizes of all files. A file that another thread or process deletes meanwhile is left out."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                total += path.stat().st_size
+    return total
