@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import os
 import tempfile
 import threading
@@ -376,3 +377,23 @@ def salvage(settings: Settings) -> list[Recovered]:
     by this file. The damaged file is kept under another name. Raises `StoreError` if no record can be read, or if
     another process has the store open."""
     return [salvaged for salvaged in of_backends("salvagers", settings) if salvaged]
+
+
+def load_shared_modules(settings: Settings) -> None:
+    """Import the modules that every worker of a server needs, before the workers are forked. The workers then share the
+    memory of these modules, about 35 MB. If a module cannot be imported, the workers report it."""
+    with suppress(Exception):  # a broken package can raise anything
+        import faiss  # noqa: F401
+        import tantivy  # noqa: F401
+
+        from agentformer.memory.backends.faiss import indexes  # noqa: F401
+    if settings.embedder.partition(":")[0] in ("auto", "minilm", "sbert"):
+        with suppress(Exception):
+            import tokenizers  # noqa: F401
+
+            from agentformer.embedders.sbert.openvino import import_openvino
+
+            if settings.runtime != "torch":
+                import_openvino()
+    gc.collect()
+    gc.freeze()  # the collector of a worker would otherwise write to each object, and so copy its memory

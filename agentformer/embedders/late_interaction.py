@@ -15,7 +15,7 @@ _LEAST = 5  # one token of so many is among the least similar ones
 
 
 class Likeness(NamedTuple):
-    """How alike a question and a text are, each about 0..1: the baseline of unrelated texts is 0. `alike` is the mean
+    """Measures of the likeness of a question and a text, each about 0..1; unrelated texts have 0. `alike` is the mean
     cosine of the question's tokens with the nearest tokens of the text. `telling` is the same mean with more weight for
     tokens that are near to only a few texts. `least` is the mean of the least similar fifth of the question's tokens.
     `asked` is the mean cosine of the interrogative ("who", "which year") with the nearest token of the text that the

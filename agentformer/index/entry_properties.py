@@ -1,7 +1,7 @@
 """Properties that a search derives from an entry: its title, its language, the days that it names, the facts that it
 states, and whether it is a question. They are stored in the table `derived`, in the transaction that stores the entry.
-If many entries are stored at once, a background thread writes their properties soon afterwards, so that storing is not
-delayed.
+Many entries that are stored at once are analyzed while their vectors are computed; a background thread writes the rows
+that are missing afterwards (`property_threads.py`).
 
 A row of this table is a cache. It is used only if it was made by this version of the analysis (`VERSION`) and from the
 current state of the entry (compared by checksum), and if its own checksum is correct. Otherwise, the search derives the
@@ -159,8 +159,8 @@ def write(
     analyses: Analyses = NO_ANALYSES,
 ) -> None:
     """Write the rows of entries that were just stored. `nums` contains the row number of each entry, and `analyses` the
-    entries that `analyzing` has analyzed. Of the other entries, at most `INLINE` are analyzed here; if there are more,
-    their rows are left to the background thread. Entries of kinds that are never searched get no row."""
+    results of `property_threads.analyzing`. Of the other entries, at most `INLINE` are analyzed here; if there are
+    more, their rows are left to the background thread. Entries of kinds that are never searched get no row."""
     searched = [item for item in zip(nums, entries, strict=True) if item[1].kind not in UNSEARCHED_KINDS]
     if len(searched) > INLINE:
         searched = [item for item in searched if id(item[1]) in analyses]

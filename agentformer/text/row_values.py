@@ -26,7 +26,7 @@ _LEAST_ROWS = 3  # rows that are compared
 
 @dataclass(frozen=True, slots=True)
 class AskedValue:
-    """What a question asks of the values of a table. `direction` is 1 for the highest value, -1 for the lowest, and 0
+    """The values of a table that a question asks for. `direction` is 1 for the highest value, -1 for the lowest, and 0
     if the question asks for neither. `changes` is true if it asks for the change from one year to the next, and
     `relative` if it asks for percentages. `lengths` has the length of the period that it names: "quarter", "months"
     (several months) or "full_year". `years` are the years that it names."""

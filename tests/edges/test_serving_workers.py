@@ -65,7 +65,7 @@ def test_processes_share_the_counts_of_connections() -> None:
 def test_the_modules_of_a_model_are_loaded_before_the_fork_only_for_a_local_model() -> None:
     code = """
 import sys
-from agentformer.api.serving.sharing import load_shared_modules
+from agentformer.factory import load_shared_modules
 from agentformer.settings import Settings
 load_shared_modules(Settings(embedder="openai:text-embedding-3-small"))
 assert "faiss" in sys.modules and "openvino" not in sys.modules and "tokenizers" not in sys.modules

@@ -288,11 +288,11 @@ def test_the_command_line_tells_the_confidence_of_quotations(capsys: pytest.Capt
 
 @pytest.mark.parametrize("cosine", [None, 0.5])
 def test_confidence_grows_with_what_is_known_of_the_hits_and_the_quote(cosine: float | None) -> None:
-    middle = QuoteFeatures(0.6, 0.5, 0.5, 2, cosine)
+    middle = QuoteFeatures(0.6, 0.5, 0.5, 2, cosine, missing=0.1)
     more = [middle._replace(hits=0.8), middle._replace(score=0.9), middle._replace(covered=0.9)]
     more += [middle._replace(quotes=1)]  # others are not nearly as probable
     more += [middle._replace(cosine=0.8)] if cosine else []
-    middle = middle._replace(missing=0.1)  # of the terms of the question
+    more += [middle._replace(missing=0.0)]  # some hit contains each term of the question
     assert all(0 < middle.confidence < each.confidence < 1 for each in more)
 
 

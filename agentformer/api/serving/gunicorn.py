@@ -44,8 +44,9 @@ from agentformer.api.auth import log_requests_to
 from agentformer.api.limits import server_threads
 from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, open_listener
-from agentformer.api.serving.sharing import ConnectionCounts, load_shared_modules
+from agentformer.api.serving.sharing import ConnectionCounts
 from agentformer.errors import AgentFormerError
+from agentformer.factory import load_shared_modules
 from agentformer.http.problems import Problem, problem_json
 from agentformer.http.slow_clients import HTTP_API, HeadersTooLong, TimedSocket
 from agentformer.settings import Settings

@@ -1,4 +1,4 @@
-"""The connections and the memory of modules that the worker processes of a server share.
+"""The new connections that the worker processes of a server share.
 
 All workers listen at the same socket, and the first one that accepts a connection keeps it. Without a rule, one of two
 workers often gets six of eight connections, and these clients wait three times as long as the other two.
@@ -6,37 +6,14 @@ workers often gets six of eight connections, and these clients wait three times 
 
 from __future__ import annotations
 
-import gc
-import importlib
 import mmap
 import time
 from collections.abc import Collection
-from contextlib import suppress
-
-from agentformer.embedders.sbert.openvino import import_openvino
-from agentformer.settings import Settings
 
 _SLOTS = 256  # more workers than a server has; each one has a number in the shared memory
 _UNUSED = -1  # the count of a slot without a worker
 _DEFER_SECONDS = 0.05  # after this time, a busier worker accepts a connection that no other worker has accepted
 _NEW_SECONDS = 0.1  # a connection that waits after so long a pause is another one
-_INDEX_MODULES = ("agentformer.memory.backends.faiss.indexes", "faiss", "tantivy")
-_MODEL_MODULES = ("agentformer.embedders.sbert", "tokenizers")
-_LOCAL_MODELS = ("auto", "minilm", "sbert")
-
-
-def load_shared_modules(settings: Settings) -> None:
-    """Import the modules that every worker needs, before the workers are forked. The workers then share the memory of
-    these modules, about 35 MB. A module that cannot be imported is left out, and the workers report it."""
-    local = settings.embedder.partition(":")[0] in _LOCAL_MODELS
-    for name in (*_INDEX_MODULES, *(_MODEL_MODULES if local else ())):
-        with suppress(Exception):  # a broken package can raise anything
-            importlib.import_module(name)
-    if local and settings.runtime != "torch":
-        with suppress(Exception):
-            import_openvino()
-    gc.collect()
-    gc.freeze()  # the collector of a worker would otherwise write to each object, and so copy its memory
 
 
 class ConnectionCounts:
