@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.plain import decode
-from agentformer.readers.sections import PATH_SEPARATOR, document_of, page_of, parts_of, tables_of
+from agentformer.readers.sections import PATH_SEPARATOR, document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
+from agentformer.text.table_rows import tables_of
 from agentformer.types import DocumentText, Heading, Page
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")

@@ -12,8 +12,9 @@ from agentformer.errors import CorruptDocument
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.code.languages import GRAMMARS
 from agentformer.readers.plain import decode
-from agentformer.readers.sections import document_of, page_of, parts_of, tables_of
+from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
+from agentformer.text.table_rows import tables_of
 from agentformer.types import DocumentText, Heading, Page
 
 _DAMAGED = "the file is not a notebook of version 3 or later; open it in Jupyter and save it again"

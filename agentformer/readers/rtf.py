@@ -10,8 +10,9 @@ from striprtf.striprtf import rtf_to_text
 
 from agentformer.errors import CorruptDocument
 from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.sections import document_of, page_of, parts_of, tables_of
+from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean
+from agentformer.text.table_rows import tables_of
 from agentformer.types import DocumentText, Page
 
 _CODE_PAGE = re.compile(rb"\\ansicpg(\d{3,5})")

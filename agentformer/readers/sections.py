@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from agentformer.errors import DocumentTooLarge, EmptyDocument
 from agentformer.readers.adapters import ReadLimits
 from agentformer.text.normalize import clean
+from agentformer.text.table_rows import tables_of
 from agentformer.types import DocumentText, Heading, Page, PageTable
 
 SECTION_CHARS = 40_000  # about 15 printed pages
-_MAX_HEADER, _MAX_COLUMNS = 60, 24  # code points of a header of a table, and headers
 _BORDERS = ("\n\n", "\n", ". ", "。", " ")
 
 
@@ -39,26 +39,6 @@ def page_of(
     if text.strip():
         return Page(number, text, label, headings=headings, method=method, tables=tables)
     return Page(number, "", label, status="no_text", reason="blank", method=method)
-
-
-def tables_of(text: str) -> tuple[PageTable, ...]:
-    """Return the tables in the text of a page: lines with the same number of cells, which "|" separates. The first line
-    has the headers, and the table has at least two more lines. A line of dashes below the headers is not a row."""
-    found: list[PageTable] = []
-    run: list[tuple[int, int, list[str]]] = []  # start and end of each line, and its cells
-    start = 0
-    for line in [*text.split("\n"), ""]:
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if "|" in line else []
-        if run and len(cells) != len(run[0][2]):
-            rows = [row for row in run[1:] if set("".join(row[2])) - set("-: ")]
-            if len(rows) > 1:
-                headers = tuple(cell[:_MAX_HEADER] for cell in run[0][2][:_MAX_COLUMNS])
-                found.append(PageTable(rows[0][0], rows[-1][1], headers))
-            run = []
-        if len(cells) > 1:
-            run.append((start, start + len(line), cells))
-        start += len(line) + 1
-    return tuple(found)
 
 
 def document_of(

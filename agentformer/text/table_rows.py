@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agentformer.types import Span
+from agentformer.types import PageTable, Span
 
 _LEAST = 3  # rows of a table of text
 _BETWEEN = 2  # lines without amounts between two rows: the name of a group, and a label of two lines
@@ -31,6 +31,8 @@ _PERIOD = re.compile(
 )
 _LENGTH = re.compile(r"\b(?:three|six|nine|twelve) months ended\b", re.IGNORECASE)
 _DAY = re.compile(r"[^\W\d_]{3,9}\.?\s+\d{1,2},?(?!\d)")  # "December 31," of a date in two lines
+_CELL_BORDER = re.compile(r"(?<!\\)\|")
+_MAX_HEADER, _MAX_COLUMNS = 60, 24  # code points of a header of a page's table, and headers
 _DASHES = re.compile(r"[\s|:-]+")
 SCALE = re.compile(
     r"\b(?:in|i) (?:thousands|millions|billions|tusen|tusental|miljoner|millioner)\b"
@@ -83,6 +85,31 @@ def find_rows(text: str, context: str = "") -> list[TextTable]:
     for first, last in _blocks(lines):
         tables.append(_table(lines, first, last, context))
     return sorted(table for table in tables if table.rows)
+
+
+def tables_of(text: str) -> tuple[PageTable, ...]:
+    """Return the tables in the text of a page: lines with the same number of cells, which "|" separates. The first line
+    has the headers, and the table has at least two more lines. A line of dashes below the headers is not a row."""
+    found: list[PageTable] = []
+    run: list[tuple[int, int, list[str]]] = []  # start and end of each line, and its cells
+    start = 0
+    for line in [*text.split("\n"), ""]:
+        cells = _split(line.strip())
+        if run and len(cells) != len(run[0][2]):
+            rows = [row for row in run[1:] if set("".join(row[2])) - set("-: ")]
+            if len(rows) > 1:
+                headers = tuple(cell[:_MAX_HEADER] for cell in run[0][2][:_MAX_COLUMNS])
+                found.append(PageTable(rows[0][0], rows[-1][1], headers))
+            run = []
+        if len(cells) > 1:
+            run.append((start, start + len(line), cells))
+        start += len(line) + 1
+    return tuple(found)
+
+
+def _split(line: str) -> list[str]:
+    """Return the cells of a line, which "|" separates, or no cell if the line has no "|". "\\|" is part of a cell."""
+    return [cell.strip() for cell in _CELL_BORDER.split(line.strip("|"))] if "|" in line else []
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -233,7 +260,7 @@ def _cell_tables(lines: Sequence[_Line], context: str) -> Iterator[TextTable]:
     run: list[tuple[_Line, list[str]]] = []
     inside = bool(lines) and "|" in context and "|" in lines[0].text
     for line in [*lines, None]:
-        cells = [cell.strip() for cell in line.text.strip("|").split("|")] if line and "|" in line.text else []
+        cells = _split(line.text) if line else []
         if run and len(cells) != len(run[0][1]):
             continues = inside and run[0][0] is lines[0]
             head = list(_continued(context, len(run[0][1]))) if continues else run[0][1]

@@ -10,8 +10,8 @@ from agentformer.rag import chunks
 from agentformer.rag.answer import citations, confidence, model_output, quote_text
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.quotes import rank_sentences
-from agentformer.readers.sections import tables_of
 from agentformer.text.analysis import QueryTerms
+from agentformer.text.table_rows import tables_of
 from agentformer.types import DocumentText, Heading, Page, PageTable, Span
 from tests.rag.models import HITS, hit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentformer.readers import read
-from agentformer.readers.sections import tables_of
+from agentformer.text.table_rows import find_rows, tables_of
 
 MARKDOWN = """# Costs
 
@@ -43,3 +43,10 @@ def test_lines_with_other_numbers_of_cells_and_short_lists_are_no_tables() -> No
         ("a", "b"),
         ("x", "y", "z"),
     ]
+
+
+def test_an_escaped_bar_does_not_end_a_cell() -> None:
+    text = "| Command | Meaning |\n|---|---|\n| `a \\| b` | a pipe |\n| `a` | alone |"
+
+    assert [table.headers for table in tables_of(text)] == [("Command", "Meaning")]
+    assert [row.values for row in find_rows(text)[0].rows] == [("a pipe",), ("alone",)]

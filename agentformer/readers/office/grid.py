@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from agentformer.errors import DocumentTooLarge
 from agentformer.readers.adapters import ReadLimits
-from agentformer.readers.sections import page_of, tables_of
+from agentformer.readers.sections import page_of
 from agentformer.text.normalize import clean
+from agentformer.text.table_rows import tables_of
 from agentformer.types import Heading, Page
 
 PAGE_CHARS = 20_000  # characters of a page of rows

@@ -12,9 +12,10 @@ from lxml import etree
 
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.office.grid import MAX_COLUMNS, GridPages
-from agentformer.readers.sections import OutlineBuilder, document_of, page_of, tables_of
+from agentformer.readers.sections import OutlineBuilder, document_of, page_of
 from agentformer.readers.zip_parts import DocumentKind, ZipParts
 from agentformer.text.normalize import clean
+from agentformer.text.table_rows import tables_of
 from agentformer.types import DocumentText, Heading, Page
 
 _NAMESPACE = "{{urn:oasis:names:tc:opendocument:xmlns:{}:1.0}}"

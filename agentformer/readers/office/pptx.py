@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from lxml import etree
 
 from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.sections import document_of, page_of, tables_of
+from agentformer.readers.sections import document_of, page_of
 from agentformer.readers.zip_parts import DocumentKind, Relation, ZipParts
 from agentformer.text.normalize import clean
+from agentformer.text.table_rows import tables_of
 from agentformer.types import DocumentText, Heading, Page
 
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
