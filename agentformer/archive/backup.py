@@ -1,7 +1,7 @@
 """Back up a memory while it is in use. A backup is a folder that can be opened like the memory.
 
     manifest.json   format, time and version, counts, and for each file its length and SHA-256
-    indexes/        the database of every backend, each as of one moment, and the hashes of keys
+    indexes/        a copy of the database of each backend, as of one moment, and the hashes of the API keys
     uploads/        the original files of the documents in these databases
 
 A backup contains no vector index and no word index, because these indexes are rebuilt from the database. Uploaded files
@@ -46,8 +46,8 @@ class BackedUp:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The memory that is backed up: its backend, its original files, and its API keys as they are stored. `open_copy`
-    opens a backend on a folder that has a copy of the data."""
+    """The memory that is backed up: its backend and its original files. `keys` returns the bytes of the file with the
+    hashes of the API keys, or None if there is no file. `open_copy(folder)` opens the copied data of the backend."""
 
     backend: MemoryBackend
     originals: Originals
@@ -57,9 +57,9 @@ class Origin:
 
 def back_up(folder: Path, origin: Origin) -> BackedUp:
     """Copy a memory into the new folder `folder` while other processes use the memory. The backup contains every entry
-    that was stored before the call, and no entry that was stored after the call. Raises `InvalidInput` if the folder
-    already exists and is not empty, `StoreFull` if the folder cannot be written, and `StoreDamaged` if the memory
-    cannot be read. After an error there is no new folder."""
+    that was stored before the call; an entry that is stored during the call may be missing. Raises `InvalidInput` if
+    the folder already exists and is not empty, `StoreFull` if the folder cannot be written, and `StoreDamaged` if the
+    memory cannot be read. After an error there is no new folder."""
     with new_folder(folder, "backups/monday") as partial:
         done = _copy(partial, origin)
         if keys := origin.keys():

@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]  # receives the number of stored entries, 
 @dataclass(slots=True)
 class Copied:
     """The result of a copy. `source` and `target` are checksums of all entries and their former versions, as 64
-    hexadecimal digits. They were computed by the last pass, before its changes."""
+    hexadecimal digits, computed at the start of the last pass. They are equal if this pass found no difference."""
 
     entries: int = 0  # entries of the source in the last pass
     stored: int = 0  # entries that were stored, in all passes
@@ -87,7 +87,7 @@ class _Plan:
 
 
 class _Stated(NamedTuple):
-    """An entry and its former versions, and both as text."""
+    """An entry and its former versions. `text` contains both as they are written in an export, to be compared."""
 
     entry: MemoryEntry
     history: Sequence[MemoryEntry]

@@ -94,9 +94,9 @@ class _Writer:
         self.done = Exported()
 
     def write_originals(self, namespaces: Sequence[str]) -> None:
-        """Write the original files of the documents in these namespaces. Call this method before the entries are
-        written: another process can delete a document and its file during the export, and the
-        export must then report that the file of the entry is missing."""
+        """Write the original files of the documents in these namespaces. A file that is missing or damaged is added to
+        `missing_originals`. Call this method first: another process may delete a document and its file during the
+        export, and an early copy still has this file."""
         for entry in entries_in(self._snapshot, namespaces, kinds=("document",)):
             path = original_path(entry.metadata["sha256"]) if has_original(entry) else ""
             if not path or path in self._files:

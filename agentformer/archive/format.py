@@ -231,7 +231,7 @@ def _check_document(entry: MemoryEntry) -> None:
     if not _SHA256.fullmatch(document.sha256):
         raise ValueError("the SHA-256 of a document is not 64 hexadecimal digits")  # it becomes a path
     if document.name != entry.content:
-        raise ValueError("the name of a document differs from its content")
+        raise ValueError("the content of a document entry is not the name of the document")
     for name in ("pages", "chunks", "bytes"):
         if not 0 <= getattr(document, name) <= _MAX_INTEGER:
             raise ValueError(f"{name} of a document is below 0 or too large to be stored")

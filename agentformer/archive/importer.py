@@ -95,9 +95,9 @@ def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
 
 
 def _without_counts(entry: MemoryEntry) -> Mapping[str, Any]:
-    """Return the fields that must be equal for an entry to count as already stored. `superseded_by` is left out,
-    because a backend clears it if the successor does not exist. A later supersession still makes a difference, because
-    it raises the version."""
+    """Return the fields that must be equal for an entry to count as already stored. Use counts are left out, and also
+    `superseded_by`, because a backend clears this field if the successor does not exist. An entry that was superseded
+    after the export still differs, because its version is higher."""
     ignored = (*COUNTS, "last_accessed", "superseded_by")
     return {name: value for name, value in entry_to_json(entry).items() if name not in ignored}
 

@@ -93,9 +93,9 @@ class Archive:
         return self._lengths[number]
 
     def groups(self, numbers: Iterable[int]) -> list[list[int]]:
-        """Return the positions of these entries in groups. Each group must be imported in one transaction, such as a
-        document with its pages and chunks, a summary with its originals, or an entry with the entry that superseded
-        it."""
+        """Return these positions in groups. The entries of a group must be imported in one transaction. A group is, for
+        example, a document with its pages and chunks, a summary with its originals, or an entry with the entry that
+        superseded it."""
         groups: dict[int, list[int]] = {}
         for number in numbers:
             groups.setdefault(self._joined_group(number), []).append(number)

@@ -55,9 +55,9 @@ def evaluate_opened(
     **options: Any,
 ) -> Evaluation:
     """Measure how well an open memory finds its own entries. `relevant` of a question lists names: ids of entries,
-    source ids, names of documents, or pages (`name#3`). A name that could be of several of these kinds counts as the
-    first of them. `scope_of(question)` returns the scope to search (default: the whole namespace). Raises
-    `InvalidInput` for an unknown name, and the errors of `evaluate`."""
+    source ids, names of documents, or pages (`name#3`). A name is looked up in this order, and the first match counts.
+    `scope_of(question)` returns the scope to search (default: the whole namespace). Raises `InvalidInput` for an
+    unknown name, and the errors of `evaluate`."""
     if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
         raise InvalidInput("questions", f"must be a list of questions or a folder, got {type(questions).__name__}")
     parsed = tuple(question_of(given, number) for number, given in enumerate(questions, 1))

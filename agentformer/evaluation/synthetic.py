@@ -70,9 +70,9 @@ class Rarity:
 
 
 def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = ()) -> Cloze | None:
-    """Return a cloze question about the sentence whose words are most informative on average, except the sentences in
-    `without`. Return None if every sentence has too few informative words or too many words, or words that cannot be
-    separated (`without_words`)."""
+    """Return a cloze question about the sentence whose words are most informative on average. Sentences in `without`
+    are skipped, and sentences with too few informative words, with too many words, or in a script without spaces
+    (`without_words`). Return None if no sentence remains."""
     best, most = None, 0.0
     for start, end in sentence_spans(text)[:_SENTENCES]:
         sentence = text[start:end]

@@ -1,4 +1,4 @@
-"""Google ADK: a memory service that keeps the events of sessions, each once."""
+"""Google ADK: a memory service that stores the events of sessions in a memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class AgentFormerMemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Store events that are not stored yet."""
+        """Store events that are not stored yet. Without `session_id`, the session is `events`. `custom_metadata` is
+        ignored."""
         await asyncio.to_thread(self._add, app_name, user_id, session_id or "events", events)
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:

@@ -1,7 +1,8 @@
-"""Anthropic: the memory tool of Claude over a memory. A file is an entry with history, and searches find it.
+"""Anthropic: a memory tool for Claude that keeps its files in a memory. Each file is an entry with a history, and a
+search of the memory finds the file.
 
-It differs from `BetaLocalFilesystemMemoryTool` in these points: a directory exists while a file is in it, its size is
-the sum of its files, and a file has at most a million characters.
+The tool differs from `BetaLocalFilesystemMemoryTool` in these points: a directory exists while a file is in it, the
+size of a directory is the sum of its files, and a file has at most a million characters.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         return f"File created successfully at: {command.path}"
 
     def str_replace(self, command: Any) -> str:
-        """Replace a text that occurs exactly once in a file."""
+        """Replace a text in a file. Raises `ToolError` unless the text occurs exactly once."""
         entry = self._file(command.path)
         text, old = _text(entry), command.old_str
         count = text.count(old)
@@ -109,7 +110,8 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         )
 
     def insert(self, command: Any) -> str:
-        """Insert a text after a line of a file; 0 is the beginning."""
+        """Insert a text after line `insert_line` of a file; after line 0 means at the beginning. Raises `ToolError` if
+        there is no such line."""
         entry = self._file(command.path)
         lines = _text(entry).split("\n")
         if lines[-1] == "":
@@ -124,7 +126,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         return f"The file {command.path} has been edited."
 
     def delete(self, command: Any) -> str:
-        """Delete a file, or a directory with its files."""
+        """Delete a file, or a directory with its files. Raises `ToolError` for `/memories` and for a missing path."""
         path = _path(command.path)
         if path == _ROOT:
             raise ToolError("Cannot delete the /memories directory itself")
@@ -135,7 +137,8 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         return f"Successfully deleted {command.path}"
 
     def rename(self, command: Any) -> str:
-        """Rename a file or a directory. A file keeps its history."""
+        """Rename a file or a directory. A file keeps its history. Raises `ToolError` if the old path is missing or is
+        `/memories`, or if the new path exists or is inside a file."""
         files, old, new = self._files(), _path(command.old_path), _path(command.new_path)
         if old == _ROOT:
             raise ToolError("Cannot rename the /memories directory itself")
@@ -172,7 +175,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
                 self._af.backend.release(self._lease, holder)
 
     def _entries(self) -> Iterator[MemoryEntry]:
-        """Yield the entries that are files. Entries of other programs have other titles."""
+        """Yield the entries that are files of the tool. The title of such an entry is a path in `/memories`."""
         owner = owned(user_id=self._place["user_id"], project=self._place["project"])
         entries = all_entries(self._af.backend, Scope(self._place["namespace"], source_type=_TYPE, **owner))
         return (entry for entry in entries if entry.title.startswith(f"{_ROOT}/"))
@@ -240,7 +243,8 @@ def _path(path: str) -> str:
 
 
 def _stored(text: str) -> dict[str, Any]:
-    """Return the content and the metadata of a file. The text of a file without visible text is in the metadata."""
+    """Return the content and the metadata of the entry for a file with this text. A text that is empty or white space
+    is stored in the metadata, because the content of an entry needs visible text."""
     return {"content": text, "metadata": {}} if text.strip() else {"content": _BLANK, "metadata": {"blank": text}}
 
 

@@ -39,8 +39,8 @@ def owned(
 
 
 def readable(scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters of a retriever. Without a user, it finds only entries that belong to no user, unless
-    `every_user` in the scope is true."""
+    """Return the filters in `scope` as arguments for `memory.search`. If `scope` has no `user_id`, a filter is added
+    that selects the entries of no user; with `every_user=True` in `scope`, it is not added."""
     given = dict(scope)
     if given.pop("every_user", False) or given.get("user_id") is not None:
         return given
@@ -48,8 +48,8 @@ def readable(scope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recalled(af: AgentFormer, asked: str, max_tokens: int, place: Mapping[str, Any]) -> str:
-    """Return the memories about a question as the text of a message, or an empty text if there are none. Without a
-    user, only memories that belong to no user are used, unless `every_user` in `place` is true."""
+    """Return the memories about the question `asked` as the text of a message of at most `max_tokens` tokens, or "" if
+    there are none. `place` contains the filters, such as `user_id`; see `readable`."""
     context = af.memory.build_context(asked, (), max_tokens, **readable(place)) if asked.strip() else None
     return str(context.messages[0].content) if context and context.has_memory else ""
 
@@ -72,8 +72,8 @@ def records(
     user_id: str | None = None,
     archived: bool = False,
 ) -> list[MemoryEntry]:
-    """Return the entries that belong to these records, to exactly this user (or to no user) and to no project, in the
-    order of `source_ids`. Archived entries are included if `archived` is true."""
+    """Return the entries with this `source_type` and one of the `source_ids`, in the order of `source_ids`. They belong
+    to `user_id` (None: to no user) and to no project. Archived entries are included if `archived` is true."""
     order = {source: number for number, source in enumerate(dict.fromkeys(source_ids))}
     scopes = source_scopes(namespace, source_type, order, owner=(user_id, None), archived=archived)
     found = [entry for scope in scopes for entry in all_entries(af.backend, scope)]

@@ -41,9 +41,9 @@ class AgentFormerDocumentStore:
     document that is written again keeps its entry and its history. Entries that belong to a user or a project, and
     entries that another program has stored, are not documents.
 
-    Without `af`, the memory is opened with `settings`, as by `connect`. Documents of other source types are not
-    visible. Searches use the embedder of the memory. The embeddings of documents are stored, but searches do not use
-    them. The methods with the ending `_async` run in a thread."""
+    Without `af`, the memory is opened with `settings`, as by `connect`. The store has only the documents of its
+    `source_type`, so several stores can share a memory. Searches use the embedder of the memory. The embeddings of
+    documents are stored, but searches do not use them. The methods with the ending `_async` run in a thread."""
 
     def __init__(
         self,
@@ -241,9 +241,10 @@ class AgentFormerRetriever:
 
 @component
 class AgentFormerMemoryRetriever:
-    """A retriever over documents and memories. The `meta` of a result contain its citation, as in the adapter for
-    LangChain. `scope` contains filters of `memory.search`, such as `user_id`, `kinds` and `where`. Without a user, only
-    entries that belong to no user are found; with `every_user=True`, those of all users are found."""
+    """A retriever over documents and memories. The `meta` of a result contain its citation: `source`, `page`, `start`,
+    `end` and `document_id` of a passage, and `entry_id`, `kind` and `score`. `scope` contains filters of
+    `memory.search`, such as `user_id`, `kinds` and `where`. Without a user, only entries that belong to no user are
+    found; with `every_user=True`, those of all users are found."""
 
     def __init__(self, af: AgentFormer, *, top_k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
         self._af = af
@@ -294,7 +295,8 @@ def _document(entry: MemoryEntry, score: float | None = None) -> Document:
 
 
 def key_values(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of `meta` that filters compare, by their paths. A date also has its time in seconds."""
+    """Return the values of `meta` under the keys that filters compare, such as `meta.author.name`. A date also gets a
+    key with its time in seconds since 1970, such as `time.created`."""
     found: dict[str, Any] = {}
     for path, value in _paths(meta, ""):
         found[f"{_VALUE}{path}"] = value.isoformat() if isinstance(value, datetime) else value

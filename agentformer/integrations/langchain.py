@@ -36,7 +36,7 @@ _EVERYTHING = -1.0  # a noise floor that keeps every hit, since a vector store r
 
 
 class AgentFormerEmbeddings(Embeddings):
-    """The embedder of a memory, as LangChain calls it."""
+    """The embedder of a memory in the form of LangChain's `Embeddings`."""
 
     def __init__(self, af: AgentFormer) -> None:
         self._embedder = af.embedder
@@ -100,7 +100,8 @@ class AgentFormerVectorStore(VectorStore):
         return names
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
-        """Delete documents by id. Without ids, delete all documents of this store."""
+        """Delete documents by id, and return True. Without ids, delete all documents of this store. Missing ids are
+        ignored."""
         if ids is None:
             self._af.memory.remove(Scope(self._namespace, source_type=self._source_type, **owned()))
         elif ids:

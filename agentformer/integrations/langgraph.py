@@ -5,7 +5,7 @@ It differs from `InMemoryStore` in these points. A search with a query always ra
 `$gt` to `$lte` compare numbers with numbers and texts with texts, and never convert a value or raise an error. Values
 must be JSON, keys and namespaces together have at most 1,000 characters, and a value has at most 80 keys. A namespace
 whose last item was deleted is not listed. Items are listed in the order in which they were stored first. An item that
-is put again with equal values keeps its time.
+is put again with an equal value keeps its `updated_at`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ def _new(source_id: str, op: PutOp) -> dict[str, Any]:
 
 
 def _lines(value: Any, name: str = "") -> list[str]:
-    """Return the texts in a value, one on each line, with the keys that lead to them."""
+    """Return a line for each text or number in a value, such as "address city: Paris". `name` contains the keys that
+    lead to the value."""
     if isinstance(value, Mapping):
         return [line for key, item in value.items() for line in _lines(item, f"{name} {key}".strip())]
     if isinstance(value, (list, tuple)):
@@ -184,7 +185,7 @@ def _conditions(key: str, wanted: Any) -> list[dict[str, Any]]:
     parts = []
     for operator, value in wanted.items():
         if operator not in _COMPARED:
-            raise ValueError(f"Unsupported operator: {operator}")
+            raise ValueError(f"Unsupported operator: {operator!r:.80}; use one of {', '.join(_COMPARED)}")
         equal = _equal(name, value)
         plain = {"type": _COMPARED[operator], "key": name, "value": value}
         parts.append({"$eq": equal, "$ne": {"type": "not", "filters": [equal]}}.get(operator, plain))

@@ -18,9 +18,10 @@ except ImportError as error:
 
 
 class AgentFormerRetriever(BaseRetriever):
-    """A retriever over documents and memories. The metadata of a node contain its citation, as those of the retriever
-    for LangChain. `scope` contains filters of `memory.search`, such as `user_id` and `where`. Without a user, only
-    entries that belong to no user are found; with `every_user=True`, those of all users are found."""
+    """A retriever over documents and memories. The metadata of a node contain its citation: `source`, `page`, `start`,
+    `end` and `document_id` of a passage, and `entry_id`, `kind` and `score`. `scope` contains filters of
+    `memory.search`, such as `user_id` and `where`. Without a user, only entries that belong to no user are found; with
+    `every_user=True`, those of all users are found."""
 
     def __init__(self, af: AgentFormer, *, k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
         self._af = af
@@ -45,10 +46,10 @@ class AgentFormerRetriever(BaseRetriever):
 
 
 class AgentFormerMemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
-    """A block of a `Memory`. The messages that leave the short-term memory are stored. The memories about the last
-    message of the user are recalled, within `max_tokens` tokens. `place` contains `namespace`, `user_id` and `project`.
-    Without a user, only memories that belong to no user are recalled; with `every_user=True`, those of all users are
-    recalled."""
+    """A memory block for LlamaIndex's `Memory`. The block stores the messages that leave the short-term memory. It
+    recalls the memories about the last message of the user, at most `max_tokens` tokens. `place` contains `namespace`,
+    `user_id` and `project`. Without a user, only memories that belong to no user are recalled; with `every_user=True`,
+    those of all users are recalled."""
 
     name: str = "agentformer"
     af: Any

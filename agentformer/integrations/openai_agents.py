@@ -145,7 +145,7 @@ def _encoded(number: int, item: Any) -> str:
     if len(text) > fields.MAX_CONTENT:
         problem = f"has {len(text)} characters as JSON, but the limit is {fields.MAX_CONTENT}"
         raise InvalidInput(
-            f"items[{number}]", f"{problem}; no item was added. Shorten it, for example the output of a tool"
+            f"items[{number}]", f"{problem}; no item was added. Shorten this item, such as the output of a tool"
         )
     return text
 

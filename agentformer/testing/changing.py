@@ -219,7 +219,8 @@ class Superseding(BackendCase):
             assert found == sorted(expected[way]), way
 
     def test_a_chain_of_archived_successors_hides_nothing(self, tmp_path: Path) -> None:
-        """If the end of a chain is archived or removed, the nearest entry that is not archived is found again."""
+        """In a chain, each entry is superseded by the next. If the last entry is archived or removed, the nearest
+        earlier entry that is not archived is found again."""
         for hidden in (False, True):
             for way in ("archived", "removed"):
                 backend, entries = self.stored(tmp_path / f"{hidden}{way}", *(f"the {n}. okapi" for n in range(3)))
@@ -236,7 +237,8 @@ class Superseding(BackendCase):
                 assert by_words(backend, "okapi") == [first if hidden else second]
 
     def test_a_superseded_entry_that_is_archived_hides_nothing_when_it_is_current_again(self, tmp_path: Path) -> None:
-        """If an archived entry is no longer superseded, the entry that it superseded is found again."""
+        """An entry that an archived entry supersedes is found again as soon as no other entry supersedes the archived
+        entry."""
         backend, entries = self.stored(tmp_path, *(f"the {n}. okapi" for n in range(3)))
         first, second, third = (entry.id for entry in entries)
         backend.update(first, {"superseded_by": second})

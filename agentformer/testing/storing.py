@@ -135,8 +135,8 @@ class Storing(BackendCase):
         assert [entry.id for entry in backend.list(EVERYTHING)] == [new.id]
 
     def test_no_writer_comes_between_a_check_and_the_store(self, tmp_path: Path) -> None:
-        """If several threads store an entry at the same time and `check` expects an empty scope, one call of `store`
-        succeeds, and the other calls raise the error of `check`."""
+        """Several threads store an entry in the same scope at the same time, and `check` raises an error if the scope
+        is not empty. One call of `store` succeeds, and the other calls raise the error."""
         backend = self.start(tmp_path)
         scope = Scope(session_id="s")
         conflicts: list[Conflict] = []
@@ -290,8 +290,9 @@ class AbsentDocuments(BackendCase):
     """Tests of `announce`, `absent_documents` and `forget_absent`."""
 
     def test_documents_are_absent_before_they_are_stored_and_after_they_are_removed(self, tmp_path: Path) -> None:
-        """`absent_documents` returns announced documents until they are stored, and removed documents until they are
-        forgotten. A failed call changes nothing, and other entries are ignored."""
+        """`absent_documents` returns announced documents until they are stored, and removed documents until
+        `forget_absent` is called for them. A failed call changes nothing. Entries that are not documents with an
+        original file are ignored."""
         first, second, third = (
             make_entry(f"{n}.txt", kind="document", namespace=f"n{n % 2}", metadata={"sha256": str(n)})
             for n in range(3)

@@ -241,7 +241,7 @@ def test_more_than_half_of_the_files_or_of_their_memories_gone_is_refused(
         af.markdown.sync(home, namespace="b")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
-    with pytest.raises(InvalidInput, match="is not empty and is no memory home"):
+    with pytest.raises(InvalidInput, match="is not empty and not a memory home"):
         af.markdown.export(tmp_path / "full")
 
 
@@ -299,7 +299,7 @@ def test_a_file_that_cannot_be_used_is_reported_and_the_rest_goes_on(
         "unknown.md": "is not in this memory",
     }.items():
         assert words in reasons[f"decisions/{name}"], name
-    assert "'desicions' is no known category" in reasons["desicions/typo.md"]
+    assert "'desicions' is not a known category" in reasons["desicions/typo.md"]
     assert [problem.name for problem in report.skipped] == ["README.md"]
     assert (report.changed, report.added) == ([f"decisions/{entries[0].id}.md"], [])
     assert sorted(entry.content for entry in af.memory.list()) == ["Edited.", "Fact 1.", "Fact 2.", "Fact 3."]

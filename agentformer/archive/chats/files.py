@@ -32,7 +32,8 @@ _START = {"start_map": dict, "start_array": list}
 
 
 class ChatFile(NamedTuple):
-    """A file of an export. `member` is its name in the ZIP archive `path`, or "". `size` is the number of bytes."""
+    """A file of an export. If the file is in a ZIP archive, `path` is the archive, and `member` is the name of the file
+    in the archive. Otherwise `member` is "". `size` is the number of bytes of the unpacked file."""
 
     path: Path
     member: str
@@ -44,8 +45,8 @@ class ChatFile(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A JSON value of a file, its number (in JSON Lines, the number of its line), and the number of bytes of the file
-    that were read up to its end."""
+    """A JSON value of a file. `number` is the number of the line in JSON Lines, and otherwise the number of the value,
+    from 1. `position` is the number of bytes of the file that were read so far."""
 
     value: Any
     number: int
@@ -103,7 +104,7 @@ def read_items(file: ChatFile) -> Iterator[Item]:
     except TextTooLong as error:
         raise InvalidInput(
             "path",
-            f"{file.name} was read up to a text that is too long ({error}); remove it, and import the file again",
+            f"{file.name} was read up to a text that is too long ({error}); remove the text, and import the file again",
         ) from None
     except ValueError as error:
         if isinstance(error, InvalidInput):
@@ -118,7 +119,7 @@ def _values(opened: io.BufferedReader) -> Iterator[Item]:
 
 def _is_lines(opened: io.BufferedReader, file: ChatFile) -> bool:
     """Return whether a file is JSON Lines: its first line is a whole JSON object. Raises `InvalidInput` if the file
-    cannot be a chat export."""
+    does not begin with `[` or `{`, or if this object is not a message and not a conversation."""
     head = opened.peek(_PEEK).lstrip()
     if head.startswith(b"["):
         return False
@@ -160,7 +161,7 @@ def _parsed(line: bytes) -> Any:
 
 
 class Unusable(str):
-    """The reason why a value was left out."""
+    """The reason why a value of a file cannot be used. It is yielded in place of this value."""
 
     __slots__ = ()
 
@@ -178,7 +179,7 @@ class _Bounded:
         self._silent = 0  # bytes without an event
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most `size` bytes. Raises `TextTooLong` if the parser found nothing in `MAX_VALUE` bytes."""
+        """Return at most `size` bytes. Raises `TextTooLong` if the last `MAX_VALUE` bytes contain no whole token."""
         if self._silent > MAX_VALUE:
             raise TextTooLong(f"a text has more than {MAX_VALUE >> 20} MB")
         part = self._file.read(size)
@@ -186,7 +187,7 @@ class _Bounded:
         return part
 
     def events(self) -> Iterator[tuple[str, Any]]:
-        """Yield the events of the parser."""
+        """Parse the file, and yield the events of `ijson`, such as ("start_map", None) or ("string", "text")."""
         for event in ijson.basic_parse(self, use_float=True, buf_size=_PART):
             self._silent = 0
             yield event
@@ -226,8 +227,8 @@ class _Builder:
         self._problem = ""
 
     def build(self, event: str, value: Any, events: Iterator[tuple[str, Any]]) -> Any:
-        """Return the value whose first event is `event`. Return an `Unusable` if the value is too large or nested too
-        deep."""
+        """Return the JSON value that begins with the event (`event`, `value`); the rest of its events are taken from
+        `events`. Return an `Unusable` if the JSON value is too large or nested too deep."""
         if event not in _START:
             return value
         root = _START[event]()

@@ -98,7 +98,8 @@ def _chatgpt(value: Mapping[str, Any]) -> Chat:
 
 
 def _branch(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the ids and the messages of the nodes from the root to the current node."""
+    """Yield the id and the message of each node of a ChatGPT conversation, from the root to the current node. Raises
+    `InvalidInput` if `mapping` is not an object of nodes, a node on this path is missing, or the path is a cycle."""
     mapping = value["mapping"]
     if not isinstance(mapping, dict) or not all(isinstance(node, dict) for node in mapping.values()):
         raise InvalidInput("mapping", "must be an object of nodes")
@@ -121,7 +122,7 @@ def _branch(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _last_leaf(mapping: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the id of the newest node without children: the end of a conversation without `current_node`."""
+    """Return the id of the newest node without children, or None. It replaces a missing `current_node`."""
     parents = {str(node.get("parent")) for node in mapping.values()}
     leaves = [(node_id, _object(node, "message").get("create_time")) for node_id, node in mapping.items()]
     times = {node_id: at if isinstance(at, (int, float)) else 0 for node_id, at in leaves if node_id not in parents}
@@ -172,15 +173,15 @@ def _plain(value: Mapping[str, Any]) -> Chat:
 
 
 def digest_of(chat_id: str, message: ChatMessage, repeated: int) -> str:
-    """Return an id for a message that has none. `repeated` is the number of earlier equal messages in the conversation,
-    or 0 if the message has a time."""
+    """Return an id for a message that has none: a hash of its conversation, role, speaker, text and time. `repeated` is
+    the number of equal messages before it if it has no time, and otherwise 0."""
     at = message.time.isoformat() if message.time else ""
     values = [chat_id, message.role, message.speaker, message.text, at, repeated]
     return hashlib.sha256(json.dumps(values, ensure_ascii=False).encode()).hexdigest()[:32]
 
 
 def clean(value: Any) -> str:
-    """Return a text without halves of surrogate pairs, which exports of cut texts contain."""
+    """Return a value as text. A half of a surrogate pair, as in a text that was cut in an emoji, becomes U+FFFD."""
     return _SURROGATE.sub("\ufffd", str(value))
 
 
@@ -194,7 +195,7 @@ def _joined(parts: Any) -> str:
 
 def _time(value: Any, name: str = "time") -> datetime | None:
     """Return the time that a value describes: seconds or milliseconds since 1970, or ISO 8601. A time without a time
-    zone is in UTC. Raises `InvalidInput` for another value."""
+    zone is in UTC. Return None for None and "". Raises `InvalidInput` with the field `name` for another value."""
     if value is None or value == "":
         return None
     try:

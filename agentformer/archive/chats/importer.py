@@ -1,6 +1,7 @@
 """Stores the conversations of a chat export as sessions, each message once.
 
-A message is recognised by its record: the type (`chatgpt`, `claude` or `chat`) and the ids of conversation and message.
+A message is recognised by its `source_type` (`chatgpt`, `claude` or `chat`) and its `source_id`, which contains the ids
+of the conversation and of the message. These two texts are called the record of the message.
 Messages are stored in batches, each in one transaction, so the next import continues an interrupted one."""
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ def import_chats(
     """Store the conversations of a chat export of ChatGPT or Claude, or of JSON Lines with role, content and time, as
     sessions. A message that was imported before is not stored again; docs/ARCHIVE.md describes the formats.
 
-    `place` is the owner of the messages; its `session_id` is the session of messages without a session (default: the
-    name of their file). `speaker` is the name of the user. `progress(read, total)` is called with the number of bytes
-    that were read and of all bytes. Conversations that cannot be used are in the result. Raises `InvalidInput` if the
-    file is not a chat export, or for a wrong value."""
+    `place` contains the owner of the messages. A message without a session gets `session_id` of `place`, or else the
+    name of its file. `speaker` is the name of the user. `progress(read, total)` is called with the number of bytes that
+    were read and of all bytes. The result lists conversations that cannot be used. Raises `InvalidInput` if the file is
+    not a chat export, or if `speaker` or a value of `place` is not valid."""
     if "\0" in str(path):
         raise InvalidInput("path", "is not a path, because it contains a NUL character")
     return _Import(backend, place_from(place), fields.text("speaker", speaker, fields.MAX_NAME)).run(
@@ -74,7 +75,7 @@ def import_chats(
 
 
 class _Import:
-    """An import. `place` is the owner of the messages, and the session of messages without a session."""
+    """One import. `place` contains the owner of the messages, and the session for messages that name no session."""
 
     def __init__(self, backend: MemoryBackend, place: Mapping[str, Any], speaker: str) -> None:
         self._backend = backend
@@ -202,7 +203,8 @@ class _Import:
         self._batch, self._characters = {}, 0
 
     def _scopes(self, records: Collection[tuple[str, str]]) -> list[Scope]:
-        """Return the scopes that select the entries of these records and this owner, including archived entries."""
+        """Return the scopes that select the owner's entries with one of these records, which are (`source_type`,
+        `source_id`). Archived entries are included."""
         owner = (self._place["user_id"], self._place["project"])
         kinds = sorted({kind for kind, _ in records})
         by_kind = {kind: [source for each, source in records if each == kind] for kind in kinds}

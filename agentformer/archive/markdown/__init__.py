@@ -1,2 +1,2 @@
-"""A folder of Markdown files as a home of memories: one file for each entry, which people read and edit. A sync takes
-edits back as new versions, and writes changed entries into the files (docs/MARKDOWN.md)."""
+"""Memory homes. A memory home is a folder with a Markdown file for each entry, which people read and edit. A sync
+stores edited files as new versions of their entries, and writes changed entries into their files (docs/MARKDOWN.md)."""

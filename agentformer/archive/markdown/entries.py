@@ -32,14 +32,14 @@ CheckTier = Callable[[MemoryEntry], MemoryEntry]  # `HierarchicalMemory.check_ti
 
 
 def scope_of(namespace: str, *, archived: bool = False, where: Condition | None = None) -> Scope:
-    """Return the scope of the entries that have files in a home (no messages and documents), with archived entries if
-    `archived` is true. `where` is a further condition."""
+    """Return the scope of the entries whose kind has files in a memory home, so without messages and documents. Add
+    archived entries if `archived` is true. If `where` is given, entries must also match this condition."""
     return Scope(namespace, except_kinds=tuple(sorted(OTHER_KINDS)), include_archived=archived, where=where)
 
 
 def belongs(entry: MemoryEntry, namespace: str) -> bool:
-    """Return whether a home of the namespace has a file for this entry, provided that the entry is not archived or
-    superseded."""
+    """Return whether entries of this namespace, kind, tier and source have a file in a memory home of `namespace`. The
+    function does not check whether the entry is archived or superseded; such an entry has no file."""
     kinds = entry.kind not in OTHER_KINDS and entry.tier != "working" and entry.source is None
     return kinds and entry.namespace == namespace
 
@@ -68,13 +68,14 @@ class Categories:
         """Return the category of a folder. Raises `InvalidInput` if no category has this folder."""
         if folder not in self._by_folder:
             known = ", ".join(sorted([*self._by_folder, CORE]))
-            raise InvalidInput("folder", f"{folder[:80]!r} is no known category; the folders are {known}")
+            raise InvalidInput("folder", f"{folder[:80]!r} is not a known category; the folders are {known}")
         return self._by_folder[folder]
 
     def moved(self, page: Page, file: HomeFile, base: MemoryEntry) -> Page:
-        """Return the page of a stored entry with its present category: a person may have moved the file to the folder
-        of another category, or changed the category in the front matter. `base` is the entry from which the file was
-        written. Raises `InvalidInput` if folder and front matter disagree, or for an unknown category."""
+        """Return `page`, the parsed file of a stored entry, with the category that it has now: a person may have moved
+        the file to the folder of another category, or changed the category in the front matter. `base` is the entry
+        from which the file was written. Raises `InvalidInput` if folder and front matter name different categories, if
+        the category is unknown, or if a file was moved into or out of the folder `core`."""
         folder, former = file.category_folder, folder_of(base)
         given = page.values.get("category", base.category)
         if is_same_folder(folder, former):
@@ -89,8 +90,9 @@ class Categories:
         return self._placed(page, folder, given, (base.category,))
 
     def placed(self, page: Page, file: HomeFile) -> Page:
-        """Return the page of an entry to store, with the category of its folder. Raises `InvalidInput` if the front
-        matter says another category or tier."""
+        """Return `page`, the parsed file of a new entry, with the category of its folder; in the folder `core`, with
+        the tier `core`. Raises `InvalidInput` if the front matter names another category, or the tier `core` in another
+        folder."""
         folder, given = file.category_folder, page.values.get("category", "")
         if folder == CORE:
             return Page({**page.values, "tier": CORE, "category": given})
@@ -113,9 +115,9 @@ def is_same_folder(one: str, other: str) -> bool:
 
 
 def created(page: Page, file: HomeFile, namespace: str, entry_id: str, check_tier: CheckTier) -> MemoryEntry:
-    """Return the entry for a new file. Without a title in the front matter, its title is the name of the file. Its id
-    is `entry_id`, except for a core block. `check_tier` checks the rules of its tier. Raises `InvalidInput` if a value
-    is not valid."""
+    """Return the entry for a new file. If the front matter has no title, the name of the file is the title. The id of
+    the entry is `entry_id`, but a core block keeps the id that `check_tier` gives it. `check_tier` checks the rules of
+    the entry's tier. Raises `InvalidInput` if a value is not valid."""
     values = {name: page.values[name] for name in _NEW if name in page.values}
     category = page.values.get("category", "")
     values["title"] = values.get("title") or PurePosixPath(normalize("NFC", file.name)).stem

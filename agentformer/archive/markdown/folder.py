@@ -44,9 +44,9 @@ _LONGEST_PRIVATE = 1 << 28  # bytes of the marker or the record
 
 @dataclass(slots=True)
 class Record:
-    """The state of one file at the last sync with its entry. `version` is 0 for a new file whose entry is being stored.
-    `stamp` is a text that differs after a change of the file. It is "" if a further change might not be visible in it
-    (see `rag.folder_files.stamp_of`)."""
+    """The state of one file after its last sync. `version` is the version of its entry, or 0 for a new file whose entry
+    is being stored. A file with the same `stamp` has not changed. `stamp` is "" if the file was changed so shortly
+    before that this is not certain (see `rag.folder_files.stamp_of`)."""
 
     path: str
     version: int
@@ -69,7 +69,7 @@ class HomeFile:
 
 
 class HomeFolder:
-    """An existing memory home. Use it inside `locked`."""
+    """An existing memory home. Its `records` are read by `locked`: change files only in `with folder.locked():`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -89,10 +89,10 @@ class HomeFolder:
 
     @classmethod
     def create(cls, root: Path, namespace: str, *, around: bool = False) -> HomeFolder:
-        """Make a folder a memory home. Raises `InvalidInput` if it is not empty, unless `around` is true, and
-        `StoreFull` if it cannot be written."""
+        """Make a folder a memory home. If `around` is true, the folder may contain files, which stay. Otherwise raises
+        `InvalidInput` if the folder is not empty. Raises `StoreFull` if the folder cannot be written."""
         if root.exists() and (not root.is_dir() or (not around and any(root.iterdir()))):
-            raise InvalidInput("folder", f"{root} is not empty and is no memory home; give a new or an empty folder")
+            raise InvalidInput("folder", f"{root} is not empty and not a memory home; give a new or an empty folder")
         private = root.resolve() / PRIVATE
         marker = json.dumps({"format": FORMAT, "namespace": namespace}, ensure_ascii=False, indent=1)
         try:
@@ -179,7 +179,7 @@ class HomeFolder:
         return data
 
     def has(self, name: str) -> bool:
-        """Return whether there is a file of this name, also a link."""
+        """Return whether the path `name` exists in the folder. A symbolic link counts, too."""
         return os.path.lexists(self.root / name)
 
     def write(self, name: str, data: bytes, former: HomeFile | None) -> bool:
@@ -234,7 +234,7 @@ class HomeFolder:
         return StoreFull(f"{self._private} cannot be written: {reason}; free some disk space or change its permissions")
 
     def forget(self) -> None:
-        """Forget the last sync, because the folder came from another memory."""
+        """Discard the record of the last sync. This is needed if the folder was synced with another memory."""
         self.records = {}
 
     def _state(self) -> str:

@@ -85,8 +85,8 @@ class MarkdownHomes:
         return keeper
 
     def state(self, folder: Path, since: datetime) -> HomeState:
-        """Return a state of the memory and the folder that differs after a change. `since` is the time of the last
-        sync."""
+        """Return the present state of the memory and the folder. Two states differ if something was changed between
+        them. `since` is the time of the last sync: `changed` counts the entries that were updated since then."""
         home = HomeFolder(folder)
         recent = Condition("gte", "$updated_at", since)
         live, changed = scope_of(home.namespace), scope_of(home.namespace, archived=True, where=recent)
@@ -99,8 +99,8 @@ class MarkdownHomes:
 
 
 class HomeState(NamedTuple):
-    """The number of live entries (those that are not archived or superseded), the number of entries changed since a
-    time, and a hash of the list of files."""
+    """A state of a memory and its home, to find out whether a sync is needed: the number of live entries (those that
+    are not archived or superseded), the number of entries changed since a time, and a hash of the list of files."""
 
     live: int
     changed: int

@@ -14,7 +14,8 @@ from agentformer.rag.folder_files import Problem
 
 
 class Found(NamedTuple):
-    """A file. `page` is None if the file has not changed since the last sync, so that it was not parsed."""
+    """A file of a memory home, and the SHA-256 of its bytes. `page` is the parsed file, or None if the file has not
+    changed since the last sync."""
 
     file: HomeFile
     sha256: str
@@ -35,8 +36,8 @@ class Scan:
 
 
 def scan(folder: HomeFolder, versions: Mapping[str, int]) -> Scan:
-    """Read the files of a home that have changed. `versions` contains the version of each live entry. A file whose
-    stamp is recorded is not read, if its entry has not changed either. Problems are added to `folder.failed`."""
+    """Read the files of a home that have changed. `versions` contains the version of each live entry. A file is not
+    read if its stamp and the version of its entry are those of the last sync. Problems are added to `folder.failed`."""
     result = Scan()
     recorded = {record.path: entry_id for entry_id, record in folder.records.items()}
     claims: dict[str, list[Found]] = {}
@@ -64,8 +65,8 @@ def scan(folder: HomeFolder, versions: Mapping[str, int]) -> Scan:
 
 
 def _look(folder: HomeFolder, file: HomeFile, known: str, versions: Mapping[str, int]) -> tuple[str, Found]:
-    """Return the id of the entry of a file ("" for a new file), and the file. Raises `InvalidInput` if it cannot be
-    read or parsed."""
+    """Return the id of the entry of a file ("" for a new file), and the file. `known` is the id that the last sync has
+    recorded for the path of the file, or "". Raises `InvalidInput` if the file cannot be read or parsed."""
     record = folder.records.get(known)
     if record and record.version and record.stamp == file.stamp != "" and versions.get(known) == record.version:
         return known, Found(file, record.sha256, None)

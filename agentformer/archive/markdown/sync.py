@@ -96,7 +96,7 @@ class HomeSync:
         return [entry_id for entry_id in ids if not self._is_recorded_place(records[entry_id].path)]
 
     def _is_recorded_place(self, path: str) -> bool:
-        """Return whether a file with an error is at a recorded path, so that its entry is not gone."""
+        """Return whether the file at this path has an error. Then the file exists, although no id was read from it."""
         return any(problem.name == path for problem in self._folder.failed)
 
     def _refuse_loss(self, gone: list[str]) -> None:
@@ -203,7 +203,9 @@ class HomeSync:
         self._report.conflicts.append(Problem(name, reason))
 
     def _take_unknown(self, entry_id: str, entry: MemoryEntry | None, each: Found) -> None:
-        """Handle a file whose entry is not in the memory, or is not of this home."""
+        """Handle a file whose id is not the id of an entry of this home. If the entry was removed from the memory after
+        the last sync, delete an unchanged file, and store an edited file as a new entry. Otherwise, the file is from
+        elsewhere: raise `InvalidInput`."""
         record = self._folder.records.get(entry_id)
         if record is None or entry is not None:
             what = "is of another namespace or kind" if entry else "is not in this memory"
@@ -216,8 +218,9 @@ class HomeSync:
             self._report.pending.append(Problem(each.file.name, _EXPORTED))
 
     def _take_return(self, entry: MemoryEntry, each: Found, reason: str) -> None:
-        """Handle a file whose entry is archived or superseded. A file that nobody has edited is deleted. A file that
-        came back restores its entry."""
+        """Handle a file whose entry is archived or superseded. Delete a file that nobody has edited. Restore an
+        archived entry if its file was edited or was put back. If the entry is superseded or summarized, store an edited
+        file as a new entry, and raise `InvalidInput` with `reason` for a file that was put back."""
         record = self._folder.records.get(entry.id)
         recorded = record is not None and record.version > 0
         if each.page is None:
@@ -254,8 +257,8 @@ class HomeSync:
         self._writer.write(stored, each)
 
     def _take_deletion(self, entry_id: str, *, complete: bool) -> None:
-        """Archive the entry of a file that was deleted, unless the entry has changed since. If `complete` is false,
-        only report the file, because it may be one of the files with errors."""
+        """Archive the entry of a file that was deleted. If the entry has changed since the last sync, write the file
+        again. If `complete` is false (see `Scan`), only report the file, because it may still exist."""
         record = self._folder.records[entry_id]
         entry = self._entry(entry_id)
         if entry is None or why_not_live(entry):

@@ -23,9 +23,9 @@ class HomeReport:
 
     Changes of the memory: `added` are new files, `changed` edited files, `archived` deleted files whose entries were
     archived, and `restored` files that came back and restored their entries. `conflicts` are files whose entries were
-    changed in the memory too. Changes of the folder: `written` and `deleted`. `pending` are changes of the folder that
-    were not stored in the memory, with the reason. `skipped` are files that are not memories, and `failed` files that
-    cannot be used. `unchanged` is the number of files that needed no change."""
+    changed in the memory too. Changes of the folder: `written` and `deleted` files. `pending` are files that somebody
+    has edited or deleted and that were not synced, each with the reason. `skipped` are files that are not memories, and
+    `failed` files that cannot be used. `unchanged` is the number of files that needed no change."""
 
     folder: str
     namespace: str

@@ -158,8 +158,8 @@ class CachingEmbedder:
 
 
 def short_name(space: EmbeddingSpace) -> str:
-    """Return a hexadecimal name of 16 characters for an embedding space. Different spaces have different names. The
-    token limit of a space does not count."""
+    """Return a hexadecimal name of 16 characters for an embedding space. Different spaces have different names, but
+    two spaces that differ only in their token limit have the same name."""
     fields = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
     return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()
 

@@ -120,10 +120,10 @@ def stored_documents(backend: MemoryBackend, namespace: str) -> list[StoredDocum
 
 
 def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Sequence[StoredDocument]) -> Dataset:
-    """Return the pages of the documents as passages, and the answerable questions about them. Questions with a common
-    correct page, directly or through other questions, get the same relevant passage. Its id is the text of one of these
-    questions, because `halves` only compares ids. A question that names only a document has its own passage, because
-    its page is not known. `answered_passage` decides whether a hit answers a question."""
+    """Return a dataset with the name `name`: the pages of the documents, and the answerable questions about them.
+    `relevant` of a question contains no page here, but the text of a question: questions with a common correct page,
+    directly or through other questions, have the same text, so `halves` puts them into the same half. A question that
+    names only a document has its own text. `answered_passage` decides whether a hit answers a question."""
     pages = {
         page_name(document.about.name, page.number): (document.about.name, page.text)
         for document in documents
