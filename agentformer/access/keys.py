@@ -91,7 +91,7 @@ class KeyStore:
     @property
     def ever_made(self) -> bool:
         """True if a key was ever made, and `reset` was not called since then. Then every request needs a key, even
-        after the last key is revoked. If this process has read the keys once, the value stays True in it, even if
+        after the last key is revoked. Once this process has read a key, the value stays True in this process, even if
         somebody deletes the stored keys."""
         return self._keys() is not None
 
@@ -112,9 +112,9 @@ class KeyStore:
         expires: datetime | None = None,
     ) -> tuple[Key, str]:
         """Make a key, and return its description and its secret text. The secret text is not stored. If `namespaces` is
-        empty, the key may use all namespaces. `without` names tools that are switched off for the key. Raises
-        `InvalidInput` for an invalid value, `StoreFull` if the key cannot be written, and `Busy` if another process
-        holds the lock."""
+        empty, the key may use all namespaces. `without` names tools that are switched off for the key. From the time
+        `expires` on, the key is refused; None means never. Raises `InvalidInput` for an invalid value, `StoreFull` if
+        the key cannot be written, and `Busy` if another process holds the lock."""
         now = datetime.now(UTC)
         expires = fields.moment("expires", expires)
         if expires is not None and expires <= now:
@@ -220,9 +220,10 @@ class KeyStore:
             keys[:] = [replace(other, last_used_on=today) if other.id == key.id else other for other in keys]
 
     def _keys(self) -> Keys | None:
-        """Return the stored keys. Return None if nothing was ever stored, or if `reset` was called after the last key
-        was revoked. The stored bytes are read at each call, because the modification time of a file is not precise
-        enough to detect a change that another process has just made."""
+        """Return the stored keys. Return None if no key was ever stored, or if `reset` was called after the last key
+        was revoked. If this process has read keys and they were deleted since then, return an empty tuple. The stored
+        bytes are read at each call, because the modification time of a file is not precise enough to detect a change
+        that another process has just made."""
         data = self._place.read()
         if data is None:
             return None if self._cache is None or self._cache[1] is None else ()

@@ -50,8 +50,8 @@ _NO_MODEL = (
 
 
 class AgentOptions(TypedDict, total=False):
-    """The options of an `Agent`. Every option has a default. A name in square brackets is the setting that provides the
-    default."""
+    """The options of an `Agent`. Every option has a default. In the comments of the options, a name in square brackets
+    is the setting that provides the default."""
 
     user_id: str | None  # owner of the memories; if given, the agent reads only messages of this user and their answers
     agent_id: str | None
@@ -158,7 +158,8 @@ class Agent:
 
     def _brief(self, message: str, earlier: Sequence[Any], tokens: int) -> Briefing:
         """Return the first messages for the model: the memories that are relevant to the new message, the earlier
-        messages, and the new message. Raises `InvalidInput` if core memory or the new message has too many tokens."""
+        messages, and the new message. Together they have at most `tokens` tokens. Raises `InvalidInput` if core memory
+        and the new message do not fit into this limit."""
         context = self._af.memory.build_context(message, earlier, tokens, namespace=self._namespace, **self._owner)
         if not context.report.tokens["task"]:
             raise InvalidInput("message", f"is too long for a context of {tokens} tokens")
@@ -247,8 +248,9 @@ def _limits(settings: Settings, options: AgentOptions) -> Limits:
 
 
 def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> model_output.CheckedText:
-    """Return the answer without unknown links. If the prompt showed some brackets in another form, the answer gets the
-    original brackets. A link is unknown if no text that the model has read contains its address."""
+    """Return the answer `text` without links whose addresses are in no text that the model has read. The prompt shows
+    some brackets of stored text as other signs; where the answer repeats such a sign, the original bracket is
+    restored."""
     results = [result.text for result in loop.results]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)

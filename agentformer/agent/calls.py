@@ -111,9 +111,9 @@ class Permission:
 
 def may_quote(item: Any) -> bool:
     """Return whether `item`, an entry or a message, may contain text from documents or tools. Core memory and messages
-    of the user contain no such text. An answer contains none if its metadata say so; only the program sets these
-    metadata. A message may contain such text if another speaker wrote it, if it was changed later, or if a key without
-    the right to read stored it."""
+    of the user contain no such text. An answer of the agent contains none if its metadata say so; only the program sets
+    these metadata. A message may contain such text if another speaker wrote it, if it was changed later, or if a key
+    without the right to read stored it."""
     if not isinstance(item, MemoryEntry):
         return bool(item.role != "user")
     if item.kind != "message":
@@ -258,7 +258,7 @@ def _wait(future: Future[tuple[ToolResult, float]], deadline: float) -> tuple[To
 
 
 class OutOfTime(Exception):
-    """The time for a task is over, but the task still runs."""
+    """Raised if a task has no result when the time for it is over."""
 
 
 class Workers:

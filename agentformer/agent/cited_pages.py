@@ -32,9 +32,9 @@ _LISTS = {"citations": "quote", "passages": "content", "memories": "content", "m
 
 @dataclass(frozen=True, slots=True)
 class Citations:
-    """The citations of an answer. `known` are citations of text that the model has read, and `unknown` of pages that it
-    has not read, such as "rules.pdf, 7". `copied` are documents whose names appear only in sentences that the model
-    copied from another document."""
+    """The citations of an answer. `known` has the citations of text that the model has read. `unknown` has the cited
+    pages that the model has not read, such as "rules.pdf, 7". `copied` are documents whose names appear only in
+    sentences that the model copied from another document."""
 
     known: tuple[Cited, ...]
     unknown: tuple[str, ...] = ()

@@ -83,8 +83,8 @@ def quote_result(name: str, text: str, *, failed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Briefing:
-    """The first messages of a turn after the system prompt. `entries` are the memories that these messages contain, and
-    `memories` describe the same memories for events."""
+    """The first messages of a turn after the system prompt. `entries` are the memories that these messages contain.
+    `memories` has the same memories in the form in which events report them."""
 
     messages: tuple[ChatMessage, ...]
     memories: tuple[UsedMemory, ...] = ()

@@ -39,7 +39,8 @@ _REASONS = {
 
 
 class ToolsRefused(Exception):
-    """The model does not support tools. The text is the message of the model server. No tool has run in this turn."""
+    """Raised if the model does not support tools. The text of the error is the message of the model server. No tool has
+    run in this turn."""
 
 
 @dataclass(frozen=True, slots=True)

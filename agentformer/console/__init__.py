@@ -1,7 +1,7 @@
 """The console: the page that a browser shows. The files of the page are in the folder `static`.
 
-The page is plain HTML, one style sheet and small ES modules, without a build step. `asset` returns a file of the page,
-and `page` the HTML for one address of the server.
+The page is plain HTML, one style sheet and small ES modules, without a build step. `page` returns the HTML, which
+contains the base path of the server, and `asset` returns any other file of the page.
 """
 
 from __future__ import annotations
@@ -38,6 +38,6 @@ def asset(name: str) -> tuple[str, bytes] | None:
 
 @functools.lru_cache(maxsize=16)
 def page(root: str) -> bytes:
-    """Return the HTML of the page. `root` is the path of the server, such as "" or "/memory"."""
+    """Return the HTML of the page. `root` is the base path of the server, such as "" or "/memory"."""
     text = (_STATIC / PAGE).read_text(encoding="utf-8")
     return text.replace("{root}", escape(root)).encode()

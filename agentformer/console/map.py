@@ -35,9 +35,9 @@ _ROUNDS = 15  # rounds of the iteration; the two components then change by less 
 
 @dataclass(frozen=True, slots=True)
 class MapPoints:
-    """A computed map. `entries` has the fields of each point without its vector; `x` and `y` have the coordinates in
-    the same order. `total` is the number of entries that a search of the namespace can return, and `explained` the
-    share of the variance of the vectors that the two dimensions show, 0..1."""
+    """A computed map. `entries`, `x` and `y` are parallel: an entry without its vector, and its coordinates,
+    0..`SCALE`. A large namespace has more entries than its map has points; `total` is the number of all entries that a
+    search can return. `explained` is the share of the variance of the vectors that the two dimensions show, 0..1."""
 
     space: str
     entries: Sequence[EntryVector]
@@ -145,8 +145,9 @@ def _compute(backend: MemoryBackend, namespace: str, space: str, count: int) -> 
 
 
 def project(rows: Matrix) -> tuple[Matrix, float]:
-    """Return the two principal components of the rows as float32[n, 2] in 0..1, and the share of the variance that they
-    contain, 0..1. Equal rows have equal coordinates, and the largest component of each axis is positive. The axes come
+    """Project vectors to two dimensions. Return the coordinates of each row along the two principal axes, scaled to
+    0..1, as float32[n, 2], and the share of the variance that the two axes contain, 0..1. Equal rows have equal
+    coordinates. The largest component of each axis is positive, so that repeated maps are not mirrored. The axes come
     from a subspace iteration, which needs no covariance matrix, so the time grows with the number of dimensions and not
     with its cube."""
     import numpy as np

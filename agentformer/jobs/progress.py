@@ -8,8 +8,9 @@ Progress = Callable[[int, int], None]  # receives the number of windows that are
 
 
 class FileProgress:
-    """The progress of a file. `report` is called with the number of windows that are done, and of all windows of the
-    file. `text` is the number of pages and the number of chunks; both are 0 until the file was read."""
+    """The progress of a file. A window is a text passage that is embedded. A call with the number of finished windows
+    and the number of all windows of the file passes both numbers to `report`. `text` is a pair: the number of pages and
+    the number of chunks. Both are 0 until the file was read."""
 
     def __init__(self, report: Progress) -> None:
         self._report = report

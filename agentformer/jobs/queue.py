@@ -204,8 +204,8 @@ class _Worker:
             thread.join(seconds)
 
     def with_progress(self, job: Job) -> Job:
-        """Return the job. If this worker ingests a file of the job now, add the pages and chunks of this file
-        (`reading`)."""
+        """Return the job. If this worker ingests a file of the job now, set `reading` of the returned job to the
+        numbers of pages and chunks of this file."""
         present = self._present
         if present is None or present[:2] != (job.id, len(job.documents)):
             return job

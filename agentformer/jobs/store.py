@@ -97,9 +97,8 @@ class Job:
         }
 
     def progress(self) -> dict[str, int]:
-        """Return a dict with the number of finished files and of all files, the number of pages and chunks that this
-        job has read so far, the number of text passages (windows) that are embedded, and the number of windows in the
-        files that the job has read so far."""
+        """Return these numbers by name: `files_done` of all `files`; the `pages` and `chunks` of the files that were
+        already read; and `windows_done` (embedded text passages) of the `windows` of these files."""
         pages, chunks = (sum(document.get(name, 0) for document in self.documents) for name in ("pages", "chunks"))
         return {
             "files_done": len(self.documents),

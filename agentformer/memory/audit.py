@@ -64,11 +64,12 @@ class Oversized:
 @dataclass(frozen=True, slots=True)
 class AuditReport:
     """The result of an audit of the live entries of a namespace; archived and superseded entries are not live.
-    `compared` contains the number of `texts` that were searched for duplicates, and of `facts` and `core_blocks` that
-    were searched for contradictions. `duplicates` are groups of entries with the same owner and details, whose texts
-    differ at most in capital letters, white space and the final punctuation; `merge_duplicates` can merge them.
-    `near_duplicates` are groups of similar texts; a person must decide whether they are duplicates. Messages, working
-    entries and parts of documents are not compared, because people repeat themselves and documents quote each other."""
+    `compared` maps "texts" to the number of texts that were searched for duplicates, and "facts" and "core_blocks" to
+    the numbers that were searched for contradictions. `duplicates` are groups of entries with the same owner and
+    details, whose texts differ at most in capital letters, white space and the final punctuation; `merge_duplicates`
+    can merge them. `near_duplicates` are groups of similar texts; a person must decide whether they are duplicates.
+    Messages, working entries and parts of documents are not compared, because people repeat themselves and documents
+    quote each other."""
 
     namespace: str
     entries: int
@@ -190,8 +191,9 @@ class _Candidate:
 
 
 def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:
-    """Return whether the audit examines this entry. Without a project, every entry is examined. With a project, the
-    entries of this project and the core blocks of the user are examined, because a core block has no project."""
+    """Return whether the audit examines this entry, which already belongs to `user_id` if that is not None. If
+    `project` is None, every such entry is examined. Otherwise, an entry must belong to the project; a core block has no
+    project, so it must belong to exactly this user or, if `user_id` is None, to no user."""
     if project is None:
         return True  # the scope has the user already
     return entry.user_id == user_id if entry.tier == "core" else entry.project == project  # a block has no project
@@ -208,8 +210,9 @@ def _is_unread(entry: MemoryEntry, read_before: datetime) -> bool:
 
 
 def _exact_duplicates(backend: MemoryBackend, candidates: Sequence[_Candidate]) -> list[Duplicates]:
-    """Return groups of entries with the same owner and the same content, in any spelling. The first entry of each group
-    has all details (such as title and metadata) of the other entries in the group."""
+    """Return groups of entries that have the same owner and, apart from the spelling (see `_spelling`), the same
+    content. The first entry of each group has all details (such as title and metadata) of the other entries in the
+    group."""
     by_digest: dict[bytes, list[str]] = {}
     for candidate in candidates:
         by_digest.setdefault(candidate.digest, []).append(candidate.id)

@@ -48,9 +48,9 @@ class BatchOperations:
         source_ids: Sequence[str] = (),
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[MemoryEntry]:
-        """Return the entries with these ids, in the order of `ids`, and then the live entries of these records of the
-        host application, in the order of `source_ids`. Missing entries are left out. Raises `InvalidInput` for an
-        invalid argument."""
+        """Return the entries with these ids, in the order of `ids`, and then the live entries of the host application's
+        records, in the order of `source_ids`. A record is identified by its type `source_type` and its id in
+        `source_ids`. Missing entries are left out. Raises `InvalidInput` for an invalid argument."""
         ids = fields.names("ids", ids)
         entries = [*self._backend.get(ids)] if ids else []
         if source_ids:
@@ -69,9 +69,9 @@ class BatchOperations:
         source_ids: Sequence[str] = (),
         namespace: str = DEFAULT_NAMESPACE,
     ) -> int:
-        """Delete the entries with these ids, and all entries of these records of the host application, in one
-        transaction; see `remove`. Return the number of deleted entries. Missing entries are not counted. Raises
-        `InvalidInput` if an entry is part of a document, and deletes nothing."""
+        """Delete the entries with these ids, and all entries of the host application's records that `source_type` and
+        `source_ids` identify, in one transaction; see `remove`. Return the number of deleted entries. Missing entries
+        are not counted. Raises `InvalidInput` if an entry is part of a document, and deletes nothing."""
         entries = [*self._backend.get(fields.names("ids", ids))] if ids else []
         if source_ids:
             sources = _checked_sources(source_type, source_ids)
@@ -85,12 +85,12 @@ class BatchOperations:
         """Store one entry for each record of the host application, and return the entries in the order of the records.
         Each item has the arguments of `store`, with `source_type` and `source_id`.
 
-        If a live entry of the record exists, its text, title, kind, category, salience, speaker, metadata and time are
-        replaced: it keeps its id, session and owner, and its former version is in its history. An entry that would not
-        change is not written. If several items belong to the same record, only the last one is stored. New entries are
-        stored in one transaction, and each changed entry in its own. If another caller stores, changes or removes one
-        of the records meanwhile, the upsert begins again. Raises `InvalidInput` for an invalid argument, and `Conflict`
-        or `NotFound` if the upsert was interrupted in this way too often."""
+        If the record already has a live entry, its text, title, kind, category, salience, speaker, metadata and time
+        are replaced: it keeps its id, session and owner, and its former version is in its history. An entry that would
+        not change is not written. If several items belong to the same record, only the last one is stored. New entries
+        are stored in one transaction, and each changed entry in its own. If another caller stores, changes or removes
+        one of the records meanwhile, the upsert begins again. Raises `InvalidInput` for an invalid argument, and
+        `Conflict` or `NotFound` if the upsert was interrupted in this way too often."""
         new = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         if missing := [entry for entry in new if entry.source_id is None]:
             raise InvalidInput(
@@ -196,9 +196,9 @@ def source_scopes(
     owner: tuple[str | None, str | None] | None = None,
     archived: bool = False,
 ) -> list[Scope]:
-    """Return scopes that together contain the entries of these records, in groups that are small enough for one filter.
-    If an `owner` (user and project) is given, only entries with exactly this owner are in the scopes. If `archived` is
-    True, archived entries are included."""
+    """Return scopes that together contain the entries of the records with this type and these ids. Each scope has at
+    most as many records as one filter allows. If an `owner` (user and project) is given, only entries with exactly this
+    owner are in the scopes. If `archived` is True, archived entries are included."""
     ids, (user, project) = [*source_ids], owner or (None, None)
     owned = {"$user_id": user, "$project": project} if owner else {}
     absent = tuple(Condition("exists", name, False) for name, value in owned.items() if value is None)
@@ -222,8 +222,9 @@ def _all(*conditions: Condition) -> Mapping[str, Any] | Condition:
 def _absent(
     sources: Mapping[_Owner, Sequence[str]], missing: Collection[tuple[_Owner, str]], known: Collection[str]
 ) -> Callable[[Callable[[Scope], Collection[str]]], None]:
-    """Return a check for the transaction that stores new entries: it raises an error if another caller has meanwhile
-    stored one of the missing records. `known` are the ids of the entries that existed before."""
+    """Return a check for the transaction that stores the entries of new records. `sources` has the ids of the records
+    of an upsert by owner, `missing` the records that had no live entry when they were looked up, and `known` the ids of
+    the entries that were found. The check raises `_Stored` if a missing record has an entry now."""
 
     def check(ids: Callable[[Scope], Collection[str]]) -> None:
         for owner, records in sources.items():

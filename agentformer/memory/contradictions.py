@@ -6,7 +6,7 @@ detected:
 
 - `value`: the same subject and verb, but another name or number ("Anna lives in Turku", "Anna lives in Oslo"). The
   module `text.facts.single_values` lists the verbs.
-- `number`: the same words in the same order, but one other number ("The office closes at 17", "The office closes at
+- `number`: the same words in the same order, but one number differs ("The office closes at 17", "The office closes at
   18"). Only English sentences in the present tense are compared.
 - `negation`: the same words in the same order, but one sentence is negated ("Anna drinks coffee", "Anna doesn't drink
   coffee"), in English, Finnish, Swedish, Norwegian, Danish and German.
@@ -254,10 +254,10 @@ def _keys(sentence: str, language: str) -> Iterator[tuple[str, object, str]]:
 
 
 def _negation_keys(words: Sequence[_Word], place: tuple[object, ...]) -> Iterator[tuple[str, object, str]]:
-    """Yield the triples of `_keys` of the kind `negation`. The value says whether the sentence is negated, and the key
-    is the same with and without a negation. In Finnish, a negation changes the verb ("pitää", "ei pidä"), and it is
-    unknown which word is the verb. Therefore a Finnish sentence has a key for each of its words, and in this key, the
-    word is replaced by its first letters."""
+    """Yield the triples of `_keys` of the kind `negation`. The value says whether the sentence is negated, and the key,
+    which begins with `place` (language and days), is the same with and without a negation. In Finnish, a negation
+    changes the verb ("pitää", "ei pidä"), and it is unknown which word is the verb. Therefore a Finnish sentence has a
+    key for each of its words, and in this key, the word is replaced by its first letters."""
     texts = [word.text for word in words]
     negated = [n for n, word in enumerate(words) if word.negated]
     if "fi" not in place:
@@ -313,7 +313,8 @@ def _words(text: str, language: str, negators: frozenset[str]) -> list[_Word]:
 
 
 def _is_past(words: Sequence[_Word]) -> bool:
-    """Return whether an English sentence is about the past, so that it can be true together with another sentence."""
+    """Return whether an English sentence is about the past. Such a sentence and one with another number can both be
+    true."""
     written = {word.written for word in words}
     if not _PRESENT.isdisjoint(written):
         return False

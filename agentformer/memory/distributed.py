@@ -46,8 +46,9 @@ class NodeState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueState:
-    """The entries without vectors: their number, the number that nodes embed now, the number that the embedder refused,
-    and the age in seconds of the oldest entry that was not refused."""
+    """The state of the embedding queue. `waiting` is the number of entries without vectors. Of these, nodes embed
+    `claimed` entries now, and the embedder has refused `refused` entries. `age` is the age in seconds of the oldest
+    entry that was not refused."""
 
     waiting: int
     claimed: int
@@ -100,11 +101,12 @@ class DistributedMemory(PostgresMemoryBackend):
 
     @property
     def records(self) -> RecordStore:
-        """The database, for the tables of the upload jobs."""
+        """The database of this memory, which also contains the tables of the upload jobs."""
         return self._database
 
     def join(self, role: str) -> None:
-        """Register this process as a node with a role, such as `worker`. A reader of a standby is not registered."""
+        """Register this process as a node with a role, such as `worker`. Do nothing if the database is read-only, as a
+        standby server is."""
         if not self._database.read_only:
             self.node.join(role)
 

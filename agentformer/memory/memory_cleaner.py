@@ -247,8 +247,8 @@ class MemoryCleaner:
         return self._newest[1]
 
     def _run(self, scope: Scope, *, max_groups: int | None = None, on_request: bool = False) -> CleaningReport:
-        """Clean the sessions in `scope`. If the namespace of the scope is empty, clean the sessions of all
-        namespaces."""
+        """Clean the sessions in `scope`. If the namespace of the scope is empty, clean the sessions of all namespaces.
+        `max_groups` and `on_request` are explained in `_clean`."""
         report = CleaningReport()
         try:
             if on_request:

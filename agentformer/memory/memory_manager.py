@@ -103,7 +103,8 @@ class MemoryManager(BatchOperations):
         `metadata` (JSON; a list under `aliases` contains other names of the entry). `namespace`, `session_id`,
         `agent_id`, `user_id` and `project` are the owner of the entry. `parent_id` is the id of the entry that contains
         the new entry; the id is not checked. An entry is removed together with a parent of the same user and project.
-        `pair_id` is the id of an entry that forms a pair with the new entry.
+        `pair_id` is the id of a related entry, such as the question that a stored answer belongs to; filters can use it
+        as `$pair_id`.
 
         `source_type` and `source_id` (at most 1,000 characters) identify a record of the host application. The new
         entry replaces earlier entries of the same record. Text that a prompt has quoted from memory is removed, unless
@@ -143,10 +144,10 @@ class MemoryManager(BatchOperations):
 
         `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
         no word of `text` and has a cosine below `noise_floor` (default: `Settings.noise_floor`), unless words or
-        vectors are unavailable. With `relevant_only`, all hits that are not relevant are dropped. Salience has a small
-        influence on the ranking. Of facts that contradict each other, the newest is ranked first. A relative date in
-        `text`, such as "yesterday", is resolved at the moment `at` (default: now). Raises `InvalidInput` with the name
-        of the wrong argument."""
+        vectors are unavailable. With `relevant_only`, only hits that answer `text` are returned, in every mode.
+        Salience has a small influence on the ranking. Of facts that contradict each other, the newest is ranked first.
+        A relative date in `text`, such as "yesterday", is resolved at the moment `at` (default: now). Raises
+        `InvalidInput` with the name of the wrong argument."""
         query = _query(text, self._scope(scope), limit, min_score, mode, at)
         if noise_floor is not None:
             noise_floor = fields.number("noise_floor", noise_floor)
@@ -359,7 +360,8 @@ def _check_supersession(old: MemoryEntry, new: MemoryEntry) -> None:
     if old.id == new.id or (old.namespace, old.user_id) != (new.namespace, new.user_id):
         raise InvalidInput("new_id", "must be another entry of the same namespace and the same user")
     if fields.RESERVED_SOURCE_TYPES & {old.source_type, new.source_type}:
-        raise InvalidInput("old_id", "old_id and new_id must not be a record of AgentFormer, such as a vector store")
+        problem = "must not be a record of AgentFormer, such as a vector store; the same is true for new_id"
+        raise InvalidInput("old_id", problem)
     if "core" in (old.tier, new.tier):
         raise InvalidInput("old_id", "core blocks are not superseded; edit them with `core append` or `core replace`")
     if old.derived_from and old.kind == "summary" and old.archived_at is None:

@@ -18,8 +18,8 @@ _SALIENCE_WEIGHT = 0.1  # share of the score that a hit loses if the salience of
 
 
 def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
-    """Return the hits with new scores, best first. The score of a hit is lowered by up to 10%, in proportion to the
-    salience (importance) that its entry lacks after `decay`."""
+    """Return the hits with new scores, best first. A score stays the same if the salience (importance) of the entry
+    after `decay` is 1, and is lowered by 10% if it is 0."""
 
     def weighed(hit: Hit) -> Hit:
         loss = _SALIENCE_WEIGHT * (1 - effective_salience(hit.entry, decay))
@@ -47,10 +47,10 @@ class Recall:
         self._noise_floor = noise_floor
 
     def search(self, query: Query, *, relevant_only: bool = False, noise_floor: float | None = None) -> Hits:
-        """Return at most `query.limit` hits with a score of at least `query.min_score`, best first. With
-        `relevant_only`, hits that are not relevant to the query are dropped. A given `noise_floor` replaces the
-        `noise_floor` of this object. If nothing is found and the reason is known, the hits contain a warning with the
-        reason."""
+        """Return at most `query.limit` hits with a score of at least `query.min_score`, best first. A given
+        `noise_floor` replaces the `noise_floor` of this object. With `relevant_only`, no noise floor is used, and only
+        hits that answer the query are returned (see `search.relevance.relevant_hits`). If nothing is found and the
+        reason is known, the hits contain a warning with the reason."""
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
         wider = dataclasses.replace(query, limit=count, min_score=0.0)  # the salience changes the scores
         hits = self._backend.search(wider)

@@ -123,8 +123,9 @@ class RoutedBackend(_Routing):
     """A `MemoryBackend` over several backends. `backends` maps names to backends, and `target` of a route is one of
     these names. `default` names the backend for leases, and for entries that no route matches. A call that changes
     several backends runs one transaction in each. If a transaction of `store` fails, the entries that this call has
-    stored elsewhere are removed; after a crash between two transactions, only the first may be stored. A summary is
-    stored in the backend of its originals, so that one transaction stores it and archives them."""
+    stored in other backends are removed. After a crash between two transactions, only the entries of the finished
+    transactions are stored. A summary is stored in the backend of its originals, so that one transaction stores it and
+    archives them."""
 
     def store(
         self,
@@ -308,8 +309,8 @@ class RoutedBackend(_Routing):
             backend.close()
 
     def _everywhere(self, check: StoreCheck, target: MemoryBackend) -> StoreCheck:
-        """Return a check for a transaction of the backend `target`. It calls `check` with the ids of all backends, not
-        only of `target`."""
+        """Return a check for a transaction of the backend `target`. It calls `check` with a function that returns the
+        ids of the entries in a scope of all backends, not only of `target`."""
         others = [backend for backend in self._all if backend is not target]
         return lambda ids: check(
             lambda scope: [*ids(scope), *(entry.id for other in others for entry in all_entries(other, scope))]

@@ -260,9 +260,10 @@ def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
-    """Return a scope for each record of the host application in `entries`, and for each of its users and projects. The
-    scope contains the earlier entries of the record, which the new entries replace. Entries of another user or project
-    are not in the scope, because the same `source_id` can name another record there."""
+    """Return scopes with the earlier entries that the new `entries` replace: one scope for each record of the host
+    application, user and project. A new entry with a user replaces entries of this user and entries without a user,
+    because another user may have another record with the same `source_id`. A new entry without a user replaces the
+    entries of all users. The same is true for projects."""
     records = {(e.namespace, e.source_type, e.source_id, e.user_id, e.project) for e in entries if e.source_id}
     return [
         Scope(

@@ -196,7 +196,7 @@ class Settings:
         self._normalize(lambda name, value: str(_check_folder(name, value)) if value else "", "markdown_home")
         self._normalize(_check_roots, "sync_roots")
         if self.originals not in ("", "database") and not _S3.fullmatch(self.originals):
-            raise invalid("originals", "must be empty, database, or s3://BUCKET/PREFIX", self.originals)
+            raise invalid("originals", "must be empty, `database`, or s3://BUCKET/PREFIX", self.originals)
         self._normalize(lambda name, value: value.strip(), "embedder", "reranker", "llm_model")
         self._check_numbers()
         self._normalize(check_url, *(name for name in _ADDRESSES if getattr(self, name)))
@@ -341,7 +341,7 @@ def _check_roots(name: str, roots: str) -> str:
 def _check_languages(name: str, text: str) -> str:
     languages = " ".join(text.replace(",", " ").lower().split())
     if languages and not _LANGUAGES.fullmatch(languages):
-        raise invalid(name, "must be language codes, such as en fi, or * for many languages", text)
+        raise invalid(name, "must be language codes, such as 'en fi', or '*' for many languages", text)
     return languages
 
 

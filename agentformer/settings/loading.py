@@ -68,7 +68,8 @@ _PAIRS = (*_PAIRS, (_VARIABLES["cosmos_key"], _VARIABLES["cosmos_endpoint"]))
 
 def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings. A value in `given` comes first, then the environment, then `.env`, then the default. A key
-    and its address come from `.env` first, if `.env` has the key. If `environ` is given, only this mapping is read.
+    and its address come from `.env` first, if `.env` has the key. If `environ` is given, this mapping is read instead
+    of the environment and `.env`.
 
     `None` in `given` and an empty variable count as missing. A variable that begins with `AGENTFORMER_` but is not a
     setting causes one warning. Raises `InvalidInput` for an unknown setting or an invalid value. The message names the
@@ -103,8 +104,9 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
 
 
 def unused_values() -> list[str]:
-    """Return a sentence for each variable whose value is not used, because `.env` and the environment have different
-    values. The sentences do not contain the values. Raises `InvalidInput` if `.env` cannot be read."""
+    """Return a sentence for each variable whose value in `.env` or in the environment is not used, because the other
+    source comes first (see `load_settings`). The sentences do not contain the values. Raises `InvalidInput` if `.env`
+    cannot be read."""
     file, path = _env_file(Path(ENV_FILE)), Path(ENV_FILE).resolve()
     used = _combine(file, os.environ)
     sentences = []
@@ -118,7 +120,8 @@ def unused_values() -> list[str]:
 
 
 def _combine(file: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return each variable of `file` (the content of `.env`) and of the environment, with the value that is used."""
+    """Merge the variables of `file` (the content of `.env`) and of the environment. If both have a variable, the rules
+    in the docstring of this module decide which value is returned."""
     values = {**environment, **{name: value for name, value in file.items() if not environment.get(name)}}
     for key, address in _PAIRS:
         if key in file:

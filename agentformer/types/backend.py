@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # commands such as --help start without SQLite
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check of a store. The store has no damage if every wrong item was repaired (`found == mended`)
-    in all checks."""
+    """The result of one check of a store, with the numbers of checked, wrong and repaired items. The store has no
+    damage left if every wrong item was repaired (`found == mended`) in all checks."""
 
     name: str  # "records", "vectors", "windows", "words", ...
     asked: str  # the checked condition in plain words; it holds if nothing is wrong
@@ -42,8 +42,8 @@ class StoredVector(NamedTuple):
 
 
 class EntryVector(NamedTuple):
-    """The vector of an entry's first window in the active embedding space, with the tier, kind, session and document of
-    the entry."""
+    """One vector of an entry, and the tier, kind, session and document of the entry. A long text is embedded in several
+    windows (parts); `vector` is the vector of the first window, in the active embedding space."""
 
     id: str
     tier: str
@@ -54,8 +54,8 @@ class EntryVector(NamedTuple):
 
 
 class AbsentDocument(NamedTuple):
-    """A document that is not stored, although its original file may exist: the document was announced before its
-    upload, or the document was removed."""
+    """A document that is not stored, but whose original file may still be on the disk. Its upload was announced and has
+    not finished, or the document was removed. The list of these documents shows which files can be deleted."""
 
     id: str
     sha256: str  # of the original file
@@ -83,13 +83,13 @@ class MemorySnapshot(_Readable, Protocol):
 
     def entry_vectors(self, namespace: str, *, every: int = 1) -> Iterator[EntryVector]:
         """Yield each entry of a namespace that is neither archived nor superseded and has vectors in the active
-        embedding space, in order of id. With `every` above 1, yield about one of `every` entries."""
+        embedding space, in order of id. If `every` is n, yield only about every n-th entry."""
 
 
 class RecordStore(Protocol):
     """An open database of records, which several threads and processes may use at the same time. The modules of
-    `records` use the SQL of SQLite. An implementation for another database translates their statements, and its
-    connections have the methods of `sqlite3.Connection` that these modules call."""
+    `records` execute statements in the SQL of SQLite. The connections of another database translate these statements,
+    and have all methods of `sqlite3.Connection` that `records` calls."""
 
     read_only: bool
     store_id: str
@@ -136,14 +136,14 @@ class MemoryBackend(_Readable, Protocol):
         progress: Callable[[int, int], None] | None = None,
         check: StoreCheck | None = None,
     ) -> Sequence[MemoryEntry]:
-        """Store all entries. In the same transaction, remove all other entries that `replacing` selects, with the parts
-        of these entries. An item of `replacing` is a scope or a list of ids. Raises `Conflict` if an id already exists.
-        The function `progress` receives the number of embedded windows (parts of entries) and the number of all
-        windows.
+        """Store all entries, and return them as stored, in the same order. In the same transaction, remove all other
+        entries that `replacing` selects, and the entries that are parts of the removed ones (see `remove`). An item of
+        `replacing` is a scope or a list of ids. Raises `Conflict` if the id of a new entry already exists. The function
+        `progress` receives two numbers: the windows (embedded passages) that are finished, and all windows of the call.
 
-        `former` contains a list of former versions for each entry id, oldest first. These versions become the `history`
-        of the entry. The version numbers must be ascending and lower than the version of the entry, and the entry must
-        be among `entries`. Otherwise `InvalidInput` is raised. `former` cannot be used together with `unique`.
+        `former` maps the ids of entries to lists of their former versions, oldest first. These versions become the
+        `history` of the entry. Raises `InvalidInput` if `former` names an entry that is not in `entries`, if the
+        version numbers of a list are not ascending or not lower than the version of the entry, or if `unique` is True.
 
         If `unique` is True, an entry that duplicates an existing live entry (`records.duplicates.is_duplicate`) is not
         stored. In the result, the existing entry takes the place of the duplicate, and the `repeat_count` of the
@@ -160,16 +160,16 @@ class MemoryBackend(_Readable, Protocol):
 
     def search(self, query: Query) -> Hits:
         """Return entries inside `query.scope`, best first. Entries with equal scores are sorted by id. If the embedder
-        is unavailable, only words are searched, and the result contains a warning. A backend without vectors adds a
-        warning in the mode `dense`."""
+        is unavailable, only words are searched, and the result contains a warning. A backend without vectors always
+        searches words, and warns if the mode is `dense`."""
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         """Change fields of an entry, and add its former state to `history`. Raises `Conflict` if the version of the
         entry is not `expected_version`.
 
         The fields that the store sets cannot be changed: the id, the times of storing, the version, the counts and
-        `archived_by`. `archived_at` and the namespace cannot be changed for a live summary or for its originals; use
-        `restore` for these.
+        `archived_by`. For a live summary and for its originals, `archived_at` and the namespace cannot be changed
+        either; call `restore` first.
 
         If `changes` contain a successor in `superseded_by`, raises `NotFound` if the successor does not exist. Raises
         `InvalidInput` if the successor is the entry itself, or has another namespace or user. Raises `Conflict` if the
@@ -221,7 +221,8 @@ class MemoryBackend(_Readable, Protocol):
 
     def embed_pending(self, *, refused: bool = True) -> int:
         """Embed the entries that have no vectors. Return the number of entries that still have no vectors. If `refused`
-        is False, entries that the embedder has refused are not tried again and not counted."""
+        is False, the entries whose texts the model has refused (for example, as too long) are not tried again and not
+        counted."""
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
         """Return the entries that have no vectors yet, in order of id, with the last error of each entry. `what` is a
@@ -281,18 +282,19 @@ class MemoryBackend(_Readable, Protocol):
 
     def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
         """Record that the caller is about to write the original files of these documents, and then to store the
-        documents. `upload` is a name that the caller gives to the upload. In this and the next two methods, a document
-        is an entry of the kind `document` with a string `sha256` in its metadata. Other entries are ignored."""
+        documents. If the caller dies in between, `absent_documents` shows which files are not needed. `upload` is a
+        name that the caller gives to the upload. In this and the next two methods, a document is an entry of the kind
+        `document` with a string `sha256` in its metadata. Other entries are ignored."""
 
     def absent_documents(self) -> Sequence[AbsentDocument]:
-        """Return the announced and the removed documents, in order of id. The transaction that removes a document adds
-        the document to this list, and the transaction that stores a document deletes the document from this list. A
-        repair and a backup add nothing. Raises `StoreDamaged` if a part of the store cannot be read, because the
-        documents in this part are not known."""
+        """Return the documents that are not stored, but whose original files may exist, in order of id. `announce` and
+        the removal of a document add the document to this list; the transaction that stores the document deletes it
+        from the list. A repair and a backup add nothing. Raises `StoreDamaged` if a part of the store cannot be read,
+        because the list would be incomplete."""
 
     def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
-        """Delete documents from the list of `absent_documents`. A document that another
-        call of `announce` or `remove` has added again since the caller read the list stays in the list."""
+        """Delete documents from the list of `absent_documents`, after their files were deleted. A document that was
+        announced again or removed again since the caller read the list stays in the list."""
 
     def backup(self, folder: Path) -> None:
         """Write a complete copy of the store at this moment into `folder`, which must be empty. Writers do not wait.

@@ -37,8 +37,8 @@ class PageTable:
 @dataclass(frozen=True, slots=True)
 class Symbol:
     """A named part of source code, such as a function, a class, or a section of a configuration. The text from `start`
-    to `end` consists of whole lines, with the comments and decorators of the symbol. Of two symbols, one contains the
-    other, or they do not overlap."""
+    to `end` consists of whole lines, with the comments and decorators of the symbol. Two symbols do not overlap, unless
+    one contains the other."""
 
     name: str  # includes the names of the symbols around it: "QuerySet.filter"
     start: int  # offset in the page's text
@@ -79,10 +79,10 @@ class DocumentText:
 @dataclass(frozen=True, slots=True)
 class Citation:
     """A quotation that supports an answer, with its position in a stored page. `quote` is `text[start:end]` of the
-    page, with three exceptions. If a sentence begins on the page before, `quote` begins with this part of the sentence.
-    If a list item does not directly follow its lead-in, `quote` begins with the lead-in and " … ". The quote of a row
-    of a table also contains the headers of its columns; `text[start:end]` is the row. The citation of a memory has no
-    document and no page, and `start` and `end` are positions in the content of the entry."""
+    page, but sometimes has more text. For a sentence that begins on the page before, `quote` also has that beginning.
+    For a list item that does not directly follow its lead-in, `quote` begins with the lead-in and " … ". For a row of a
+    table, `quote` also has the headers of the columns. The citation of a memory has no document and no page; its
+    `start` and `end` are positions in the content of the entry."""
 
     number: int  # the [n] in the answer
     document: str

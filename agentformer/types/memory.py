@@ -123,9 +123,9 @@ class MemoryEntry:
 @dataclass(frozen=True, slots=True)
 class Decay:
     """The decay of salience (importance) with time: `stored * rate ** days`, where `days` is the time since the last
-    use of the entry. `rates` contains a rate for each category; other categories do not decay. The result is computed
-    when an entry is read, and the stored salience does not change. `at` is the moment of the computation; None means
-    now."""
+    use of the entry. `rates` maps categories to their rates; a category that is not in `rates` does not decay. The
+    result is computed when an entry is read, and the stored salience does not change. `at` is the moment of the
+    computation; None means now."""
 
     rates: Mapping[str, float] = field(default_factory=dict)  # category -> share that remains after one day, 0..1
     at: datetime | None = None
@@ -230,15 +230,17 @@ class Hit:
 
 
 class Factor(NamedTuple):
-    """A reason for the weight of the vectors in a hybrid search. The weight is the product of all factors."""
+    """A factor of the weight that the vectors have in a hybrid search, with its reason (`name`). The weight is the
+    product of all factors."""
 
     name: str  # "usual", "missed", "distance", "least", "most", "language", "code", "long", "setting" or "alone"
     value: float  # at least 0; above 1 raises the weight
 
 
 class Analyzed(NamedTuple):
-    """Stored results of the analysis of a text: its language (ISO 639-1, or ""), and its facts with one value at a
-    time, such as a home address. A fact is a pair: the words that name the fact, and the words of its value."""
+    """Stored results of the analysis of a text: its language (ISO 639-1, or "" if unknown), and those of its facts that
+    have only one value at any time, such as a home address. A fact is a pair of two tuples: the words that name the
+    fact, and the words of its value."""
 
     language: str
     facts: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
@@ -266,7 +268,7 @@ class Hits(list[Hit]):
         self.analyzed = analyzed
 
     def with_hits(self, hits: Iterable[Hit], *warnings: str) -> Hits:
-        """Return a copy that contains other hits of the same search, and additional warnings."""
+        """Return a copy that contains `hits` instead of the present hits, and `warnings` after the present warnings."""
         return Hits(
             hits,
             (*self.warnings, *warnings),

@@ -64,8 +64,8 @@ class EmbeddingSpace:
         return self.provider, self.model, self.revision, *self._shape()
 
     def _shape(self) -> tuple[object, ...]:
-        """Return the properties that must be equal if two models with different names are the same model. `max_tokens`
-        is not included, because it does not change the vector of a text."""
+        """Return the properties, besides the name of the model, that are equal in all spaces whose vectors can be
+        compared. `max_tokens` is not included, because it does not change the vector of a text."""
         int8 = self.model.endswith("@int8")  # its vectors are close to those of the model without this ending
         return self.dimension, self.query_prefix, self.document_prefix, self.normalised, int8
 
@@ -103,9 +103,10 @@ class SpaceState:
 
 @dataclass(frozen=True, slots=True)
 class Reembedding:
-    """The result of a move to another embedding space (`reembed`). `overlap` compares searches in both spaces: the
-    share of the ten nearest entries of a query that are the same, 0..1. It is the mean of `sample` queries, which are
-    the given queries or, without any, stored entries. It is None if it could not be measured."""
+    """The result of a move to another embedding space (`reembed`). `overlap` compares searches in both spaces: of the
+    ten nearest entries of a query, the share that both spaces have in common, 0..1. It is the mean over `sample`
+    queries: the queries of the caller or, if there are none, texts of stored entries. It is None if it could not be
+    measured."""
 
     former: EmbeddingSpace | None
     space: EmbeddingSpace
@@ -141,9 +142,9 @@ class Embedder(Protocol):
 
 
 class TokenVectors(NamedTuple):
-    """A text as a model of embeddings reads it: the vector of the whole text, and the vectors of its tokens in their
-    context, each of the length 1. `spans` are the positions of the tokens in the text, and `rows` is an array of shape
-    (tokens, dimension). Special tokens are left out."""
+    """The vectors that an embedding model computes for one text: `vector` for the whole text, and `rows`, shape
+    (tokens, dimension), with one vector for each token in its context. Each vector has the length 1. `spans` has the
+    position of each token in the text, in the order of `rows`. Special tokens are left out."""
 
     vector: Vector
     spans: tuple[Span, ...]

@@ -13,7 +13,8 @@ class SharedFiles(Protocol):
     place: str
 
     def put(self, name: str, data: bytes) -> None:
-        """Store a file, and replace a file with the same name. After a crash, the file is complete or as before."""
+        """Store a file, and replace a file with the same name. After a crash, the file has either its complete new
+        content or its former content."""
 
     def get(self, name: str) -> bytes | None:
         """Return the bytes of a file, or None if there is no such file."""
@@ -49,5 +50,5 @@ class SharedLocks(Protocol):
         """Delete the name of a lock that is not held."""
 
     def exclusive(self, name: str) -> AbstractContextManager[object]:
-        """Return a context that waits for a lock and holds it during a short step. If the process dies, the server
-        releases the lock."""
+        """Return a context manager that waits for a lock and holds it during a short step. If the process dies, the
+        database server releases the lock."""

@@ -278,8 +278,8 @@ class IndexedBackend(StoredRecords):
         return reranking.search(search, query) if reranking else search(query)
 
     def _note_removal(self, connection: sqlite3.Connection) -> None:
-        """Record, in the transaction that removes a scope, that the removed text must also be deleted from all other
-        files."""
+        """Record that the text of removed entries must also be deleted from all other files. `connection` is in the
+        transaction that removes all entries of a scope."""
 
     def _after_removal(self, removed: int) -> None:
         """Delete the files that may still contain the text of removed entries. `removed` is their number."""

@@ -295,8 +295,8 @@ class ContextPlan:
 
 
 def _may_have(text: str, tokens: int) -> bool:
-    """Return whether the text may have at most `tokens` tokens. A token contains no two words, and at most
-    `_CHARS_PER_TOKEN` code points on average."""
+    """Return whether the text may have at most `tokens` tokens. This assumes that no token contains more than one word,
+    and that tokens have at most `_CHARS_PER_TOKEN` code points on average."""
     limit = tokens * _CHARS_PER_TOKEN
     return len(text) <= tokens or (len(text) <= limit and len(text.split(None, tokens)) <= tokens)
 

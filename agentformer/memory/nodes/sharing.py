@@ -52,7 +52,7 @@ class DatabaseFiles:
             return str(connection.run(query, [name]).fetchone()[0] or "")
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return a dictionary: name of each file that begins with `prefix` -> size of the file in bytes."""
+        """Return the size in bytes of each file whose name begins with `prefix`, by name."""
         query = (
             "SELECT name, sum(octet_length(data)) FROM files WHERE starts_with(name, %s) GROUP BY name ORDER BY name"
         )
@@ -66,8 +66,8 @@ class DatabaseFiles:
 
 
 class DatabaseKeys:
-    """The API keys of all nodes, as a file in the database; see `access.key_place.KeyPlace`. If the database has no
-    such file, the file in `folder` on this machine is copied into the database, so that a memory with keys stays
+    """The API keys of all nodes, as a file in the database; see `access.keys.KeyPlace`. If the database has no such
+    file, the file in `folder` on this machine is copied into the database, so that a memory with keys stays
     protected."""
 
     def __init__(self, database: PostgresDatabase, folder: Path) -> None:
@@ -138,7 +138,7 @@ class NodeLocks:
         return NodeLock(self._node, self._database, name, holder)
 
     def states(self, prefix: str) -> dict[str, bool]:
-        """Return a dictionary: name of each lock that begins with `prefix` -> whether the lock is held."""
+        """Return for each lock whose name begins with `prefix` whether it is held, by name."""
         query = "SELECT substr(name, %s), ends_at > server_micros() FROM leases WHERE starts_with(name, %s) ORDER BY 1"
         with self._database.statements() as connection:
             return {row[0]: bool(row[1]) for row in connection.run(query, [len(_PREFIX) + 1, _PREFIX + prefix])}

@@ -163,7 +163,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
             raise Conflict("another node is re-embedding this store; wait until it has finished, or stop that node")
 
     def _refresh(self) -> None:
-        """Apply the transactions of other nodes. If one of these transactions removed a scope, delete the index files,
+        """Apply the transactions of other nodes. If one of them removed all entries of a scope, delete the index files,
         because they may contain the removed text."""
         self._database.refresh()
         if self._database.erasures:

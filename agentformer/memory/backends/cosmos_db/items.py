@@ -70,9 +70,10 @@ class RowKey(NamedTuple):
 def read_item(
     connection: sqlite3.Connection, key: RowKey, seq: int, change: int, *, searched: bool = False
 ) -> Item | None:
-    """Return the item of a row, or None if the row does not exist. `seq` is the number of the transaction, and `change`
-    is the number of the last transaction after which the indexes must update the entry. If `searched` is True, the item
-    gets the fields of the mode `server`."""
+    """Return the item of a row, or None if the row does not exist. `seq` is the number of the transaction that writes
+    the item. `change` is the number of the last transaction that changed data of the search indexes; a node that has
+    not applied that transaction yet updates its indexes. If `searched` is True, the item gets the fields of the mode
+    `server`."""
     condition = " AND ".join(f"{name} = ?" for name in KEYS[key.type])
     row = connection.execute(f"SELECT * FROM {TABLES[key.type]} WHERE {condition}", key.values).fetchone()
     if row is None:

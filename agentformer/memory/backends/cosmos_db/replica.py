@@ -298,7 +298,8 @@ class Following:
 
     @property
     def erasures(self) -> bool:
-        """True if another node has removed a scope, so that the index files must be deleted here, too."""
+        """True if another node has removed all entries of a scope. The index files of this node must then be deleted,
+        because they may contain the removed text."""
         return any(item_id == RowKey("meta", ("erasure_due",)).item_id for item_id in self._present)
 
     def add(self, items: Iterable[Mapping[str, Any]]) -> None:

@@ -177,8 +177,8 @@ def _indexing(paths: Sequence[str]) -> dict[str, Any]:
 
 
 def _pair(key: str, value: Any) -> str:
-    """Return a text for a key and a value of metadata. Equal pairs have the same text; numbers are compared by
-    value."""
+    """Return a text for a key and a value of metadata. Equal pairs have the same text, and so have equal numbers of
+    different types, such as 1 and 1.0."""
     return json.dumps([key, _plain(value)], sort_keys=True)
 
 

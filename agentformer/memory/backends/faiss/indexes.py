@@ -52,8 +52,8 @@ class Indexes:
 
     @property
     def search(self) -> HybridSearch:
-        """The hybrid search. It is opened at its first use, and always before the first change of the records, because
-        the search must read the number of the last change before it."""
+        """The hybrid search, which is opened at its first use. Use this property before the first change of the
+        records, because the search reads the number of the last change when it is opened."""
         with self._lock:
             if self._search is None:
                 folder, options = self._folder, self._options
@@ -73,8 +73,8 @@ class Indexes:
 
     @property
     def embedding(self) -> EmbeddingQueue:
-        """The queue of entries that have no vectors yet. The search is opened before the queue is returned, because the
-        queue changes records, and the search must read the number of the last change before that."""
+        """The queue of entries that have no vectors yet. Opens the search first, because the queue changes records; see
+        `search`."""
         _ = self.search
         return self._embedding
 

@@ -127,9 +127,9 @@ def delete(records: Records, ids: Collection[str]) -> None:
 
 
 def release(records: Records, ids: Collection[str]) -> None:
-    """Make all entries current that one of the entries `ids` superseded, because these entries were removed, moved or
-    archived. If an entry that becomes current is archived, but not for a summary, the entries that it superseded become
-    current, too. The superseded version is added to the history."""
+    """Make the predecessors of the entries `ids` current: the entries that they superseded. Called after the entries
+    `ids` were removed, moved or archived. If a predecessor is itself archived, but not for a summary, its predecessors
+    become current, too. The superseded version of each changed entry is added to its history."""
     while ids:
         freed = [record for record in records.values() if record.entry.superseded_by in ids]
         for record in freed:
@@ -154,7 +154,8 @@ def update(records: Records, entry_id: str, changes: Mapping[str, Any]) -> Memor
 
 
 def keep_valid(records: Records, ids: Iterable[str]) -> None:
-    """Delete `superseded_by` of each of these new entries if the entry with this id is not a valid successor."""
+    """Set `superseded_by` of each new entry in `ids` to None if it leads to no entry that can be found (see
+    `supersession.is_lost`)."""
     find, ending = _finder(records), set[str]()
     ids, lost = list(ids), True
     while lost:  # repeated: an entry of a cycle may be archived alone; its predecessors are then lost again
@@ -257,7 +258,7 @@ def check_links(records: Mapping[str, Record]) -> Findings:
 
 def check_superseded(records: Mapping[str, Record]) -> Findings:
     """Check that each superseded entry leads to an entry that can be found (see `supersession.is_lost`). The keys of
-    the findings are the ids of the superseded entries that do not, newest first."""
+    the findings are the ids of the superseded entries that fail this check, newest first."""
     findings = Findings("superseded", SUPERSEDED)
     findings.looked_at = sum(record.entry.superseded_by is not None for record in records.values())
     find, ending = _finder(records), set[str]()

@@ -200,10 +200,10 @@ class PostgresDatabase:
             raise StoreError("the PostgreSQL server has undone a transaction, because one of its statements failed")
 
     def _was_committed(self, name: str, token: str) -> bool:
-        """Ask the server whether the transaction with this token was committed, after its connection was lost. Raises
-        `StoreError` if no server answers. The question is asked while this process holds the write lock; the
-        transaction in doubt held it before, so it has ended. A promoted standby answers for the transactions that it
-        has received."""
+        """Ask the server whether a transaction was committed, after its connection was lost during the commit. `name`
+        is the name of the connection, and `token` the random mark of the transaction. The question is asked while this
+        process holds the write lock, so the transaction, which held this lock, has ended. A standby that was promoted
+        meanwhile answers for the transactions that it has received. Raises `StoreError` if no server answers."""
         begin = f"BEGIN; SET LOCAL lock_timeout = '{_DOUBT_SECONDS:.0f}s'; "
         begin += f"SELECT pg_advisory_xact_lock({self._lock_number})"
         end = time.monotonic() + _DOUBT_SECONDS

@@ -62,7 +62,8 @@ class ServerQueue(EmbeddingQueue):
 
 
 class ServerSearch(RankedSearch):
-    """A `RankedSearch` that uses one read transaction if the vector of the query is cached or not needed."""
+    """A `RankedSearch` that runs a whole search in one read transaction if it does not have to embed the query, because
+    the vector is cached or not needed."""
 
     reads: SearchReads
 
@@ -247,7 +248,8 @@ def _check_words(connection: sqlite3.Connection, analyzers: Analyzers) -> Findin
 
 
 def _repair_words(database: RecordStore, findings: Findings, analyzers: Analyzers) -> None:
-    """Write the terms of all entries again, because damaged rows may also have made the counts wrong."""
+    """Write the terms of all entries again, and mark all `findings` as repaired. The terms of the damaged entries alone
+    are not enough, because the counts over all entries may be wrong, too."""
     with database.writing() as connection:
         raw = native(connection)
         nums = [row[0] for row in raw.run(_SEARCHED_OR_STORED, []).fetchall()]

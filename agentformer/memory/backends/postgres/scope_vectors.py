@@ -1,8 +1,8 @@
 """The windows of small scopes with their vectors in the memory of a process. The server needs several milliseconds to
 compare a thousand vectors one by one; this process needs less than one.
 
-A search uses cached vectors only if they are current in its own read transaction, which is decided by its last change
-and its active space. After changes, only the changed entries are read again. A search therefore sees the acknowledged
+A search uses cached vectors only if they belong to the last change and the active embedding space that its own read
+transaction sees. Otherwise, only the entries that have changed are read again. A search therefore sees the acknowledged
 writes of all nodes.
 """
 
@@ -45,8 +45,9 @@ class _State(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The windows of a scope: the ids of the windows, of their entries and vectors, the stored vectors as a matrix,
-    (windows, dim), and for each window the pair of its row in the database and the checksum of its vector."""
+    """The windows of a scope, as parallel arrays. `windows`, `entries` and `vectors` are the ids of each window, its
+    entry and its vector. `rows` are the vectors, shape (windows, dim). `stored` has pairs: the row of the window in the
+    database, and the checksum of its vector."""
 
     windows: IntArray
     entries: IntArray

@@ -73,8 +73,8 @@ class SearchReads(RecordStore):
 
     @contextmanager
     def joined(self, mask: ScopeMask) -> Iterator[None]:
-        """Let all calls of `reading` in this thread use one transaction until the end of the context, for a search in
-        the scope `mask`."""
+        """Let all calls of `reading` in this thread use one transaction until the end of the context. `mask` is the
+        scope of the search; this implementation does not use it."""
         if getattr(self._local, "joined", None) is not None:
             yield
             return

@@ -98,8 +98,8 @@ def row_type(names: tuple[str, ...]) -> type[Row]:
 
 
 class KnownRows(NamedTuple):
-    """Rows of vectors (id, data, checksum) and of windows by their id, that the transaction of a connection would
-    return."""
+    """Rows that a connection need not read, because they are already known to be current in its transaction: rows of
+    vectors (id, data, checksum) and rows of windows, each by id."""
 
     vectors: Mapping[int, tuple[Any, ...]]
     windows: Mapping[int, Row]

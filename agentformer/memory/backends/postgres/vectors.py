@@ -54,7 +54,8 @@ class ServerVectors:
         return INDEXED_FROM  # large, so that words are always searched at the same time: the server computes
 
     def follow(self, database: RecordStore, newest: int, space: int) -> None:
-        """Record the embedding space. Changes need not be applied, because the server has already applied them."""
+        """Record the embedding space `space` of a search. Does not apply changes up to `newest`, unlike other vector
+        indexes, because the server has already applied them."""
         self.space = space
 
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
@@ -162,9 +163,9 @@ def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRow
 
 
 def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any] | None:
-    """Return the windows of the scope that are nearest to the query `half`, a vector of half precision, among the
-    candidates of the index, which are vectors of its namespace. Return None if only a few vectors of the index belong
-    to the scope or its namespace, because the index would then compare very many vectors."""
+    """Search the HNSW index for the vectors that are nearest to the query `half`, a vector of half precision, and
+    return those windows that are in the scope, best first. Return None if only a few of these vectors are in the
+    namespace or in the scope; the caller then compares all windows of the scope (`_exact`), which is faster."""
     condition, values = scope_condition(allowed.scope)
     dimension = half.dimensions() if callable(getattr(half, "dimensions", None)) else len(half.to_list())
     count = (limit + _SPARE) * 2
