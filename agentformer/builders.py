@@ -318,9 +318,9 @@ def _backend_names(settings: Settings) -> list[str]:
 
 
 def of_backends(group: str, settings: Settings) -> Iterator[Any]:
-    """For each configured backend, call the function that the registry has in `group` for it, and yield the result. The
-    argument is the index folder, or the settings if the store is on a server. A backend without such a function is
-    skipped."""
+    """Call the function of each configured backend in the registry's group `group`, and yield the results. The argument
+    of the function is the index folder, or the settings if the store is on a server. A backend without such a function
+    is skipped."""
     used = (name for name in _backend_names(settings) if known(group, name))
     return (lookup(group, name)(settings if name in SERVERS else settings.index_dir) for name in used)
 

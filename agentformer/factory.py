@@ -89,8 +89,8 @@ class _Part(functools.cached_property[T]):
 class AgentFormer:
     """An open memory. `.memory` stores and searches entries, `.rag` ingests documents and answers questions from them,
     and `.toolbox` offers these operations as tools to a language model. Use the object as a context manager, or call
-    `close()` at the end. Several objects and processes may open the same folders at the same time. Except the store,
-    each part is built when it is first used."""
+    `close()` at the end. Several objects and processes may open the same folders at the same time. The store is opened
+    at once; each other part is built when it is first used."""
 
     def __init__(self, settings: Settings) -> None:
         self._closed = False
@@ -189,9 +189,9 @@ class AgentFormer:
         self, folder: str | os.PathLike[str], *, namespaces: Sequence[str] | None = None, vectors: bool = False
     ) -> Exported:
         """Write the stored contents of one moment into a new folder, which `import_from` can read; docs/ARCHIVE.md
-        describes the format. Without `namespaces`, all namespaces are written. With `vectors`, a memory with the same
-        embedder need not embed the texts again. Raises `InvalidInput` if the folder exists, and `StoreFull` if the disk
-        is full."""
+        describes the format. If `namespaces` is None, all namespaces are written. If `vectors` is true, the vectors are
+        written, too, and a memory with the same embedder can import them instead of embedding the texts again. Raises
+        `InvalidInput` if the folder exists and is not empty, and `StoreFull` if the folder cannot be written."""
         from agentformer.archive.export import export_to
 
         self._usage.flush()
@@ -203,7 +203,8 @@ class AgentFormer:
         """Store the contents of a folder that `export_to` wrote. Ids, times, counts and former versions stay the same.
         Equal stored entries are skipped, so a second call continues an interrupted import. `progress(stored, total)` is
         called with the number of entries that are stored, and the number of all entries to store. Raises `InvalidInput`
-        for a damaged export, and `Conflict` if a different entry with the same id exists; then nothing is stored."""
+        for a damaged export. Raises `Conflict` if the memory has a different entry with the same id, or another
+        document or core block with the same name. After either error, nothing was stored."""
         from agentformer.archive.importer import Destination, import_into
         from agentformer.archive.reader import read
 
@@ -239,9 +240,9 @@ class AgentFormer:
     def copy_to(
         self, target: AgentFormer, *, delete: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> Copied:
-        """Copy the entries of this memory, which may be in use, to `target`, which nobody else may use. Entries that
-        only `target` has are removed if `delete` is true; otherwise, `Conflict` is raised and nothing is changed.
-        Original files are not copied. `archive.copy.copy_entries` describes the details."""
+        """Copy the entries of this memory, which may be in use, to `target`, which nobody else may use. If `delete` is
+        true, entries that only `target` has are removed. If it is false and there are such entries, `Conflict` is
+        raised and nothing is changed. Original files are not copied. See also `archive.copy.copy_entries`."""
         from agentformer.archive.copy import copy_entries
 
         self._usage.flush()
@@ -253,8 +254,8 @@ class AgentFormer:
 
     def backup(self, folder: str | os.PathLike[str]) -> BackedUp:
         """Copy the records and their original files into a new folder, while the memory is in use. The copy contains
-        the state of one moment, and can be opened as a memory. Raises `InvalidInput` if the folder exists, `StoreFull`
-        if the disk is full, and `StoreDamaged` if the records cannot be read."""
+        the state of one moment, and can be opened as a memory. Raises `InvalidInput` if the folder exists and is not
+        empty, `StoreFull` if it cannot be written, and `StoreDamaged` if the records cannot be read."""
         from agentformer.archive.backup import Origin, back_up
 
         def open_copy(index_dir: Path) -> MemoryBackend:
@@ -269,7 +270,7 @@ class AgentFormer:
         """Measure how well searches by words, by vectors and by both find the entries that answer the questions.
 
         `questions` are `Question`s, or mappings with `text` and `relevant`, which lists the correct results: ids of
-        entries, ids of records of the host application, or names of documents, with the number of a page after `#`. Or
+        entries, ids of records of the host application, or names of documents ("report.pdf#3" is page 3). Or
         `questions` is the path of a folder with `corpus.jsonl` and `queries.jsonl`; its corpus is stored in a temporary
         memory with the same settings. `options` are the fields of `evaluation.run.EvaluationOptions` and, for questions
         about this memory, `namespace`. The searches do not count as uses. Raises `InvalidInput` for invalid

@@ -111,8 +111,8 @@ def words_of_name(name: str) -> str:
 
 
 def _cut_headers(page: Page, span: Span) -> list[str]:
-    """Return the headers and the scale of the table that began before the span and continues in it: a list of one line,
-    or an empty list if there is no such table."""
+    """Return the headers of the table that began before the span and continues in it, with the unit of its amounts,
+    such as "in millions": a list of one line. Return an empty list if there is no such table."""
     table = next((table for table in page.tables if table.start < span.start < table.end), None)
     if table is None:
         return []
@@ -268,7 +268,7 @@ class _Cutter:
             yield from self._split(start, end, outer)
 
     def _split(self, start: int, end: int, symbol: Symbol | None) -> Iterator[CodePart]:
-        """Yield the parts of a text that is too long. Its parts begin at tokens."""
+        """Yield the parts of a text that has too many tokens. No part begins inside a token."""
         text = self._text[start:end]
         first, last = self._range(start, end)
         tokens = [Span(token.start - start, token.end - start) for token in self._tokens[first:last]]

@@ -1,4 +1,4 @@
-"""The files of a folder that a sync reads, and the reasons why it leaves out others.
+"""The files of a folder that a sync stores as documents (`folder_sync`), and the reasons why it leaves out others.
 
 A sync ignores hidden files, files that `.gitignore` or `.agentformerignore` names (an ignore file in a deeper folder
 takes precedence), folders of installed packages and build results, binary files, minified and generated text, and long
@@ -95,8 +95,9 @@ def checked_folder(folder: Any) -> Path:
 
 
 class OwnFolders:
-    """The folders of the memory itself, whose files are not documents: `folders`, and the private folder of a memory
-    home. They are recognised under any path that leads to them."""
+    """The folders in which the memory keeps its own files, so they contain no documents: `folders`, and the folder
+    `PRIVATE` in every memory home (see `is_home`). A folder is recognised under any path that leads to it, such as a
+    link."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._numbers = {number for folder in folders if (number := _number_of(folder))}
@@ -244,20 +245,21 @@ class Folders(NamedTuple):
 
 
 class SizeLimits(NamedTuple):
-    """`file` is the maximum number of bytes of a file, and `text` that of a text file. People write shorter texts, so a
-    longer one is a log or data."""
+    """The size limits of a sync in bytes: `file` for any file, and `text` for a text file. People write shorter texts,
+    so a longer one is a log or data."""
 
     file: int
     text: int
 
 
 class Unread(Exception):
-    """Raised if a file is left out. The argument is the reason."""
+    """Raised if a sync leaves out a file. The argument is the reason."""
 
 
 def _refuse_unread(head: bytes, file: FolderFile, size: int, most: int, is_text: Callable[[bytes], bool]) -> None:
-    """Raise `Unread` if the file is left out. `head` is the beginning of the file, from which binary, minified and
-    generated files are recognised. `most` is the maximum number of bytes of a text."""
+    """Raise `Unread` if a sync must leave out the file, because it is empty, binary, minified or generated, or a text
+    of more than `most` bytes. `head` is the beginning of the file, and `size` its number of bytes. A document such as a
+    PDF file is never left out."""
     path = Path(file.name)
     suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:
@@ -297,7 +299,8 @@ def read_file(file: FolderFile, limits: SizeLimits, is_text: Callable[[bytes], b
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open a file that is not a link: the folder may have changed since it was listed."""
+    """Open a file for reading. Raises `OSError` for a link, because the file may have become a link since the folder
+    was listed. Systems without `O_NOFOLLOW` do not check this."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -314,11 +317,12 @@ def _refuse_outside(descriptor: int, root: str) -> None:
 
 def folder_in_roots(folder: str, roots: Sequence[Path]) -> Path:
     """Return the real path of a folder that the setting `sync_roots` allows: one of the roots, or a folder below one.
-    Raises `Forbidden` for another folder, also if only links lead to it, and `InvalidInput` for a hidden folder. The
-    messages do not reveal whether another folder exists."""
+    Raises `Forbidden` for any other folder, for a link that leads to one, and for a relative path. Raises
+    `InvalidInput` for a hidden folder. The messages do not reveal whether another folder exists."""
     if not roots:
         raise Forbidden(
-            "no folder may be synced here; the setting sync_roots (AGENTFORMER_SYNC_ROOTS) names the allowed ones"
+            "no folder may be synced, because the setting sync_roots (AGENTFORMER_SYNC_ROOTS) names none; add the "
+            "allowed folders to this setting"
         )
     try:
         real = Path(folder).resolve() if Path(folder).is_absolute() else None
@@ -330,7 +334,8 @@ def folder_in_roots(folder: str, roots: Sequence[Path]) -> Path:
                 raise InvalidInput("folder", "is hidden; hidden folders are not read, because they may contain keys")
             return real
     raise Forbidden(
-        "this folder is not below a folder of the setting sync_roots; give the absolute path of one that is"
+        "this folder is not below a folder of the setting sync_roots; give the absolute path of one that the setting "
+        "allows"
     )
 
 
@@ -351,7 +356,8 @@ def _is_ignored(rules: Sequence[_Rules], name: str, *, is_folder: bool) -> bool:
 
 def _is_foreign(folder: os.DirEntry[str], beside: set[str], *, in_project: bool) -> bool:
     """Return whether a folder contains installed packages, copies of other projects, or build results. `beside` are the
-    names of the files next to the folder."""
+    names of the files next to the folder. `in_project` is true if the folder is inside a project (a folder with a file
+    such as `pyproject.toml`); only there, a folder such as `vendor` contains copies of other projects."""
     if folder.name in _PACKAGES or (in_project and folder.name in _VENDORED):
         return True
     if folder.name in _BUILT and not _PROJECT.isdisjoint(beside):
@@ -364,5 +370,6 @@ def _is_binary_name(name: str) -> bool:
 
 
 def is_home(folder: Path) -> bool:
-    """Return whether the folder has the marker of a memory home."""
+    """Return whether the folder is a memory home, which is a folder of memories as Markdown files. It has a marker
+    file in its private folder."""
     return "\0" not in str(folder) and (folder / PRIVATE / MARKER).is_file()

@@ -1,4 +1,4 @@
-"""Keeps the documents of a folder equal to its files.
+"""The synchronization of a folder, which keeps the stored documents of the folder equal to its files.
 
 A document belongs to a folder if it was stored with this folder as its root. Each document stores a stamp of its file
 (size, time of the last change, inode number). A file with an equal stamp is not read again. Each file is stored in a
@@ -30,8 +30,8 @@ _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
 class DocumentChanges(NamedTuple):
     """The functions that change documents. `put` stores bytes as the document that its origin identifies, and returns
     the document. `rename` gives a stored document with the same bytes another name, origin and stamp, and keeps its
-    chunks and vectors. `remove` deletes a document, or raises `NotFound`. `is_text` returns whether the beginning of a
-    file is text."""
+    chunks and vectors. `remove` deletes the document with an id, or raises `NotFound` if there is none. `is_text`
+    returns whether the beginning of a file is text."""
 
     put: Callable[[bytes, Document], Document]
     rename: Callable[[bytes, str, Document], Document]
@@ -113,8 +113,9 @@ class FolderSync:
         seconds: float = math.inf,
     ) -> SyncReport:
         """Store new and changed files, rename moved ones, and remove the documents of files that are gone. `documents`
-        are all stored documents of `scope`. After `seconds`, no further file is handled. Raises `InvalidInput` if the
-        folder is missing, or if more than half of its files are gone, unless `delete` is true."""
+        are all stored documents of `scope`. `progress(handled, total)` is called with numbers of files. After
+        `seconds`, no further file is handled. Raises `InvalidInput` if the folder is missing, or if more than half of
+        its files are gone. If `delete` is true, the documents are removed in these two cases, too."""
         started = time.monotonic()
         gone = {entry.metadata["origin"]: _Known.of(entry) for entry in documents}
         number_stored = len(gone)
@@ -153,7 +154,7 @@ class FolderSync:
 
     def _work(self, stored: dict[str, _Known], *, delete: bool) -> list[tuple[FolderFile, _Known | None]]:
         """Return the new and the changed files, each with its stored document (None for a new file). Delete from
-        `stored` the documents of all files that exist."""
+        `stored` the documents of all files that exist. If `delete` is true, a missing folder counts as empty."""
         work: list[tuple[FolderFile, _Known | None]] = []
         if delete and not self._root.exists():
             return work

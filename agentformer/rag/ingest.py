@@ -127,7 +127,8 @@ class IngestPipeline:
 
     def _store_unusable(self, data: bytes, text: DocumentText, placement: Placement) -> Document:
         """Store an entry for a file without usable text, and return the document. If a former version is usable,
-        nothing is stored. The file itself is stored only if a former version has the status `stored`."""
+        nothing is stored. The original file is stored only if the entry replaces a version with the status `stored`,
+        which means that the file of this version was kept without being read (see `KeptFiles`)."""
         document = placement.document
         if any(entry.metadata["status"] == "ready" for entry in placement.former):
             return dataclasses.replace(document, status=text.status, reason=text.reason + FORMER_KEPT)
@@ -231,8 +232,8 @@ def _renamed(entry: MemoryEntry, document: Document) -> MemoryEntry:
 
 
 def _beginning(text: DocumentText) -> str:
-    """Return the first `_LANGUAGE_SAMPLE` characters of the document without source code, from which the language is
-    detected."""
+    """Return the first `_LANGUAGE_SAMPLE` characters of the document, from which its language is detected. Pages of
+    source code are left out."""
     parts: list[str] = []
     left = _LANGUAGE_SAMPLE
     for page in text.pages:

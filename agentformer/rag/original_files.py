@@ -179,8 +179,8 @@ class DatabaseOriginals:
 
 
 class SharedUploads:
-    """The running uploads of all nodes. If the node of an upload dies, the lock of the upload ends when its lease
-    expires."""
+    """The running uploads of all nodes. Each upload holds a lock in the shared database; while it does, no node deletes
+    its original files. If the node of an upload dies, the lock ends when its lease expires."""
 
     def __init__(self, locks: SharedLocks) -> None:
         self._locks = locks

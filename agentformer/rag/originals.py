@@ -72,9 +72,9 @@ class Uploads(Protocol):
 
 class Originals:
     """The original files of the documents of `backend`, stored in `files`. The backend also lists absent documents:
-    announced ones that are not stored yet, and removed ones. `sweep` deletes only files of absent documents. A running
-    upload holds a lock. If nobody holds the lock of an upload, its process was killed, and the original files of the
-    upload are deleted."""
+    documents that an upload has announced but not stored yet, and removed documents. `sweep` deletes only files of
+    absent documents. A running upload holds a lock. If nobody holds the lock of an upload, its process was killed, and
+    the original files of the upload are deleted."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Originals:
         if address == DATABASE and shared is None:
             raise InvalidInput(
                 "originals",
-                f"{DATABASE} needs the backend postgres; for another backend, set AGENTFORMER_ORIGINALS to nothing",
+                f"{DATABASE!r} needs the backend postgres; for another backend, leave AGENTFORMER_ORIGINALS empty",
             )
         uploads = SharedUploads(shared.locks) if shared is not None and address else None
         if shared is not None and address == DATABASE:
@@ -105,9 +105,10 @@ class Originals:
 
     @contextmanager
     def storing(self, documents: Sequence[MemoryEntry], files: Iterable[bytes]) -> Iterator[None]:
-        """Announce documents and write their original files `files`. The caller stores the documents inside the `with`
-        block. The end of the block, or the next sweep after a crash, deletes the files that no document needs. Raises
-        `StoreError` if a file cannot be written."""
+        """Write the original files of documents that the caller stores inside the `with` block. `files` are the bytes
+        of the files. Before a file is written, the backend records that the documents are announced. With this record,
+        the files that no stored document needs are deleted at the end of the block or, after a crash, by the next
+        sweep. Raises `StoreError` if a file cannot be written."""
         if not documents:
             yield
             return

@@ -1,4 +1,5 @@
-"""Uploads of documents: reads the file, and decides which stored document it replaces and which name it gets."""
+"""The preparation of an upload: reading the file, and deciding which stored document it replaces and which name the new
+document gets."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Placement:
 
     @property
     def replacing(self) -> list[list[str]]:
-        """The ids of the former versions, in the form that `MemoryBackend.store` accepts."""
+        """The ids of the former versions as the argument `replacing` of `MemoryBackend.store`: a list of one list."""
         return [[entry.id for entry in self.former]]
 
 
@@ -187,8 +188,8 @@ class _Stored:
         raise AssertionError("there is a name for each number")
 
     def free_name(self) -> str:
-        """Return the name of the upload if no stored document has this name. Otherwise return this name with folders of
-        the origin or a number."""
+        """Return a name for the upload that no stored document has: the name of the upload if it is free, or else this
+        name after one or more folders of the origin ("2025/report.pdf"), or with a number ("report (2).pdf")."""
         for name in _with_folders(self._document):
             if not self._select(name=name):
                 return name
@@ -244,8 +245,8 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 
 def read_upload(file: Any, name: str, origin: Origin | None, limit: int) -> tuple[bytes, Document]:
-    """Return the bytes of a file to upload, and the document with the values that follow from the file. If `name` or
-    `origin` is not given, it follows from the path of the file. Raises `InvalidInput` if the file cannot be read, or if
+    """Return the bytes of a file to upload, and a `Document` with its name, origin, SHA-256 and size. If `name` is ""
+    or `origin` is None, it is taken from the path of the file. Raises `InvalidInput` if the file cannot be read, or if
     the file has more than `limit` bytes."""
     data, file_name = _read_file(file, limit)
     origin = origin or _origin_of(file, name)
@@ -334,7 +335,8 @@ def safe_name(name: Any) -> str:
 
 
 def _marked(safe: str, name: str) -> str:
-    """Return the last characters of the name `safe`, with a part of the hash of `name` before the suffix."""
+    """Return the name `safe` with a part of the hash of the given name `name` before its suffix. If the result would be
+    too long, characters at the beginning are left out."""
     suffix = PurePosixPath(safe).suffix
     if len(suffix) > _MAX_SUFFIX:
         suffix = ""

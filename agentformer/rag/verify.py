@@ -126,8 +126,8 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
 
 
 def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
-    """Yield a message for each problem of a document: a wrong number of pages or chunks, or a chunk whose text is not
-    the text of this part of its page."""
+    """Yield a message for each problem of a document: a wrong number of pages or chunks, or a chunk whose text differs
+    from the text at the position of the chunk in its page."""
     name = _name(document)
     scope = Scope(document.namespace, parent_id=document.id)
     pages: dict[int | None, str] = {}

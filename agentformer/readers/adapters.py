@@ -1,5 +1,5 @@
-"""Adapters of the parsers, with their options and limits. Each adapter reads one media type. A file above a limit is
-refused; other files are not affected.
+"""Adapters of the parsers, with their options and limits. Each adapter reads one media type. The limits apply to each
+file separately; a file that exceeds a limit is refused.
 
 An adapter and its parser are imported only when they are needed.
 """

@@ -97,6 +97,7 @@ def _contents(parts: ZipParts, items: Mapping[str, etree._Element], place: str) 
 
 
 def _path(base: str, href: str) -> str:
-    """Return the name of a part from a link in the part `base`."""
+    """Return the name of the file in the archive to which the link `href` leads. `base` is the name of the file that
+    contains the link."""
     path = unquote(href.partition("#")[0])
     return posixpath.normpath(posixpath.join("/", posixpath.dirname(base), path)).lstrip("/")

@@ -160,8 +160,9 @@ def utf16_without_bom(data: bytes) -> str:
 
 
 def _beside_zeros(low: bytes, high: bytes) -> bool:
-    """Return whether the low bytes whose high byte is zero can be text: almost no control characters, and more than
-    half of them ASCII."""
+    """Return whether a text in UTF-16 contains readable characters. `low[i]` and `high[i]` are the two bytes of unit i.
+    Of the low bytes whose high byte is zero, almost none may be control characters, and more than half must be
+    ASCII."""
     beside = bytes(one for one, other in zip(low, high, strict=True) if other == 0)
     controls = len(beside.translate(None, _TEXT_CONTROLS))
     ascii_ = sum(one < 0x7F for one in beside) - controls

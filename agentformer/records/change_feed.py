@@ -1,9 +1,10 @@
-"""The change feed, which lists the latest change of every entry, and the neighbors of a message.
+"""The change feed, and the neighbors of a message.
 
-An index reads the feed to find out which entries it must update. Each change has a number `seq`, which is greater than
-the `seq` of all earlier changes. The words of a message often do not name its subject: "Yes, last May" answers the
-previous message. For this reason, an index also reads the neighbors of a message, and a change of a message also counts
-as a change of its neighbors.
+The change feed lists the latest change of every entry. An index reads the feed to find out which entries it must
+update. Each change has a number `seq`, which is greater than the `seq` of all earlier changes.
+
+The words of a message often do not name its subject: "Yes, last May" answers the previous message. For this reason, an
+index also reads the neighbors of a message, and a change of a message also counts as a change of its neighbors.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _SIDES = (("<", "DESC"), (">", "ASC"))
 
 def append(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
     """Add a change of each of these entries at the end of the feed, and remove the earlier changes of these entries.
-    `nums` has the row numbers of the entries. The newest change gets a new random token."""
+    `nums` has the row numbers of the entries. The newest change gets a new random token. An index stores the token, to
+    detect later that the database was replaced by another copy, such as a restored backup."""
     nums = list(nums)
     if not nums:
         return
@@ -75,7 +77,8 @@ def highest_entry(connection: sqlite3.Connection) -> int:
 
 
 def token_at(connection: sqlite3.Connection, seq: int) -> str:
-    """Return the random token that was stored with the change number `seq`, or "" if there is no such token. `seq` must
+    """Return the random token that was stored with the change number `seq`, or "" if there is no such token. An index
+    whose token differs has read the feed of another copy of the database, such as one from before a restore. `seq` must
     be a value that `last_seq` returned."""
     row = connection.execute("SELECT hex(token) FROM points WHERE seq = ?", [seq]).fetchone()
     return str(row[0]) if row else ""
@@ -90,17 +93,17 @@ def entries_since(connection: sqlite3.Connection, seq: int) -> list[int]:
 def since(
     connection: sqlite3.Connection, seq: int, limit: int = -1, *, until: int | None = None
 ) -> list[tuple[int, int]]:
-    """Return at most `limit` changes after the change number `seq`, oldest first, and not after the change `until`.
-    Each change is a pair of its `seq` and the row number of its entry. A `limit` of -1 means no limit."""
+    """Return the changes after the change number `seq`, oldest first: at most `limit` changes (-1 means no limit), and
+    only changes up to the number `until`. Each change is a pair of its `seq` and the row number of its entry."""
     last = 2**62 if until is None else until
     query = "SELECT seq, entry FROM changes WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
     return [(row[0], row[1]) for row in connection.execute(query, [seq, last, limit])]
 
 
 def step(connection: sqlite3.Connection, seq: int, size: int) -> int:
-    """Return the number of the last change that an index should read in one step, beginning after `seq`. A step ends at
-    the end of a write and has at most `size` changes; only a single larger write makes a longer step. Return `seq` if
-    there are no later changes."""
+    """Return the number of the last change that an index should read in one step, beginning after `seq`. A step
+    contains whole writes. It has at most `size` changes, unless its first write alone has more. Return `seq` if there
+    are no later changes."""
     query = "SELECT max(seq) FROM points WHERE seq > ? AND seq <= ?"
     found = connection.execute(query, [seq, seq + size]).fetchone()[0]
     if found is None:
@@ -110,8 +113,8 @@ def step(connection: sqlite3.Connection, seq: int, size: int) -> int:
 
 def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[str]:
     """Return the contents of the messages that come just before and just after a message of a session. Return an empty
-    list for an entry of another kind, and for a superseded message. A superseded message is indexed without neighbors:
-    it is a neighbor of no other message, so an index would not notice a change of the messages around it."""
+    list for an entry of another kind, and for a superseded message. A superseded message is indexed without neighbors,
+    because the feed does not report it as changed when the messages around it change."""
     if entry.superseded_by is not None:
         return []
     return [row[0] for row in _neighbors(connection, entry, "content")]

@@ -34,9 +34,9 @@ _SUMMARIES = """
 def archive(
     connection: sqlite3.Connection, summary: MemoryEntry, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
 ) -> None:
-    """Archive the entries `ids`, which the summary replaces. Raises `Conflict` if one of these entries does not exist
-    in the namespace of the summary, is archived, superseded or itself a summary, or has another version than `versions`
-    requires (id -> version)."""
+    """Archive the entries `ids`, which the summary replaces, with the time `at`. `versions` (id -> version) contains
+    the expected versions of entries. Raises `Conflict` if one of the entries `ids` does not exist in the namespace of
+    the summary, is archived, superseded or itself a summary, or does not have the expected version."""
     entries = records.by_num(connection, records.numbers(connection, list(ids))).items()
     current = [(num, entry) for num, entry in entries if versions.get(entry.id, entry.version) == entry.version]
     current = [(num, entry) for num, entry in current if entry.namespace == summary.namespace]
@@ -56,9 +56,10 @@ def archive(
 
 
 def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
-    """Make the archived originals of a summary active again, and archive the summary. If the summary superseded another
-    entry, that other entry is current again. Return the originals in order of id. Raises `NotFound` if there is no such
-    entry, `InvalidInput` if the entry has no originals, and `Conflict` if the originals were already restored."""
+    """Make the archived originals of a summary active again, and archive the summary with the time `at`. If the summary
+    superseded another entry, that other entry is current again. Return the originals in order of id. Raises `NotFound`
+    if there is no entry `summary_id`. For an entry without archived originals, raises `Conflict` if the entry is itself
+    archived, as a summary is after `restore`, and `InvalidInput` otherwise."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
@@ -79,8 +80,8 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
 
 
 def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
-    """Return the row numbers of three groups of entries: these entries, the summaries that contain their content, and
-    the parts of these summaries."""
+    """Return the row numbers of all entries that contain the content of these entries: the entries themselves, the
+    summaries that contain their content, and the parts of these summaries."""
     result = set(nums)
     while summaries := {row[0] for row in connection.execute(_SUMMARIES, [json.dumps(sorted(result))])} - result:
         result.update(records.with_parts(connection, sorted(summaries)))

@@ -95,7 +95,8 @@ class RecordsSnapshot:
 
     def entry_vectors(self, namespace: str, *, every: int = 1) -> Iterator[EntryVector]:
         """Yield the entries of a namespace that are neither archived nor superseded, each with the vector of its first
-        window. If `every` is n, yield only about every n-th entry. Raises `StoreDamaged` if a vector is damaged."""
+        window (the first embedded passage of its content). If `every` is n, yield only about every n-th entry. Raises
+        `StoreDamaged` if a vector is damaged."""
         active = active_space(self._connection)
         if active is None:
             return

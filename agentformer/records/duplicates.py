@@ -35,20 +35,20 @@ def normalized(form: Literal["NFC", "NFD"], content: str) -> str:
 
 
 def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
-    """Return whether `new` has the same content, the same owner fields (such as namespace, session and user), and the
-    same details (such as title and metadata) as the entry `stored`. Details that are empty in `new` are not compared.
-    An entry that was stored with an API key without the right to read is a duplicate only of entries of the same key.
-    Otherwise, the owner of this key could influence what `store` returns to other callers. The result is False if
-    `is_repeatable(new)` is True, and if `stored` is archived or superseded."""
+    """Return whether the entry `new` only repeats the entry `stored`: both have the same content, the same owner fields
+    (such as namespace, session and user), and the same details (such as title and metadata). A detail that is empty in
+    `new` is not compared. Return False if `is_repeatable(new)` is True, or if `stored` is archived or superseded.
+
+    Entries of an API key without the right to read are compared only with entries of the same key. If they were
+    compared with all entries, this key could change what `store` returns to other callers."""
     known = KnownEntries()
     known.add(stored)
     return known.find(new) is not None
 
 
 class KnownEntries:
-    """Stored entries, among which `find` searches for the entry that a new entry duplicates; see `is_duplicate`. A
-    search is also fast if many stored entries have the same text, because there is an index for each set of details of
-    the new entries."""
+    """Stored entries, among which `find` searches for the entry that a new entry duplicates; see `is_duplicate`. The
+    search is fast even if many stored entries have the same text."""
 
     def __init__(self) -> None:
         self._details: defaultdict[_Place, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
@@ -89,13 +89,13 @@ class KnownEntries:
 
 
 def is_repeatable(entry: MemoryEntry) -> bool:
-    """Return whether an entry is stored even if a stored entry has the same content. This is the case for a message,
-    for example."""
+    """Return whether an entry is stored even if a stored entry has the same content. This is the case for messages, for
+    documents and their parts, and for all entries of the tiers `episodic` and `working`."""
     return entry.kind in REPEATABLE_KINDS or entry.tier in ("episodic", "working")
 
 
 def have_distinct_texts(entries: Sequence[MemoryEntry]) -> bool:
-    """Return whether each entry has a content of its own, so that no entry can duplicate another one."""
+    """Return whether no two of these entries have the same content, so that none of them can duplicate another one."""
     return len({comparable(entry.content) for entry in entries}) == len(entries)
 
 
@@ -110,8 +110,8 @@ def _add_id(ids: dict[tuple[Any, ...], str], names: Sequence[str], entry_id: str
 
 
 def _place(entry: MemoryEntry) -> _Place:
-    """Return the values that must be equal for an entry and its duplicate: the content, the owner, and, if the entry
-    was stored with a key without the right to read, this key."""
+    """Return the values that must be equal for an entry and its duplicate: the content, the owner fields, and the id of
+    the API key that stored the entry. This id is None if the key has the right to read."""
     owner = (getattr(entry, name) for name in _PLACE_FIELDS)
     return (comparable(entry.content), entry.metadata.get(STORED_BY_KEY), *owner)
 

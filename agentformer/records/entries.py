@@ -184,7 +184,8 @@ def _other_neighbors(
 def _add_equal_texts(
     connection: sqlite3.Connection, known: KnownEntries, entries: Sequence[MemoryEntry], ignoring: Collection[int]
 ) -> int:
-    """Add the stored entries with the content of one of `entries`, in any spelling, to `known`. Return their number."""
+    """Add to `known` the stored entries that have the same content as one of `entries`, in any Unicode spelling. Stored
+    entries whose row numbers are in `ignoring` are left out. Return the number of added entries."""
     count = 0
     texts: defaultdict[str, dict[str, None]] = defaultdict(dict)  # by namespace, each once
     for entry in entries:
@@ -298,8 +299,8 @@ def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
 
 
 def overwrite(connection: sqlite3.Connection, changed: MemoryEntry) -> None:
-    """Overwrite the entry that has the id of `changed`, without a former version. The caller adds the change to the
-    change feed."""
+    """Overwrite the entry that has the id of `changed`. The former version is not added to the history, and the change
+    is not added to the change feed; the caller must do this."""
     connection.execute(_OVERWRITE, to_row(changed))
 
 

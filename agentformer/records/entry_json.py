@@ -125,10 +125,16 @@ ENTRY_FIELDS = (
     EntryField("metadata", _metadata, _named(fields.stored_metadata), changeable=True),
     EntryField("source", _source, description="The document of a passage, and the position of the passage in it."),
     EntryField(
-        "source_type", _optional_text, fields.source_type, description="The type of a record of the host application."
+        "source_type",
+        _optional_text,
+        fields.source_type,
+        description="The type of the record of the host application from which the entry comes.",
     ),
     EntryField(
-        "source_id", _optional_text, fields.source_id, description="The id of the record of the host application."
+        "source_id",
+        _optional_text,
+        fields.source_id,
+        description="The id of the record of the host application from which the entry comes.",
     ),
     EntryField("parent_id", _optional_text, fields.optional_name),
     EntryField("pair_id", _optional_text, fields.optional_name),
@@ -238,8 +244,9 @@ def entry_from_json(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def parse_entry(values: Any, *, namespace: str = DEFAULT_NAMESPACE) -> MemoryEntry:
-    """Check every value of a JSON object that may come from an untrusted source, and return the entry. A missing field
-    gets its default; `namespace` is the default namespace. Raises `InvalidInput`, which names the wrong field."""
+    """Check every value of a JSON object that may come from an untrusted source, and return the entry. The fields `id`
+    and `content` are required. Any other missing field gets its default; the default namespace is `namespace`. Raises
+    `InvalidInput` with the name of the wrong or missing field."""
     if not isinstance(values, dict):
         raise InvalidInput("entry", f"must be a JSON object, got {values!r:.{_SHOWN}}")
     parsed: dict[str, Any] = {"namespace": namespace}

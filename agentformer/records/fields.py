@@ -35,8 +35,8 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class ProgramMetadata(dict[str, Any]):
-    """Metadata that may contain the keys in `RESERVED_METADATA`. Requests cannot create this type: JSON values are
-    dicts."""
+    """Metadata that this program itself has made. Only they may contain the keys in `RESERVED_METADATA`. The metadata
+    in a request are a plain dict, so a caller cannot set these keys."""
 
 
 def content(content: Any) -> str:
@@ -244,10 +244,10 @@ def moment_in_zone(field: str, value: Any) -> datetime | None:
 
 
 def period(since: Any, until: Any, prefix: str = "") -> tuple[datetime | None, datetime | None]:
-    """Return the bounds of a period in UTC: the first bound is inclusive, the second is exclusive. A value is a `date`,
-    a `datetime`, an ISO 8601 text, or None. A value without a time of day means a whole day in UTC, and the days
-    `since` and `until` are both in the period. Raises `InvalidInput` for another value. `prefix` is put before the name
-    of the field in the error, such as "--" for an option."""
+    """Return the bounds of a period in UTC: the first bound is inclusive, the second is exclusive. `since` and `until`
+    are each a `date`, a `datetime`, an ISO 8601 text, or None for no bound. A value without a time of day means a whole
+    day in UTC, which is in the period: for `until` 2026-11-20, the second bound is the start of 2026-11-21. Raises
+    `InvalidInput` for another value. `prefix` is put before the field name in the error, such as "--" for an option."""
     return _bound(f"{prefix}since", since, timedelta()), _bound(f"{prefix}until", until, timedelta(days=1))
 
 

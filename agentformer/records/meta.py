@@ -74,7 +74,7 @@ def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> Non
 
 def absent(entries: Iterable[MemoryEntry], upload: str = "") -> list[AbsentDocument]:
     """Return an `AbsentDocument` for each document among `entries` that has the SHA-256 of an original file. `upload`
-    is the id of the upload that has announced them, or "" if they were removed."""
+    is the id of the upload that is going to store the documents, or "" if the documents were removed."""
     documents = ((entry.id, entry.metadata.get("sha256")) for entry in entries if entry.kind == "document")
     return [AbsentDocument(entry_id, digest, upload) for entry_id, digest in documents if isinstance(digest, str)]
 
@@ -85,8 +85,8 @@ def absent_documents(connection: sqlite3.Connection) -> list[AbsentDocument]:
 
 
 def add_absent(connection: sqlite3.Connection, entries: Iterable[MemoryEntry], upload: str = "") -> None:
-    """Record that the documents among `entries` are absent, because the upload `upload` has announced them, or, if
-    `upload` is "", because they were removed."""
+    """Record that the documents among `entries` are absent: not stored, although their original files may exist.
+    `upload` is the id of the upload that is going to store the documents, or "" if the documents were removed."""
     connection.executemany("INSERT OR REPLACE INTO absent_documents VALUES (?, ?, ?)", absent(entries, upload))
 
 

@@ -34,25 +34,27 @@ SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KI
 
 
 def is_selective(scope: Scope) -> bool:
-    """Return whether the scope names a record of the host application, a parent, a document or an indexed metadata
-    value, and therefore matches only a few entries. SQLite finds such entries with an index that is not in order of
-    id."""
+    """Return whether the scope matches only a few entries, because it names a record of the host application, a parent,
+    a document or an indexed metadata value. It is then faster to find these entries with the index of this field and to
+    sort them, than to read an index that already has the wanted order."""
     indexed = any(key in INDEXED and isinstance(value, str) for key, value in scope.metadata.items())
     record = scope.source_type is not None and scope.source_id is not None
     return indexed or record or scope.parent_id is not None or scope.document_id is not None
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
-    """Return an SQL condition on the table `entries`, and the list of its parameters. SQLite assumes that a comparison
-    with any column selects few rows. For a column such as the kind, this is wrong. A plus sign before the name of such
-    a column prevents the use of its index, so that the entries of a session are found by the session and not by the
-    kind."""
+    """Return an SQL condition on the table `entries`, and the list of its parameters.
+
+    The condition also controls which index SQLite uses: a plus sign before the name of a column prevents the use of its
+    index. Without the plus sign, SQLite could search the entries of a session by their kind, for example, and would
+    read many more rows than by the session."""
     return _where(scope, {})
 
 
 def _where(scope: Scope, owned: Mapping[str, bool]) -> tuple[str, list[Any]]:
-    """Return the condition of `where`. For a column in `owned`, the condition selects only entries with this owner
-    (True), or only entries without an owner (False)."""
+    """Return the condition of `where`, narrowed by `owned`. A scope with `or_nobody` matches the entries of its owner
+    (user or project) and those without an owner. For a column in `owned`, True selects only the entries of the owner,
+    and False only those without an owner."""
     selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and (not scope.or_nobody or "user_id" in owned)
     many = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}
@@ -161,8 +163,9 @@ def searchable_numbers(
 
 
 def _indexed_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    """Return conditions of which each entry of the scope meets exactly one. SQLite finds the entries of each condition
-    by an index, where it would read all entries for the condition of `where`."""
+    """Return conditions that together select the same entries as the condition of `where`; each entry meets exactly one
+    of them. SQLite can use an index for each condition. For the "OR" in the condition of `where`, it would read all
+    entries."""
     columns = [column for column in OWNERS if scope.or_nobody and getattr(scope, column) is not None]
     more, bounds = "", list[Any]()
     for sign, bound in ((">=", scope.occurred_from), ("<", scope.occurred_to)):

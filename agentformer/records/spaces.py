@@ -153,10 +153,10 @@ def check_building(connection: sqlite3.Connection, number: int) -> None:
 
 
 def switch(connection: sqlite3.Connection, number: int) -> bool:
-    """Complete a move to another embedding space. This space becomes the active space, which searches use. Return False
-    if an entry still has no vectors in this space, except entries that the model refused. The embedding queue then has
-    only the refused entries, because its former entries waited for the former model. Raises `Conflict` if the move is
-    no longer in progress."""
+    """Complete a move to another embedding space. This space becomes the active space, which searches use. The
+    embedding queue, whose entries waited for the former model, is replaced: it then has the entries that the new model
+    refused and, as a safeguard, all other entries without vectors. Return False, and do nothing, if entries are still
+    listed as missing in the space (see `missing_entries`). Raises `Conflict` if the move is no longer in progress."""
     check_building(connection, number)
     if missing_entries(connection, 1):
         return False

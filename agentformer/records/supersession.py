@@ -1,6 +1,6 @@
-"""Supersession: `superseded_by` of an entry is the id of its successor, the entry that replaces it. A superseded entry
-is hidden, so its successor must exist, and a chain of successors must end at an entry that is neither superseded nor
-archived alone. An entry is archived alone if it is archived, but not for a summary that replaces it.
+"""Supersession: `superseded_by` of an entry is the id of its successor, the entry that replaces it. Searches do not
+find a superseded entry. For this reason, each chain of successors must end at an entry that is not superseded, and that
+is active or archived for a summary. An entry that is archived, but not for a summary, is called "archived alone".
 
 Every backend uses `check`, `is_lost` and `releases`. The other functions use the database; the caller opens and commits
 the write transaction.
@@ -43,15 +43,20 @@ def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> No
         if one.superseded_by is not None:
             raise Conflict(f"entry {one.id} is already superseded by {one.superseded_by}; restore entry {one.id} first")
     if successor.archived_at is not None:
-        raise Conflict(f"entry {successor.id} is archived, so searches would find neither entry; restore it first")
+        raise Conflict(
+            f"entry {successor.id} is archived, so searches would find neither entry; "
+            f"restore entry {successor.id} first"
+        )
 
 
 def is_lost(entry: MemoryEntry, find: FindEntry, ending: set[str]) -> bool:
-    """Return whether a superseded entry is lost, which means that it leads to no entry that can be found. Its
-    successors form a chain, which ends before a successor that does not exist or has another owner. The entry is lost
-    if the chain returns to it, or if all entries of the chain are archived, but not for a summary. `ending` contains
-    ids of entries whose chains end at an entry that can be found, and the function adds ids. A caller that passes the
-    same set for many entries therefore reads a long chain only a few times."""
+    """Return whether a superseded entry is lost, so that it must become current again: no successor can be found in its
+    place. Its successors form a chain. A successor that does not exist or has another owner is not in the chain, and
+    neither are the successors after it. The entry is lost if the chain is empty, if the chain returns to the entry, or
+    if all entries of the chain are archived without a summary.
+
+    `ending` is a cache for calls with many entries: the ids of entries whose chains end at an entry that can be found.
+    The function reads this set and adds ids, so that a long chain is read only a few times."""
     if entry.superseded_by is None:
         return False
     visited: set[str] = set()
@@ -80,14 +85,13 @@ def is_moved(former: MemoryEntry, changed: MemoryEntry) -> bool:
 
 
 def releases(changed: MemoryEntry) -> bool:
-    """Return whether the entries that `changed` superseded must become current again. This is the case if `changed` is
-    archived, but not for a summary, and is not superseded itself: a search would find neither it nor the entries that
-    it hides."""
+    """Return whether the entries that `changed` superseded must become current again. This is the case if `changed` has
+    no successor and is archived without a summary: searches would then find neither `changed` nor these entries."""
     return changed.superseded_by is None and _is_archived_alone(changed)
 
 
 def current(entry: MemoryEntry) -> MemoryEntry:
-    """Return the next version of a superseded entry, without its successor."""
+    """Return the next version of a superseded entry, in which the entry is current again: it has no successor."""
     return dataclasses.replace(entry, superseded_by=None, version=entry.version + 1, updated_at=now())
 
 
@@ -97,9 +101,10 @@ def finder(connection: sqlite3.Connection) -> FindEntry:
 
 
 def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
-    """Make all entries current that one of the entries `ids` superseded, because these entries were removed, moved or
-    archived. If an entry that becomes current is archived, but not for a summary, the entries that it superseded become
-    current, too. The superseded version is added to the history. A damaged entry is left for the repair."""
+    """Make the entries current again that were superseded by one of the entries `ids`. Call this function when the
+    entries `ids` were removed, moved or archived. If an entry that becomes current is archived without a summary, the
+    entries that it superseded become current, too, because searches do not find it. The former version of each entry is
+    added to its history. A damaged entry is skipped."""
     ids = list(ids)
     while ids:
         rows = connection.execute(PREDECESSORS, [json.dumps(ids)]).fetchall()
@@ -112,16 +117,16 @@ def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
 
 
 def make_current(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
-    """Make a superseded entry current. If the entry is archived, but not for a summary, the entries that it superseded
-    become current, too."""
+    """Make a superseded entry current. If the entry is archived without a summary, the entries that it superseded
+    become current, too, because searches do not find this entry."""
     records.replace(connection, entry := current(entry))
     if releases(entry):
         release(connection, [entry.id])
 
 
 def keep_valid(connection: sqlite3.Connection, stored: Sequence[MemoryEntry]) -> list[MemoryEntry]:
-    """Remove the successor of each new entry whose successor is not valid, and return the entries as they are stored
-    then. The version numbers stay the same, because the entries are new."""
+    """Make the lost entries (see `is_lost`) among the new entries `stored` current by removing their successors. Return
+    all entries of `stored` in their final form. The version numbers stay the same, because the entries are new."""
     find, ending = finder(connection), set[str]()
     result, lost = list(stored), True
     while lost:  # repeated: an entry of a cycle may be archived alone; its predecessors are then lost again

@@ -48,9 +48,10 @@ class Answerer:
     is below `abstain` (0..1), the answer only says that nothing was found. If `abstain` is 0, only a question without
     hits gets such an answer.
 
-    `check` is for the text of the model. `report` compares each sentence with the passages that it cites.
-    `Answer.unsupported` then lists the sentences that state something else. `retry` also asks the model once more,
-    except in a stream, because its pieces are shown at once. `off` compares nothing."""
+    `check` decides how the text of the model is checked. With `report`, each sentence is compared with the passages
+    that it cites, and `Answer.unsupported` lists the sentences that state something else. With `retry`, the model is
+    also asked once more if there are such sentences, except in a stream, because its pieces are shown at once. With
+    `off`, nothing is compared."""
 
     model: LanguageModel | None
     embedder: Embedder | None
@@ -74,8 +75,9 @@ class Answerer:
         """Return an answer with citations. If the hits contain no answer, the `mode` of the answer is `none`. If the
         model fails, the answer quotes the best sentences and has a warning with the reason. If `extractive` is true,
         the model is not called. `given` are the passages that the model receives, with the numbers 1, 2 and so on; if
-        it is empty, the model receives the hits. `more` are the next hits. A quote may be from them if they are of a
-        document of the hits; then the quoted ones are added to the hits of the answer."""
+        it is empty, the model receives the hits. `more` are the hits after `hits` in the ranking. An extractive answer
+        may also quote those that belong to a document of `hits`; the quoted ones are added to the hits of the
+        answer."""
         request = self._request(question, hits, given, more)
         if extractive:
             return self._extractive(request)
@@ -139,8 +141,7 @@ class Answerer:
         """Yield the pieces of the answer while the model writes the answer, and at the end the complete `Answer`. If
         the model fails after the first piece, yield an `AnswerFault`, and then an `Answer` whose `complete` is false.
         If the model returns no text, the answer quotes sentences of the hits. Closing this generator also closes the
-        stream of the model. `given` are the passages that the model receives, as in `answer`; `more` are
-        the next hits, as there."""
+        stream of the model. `given` and `more` have the same meaning as in `answer`."""
         request = self._request(question, hits, given, more)
         model = self._usable_model(request)
         if model is None:

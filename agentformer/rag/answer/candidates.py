@@ -47,7 +47,9 @@ _CAPITAL_NOUNS = frozenset({"de"})
 
 def has_candidate(question: Question, text: str, language: str, known: Collection[str]) -> float | None:
     """Return how surely a sentence contains an answer of the question's type, from 0 (nothing of this type) to 1.
-    `known` are the casefolded words of the question. Return None if the type or the script gives no evidence."""
+    `language` is the language of the sentence, and `known` are the casefolded words of the question. Return None if
+    this cannot be judged: for other types of questions, for names in a script without capital letters, and, in some
+    languages, for reasons and means."""
     amount = question.type == "what" and question.measure == "money"
     find = _number if amount else _FINDERS.get(question.type)
     if find is None:
@@ -62,8 +64,9 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
 
 
 def lacks_candidate(question: str, text: str, language: str) -> bool:
-    """Return whether a text certainly does not answer a question: the question asks for a time or a number, and the
-    text contains none, or it asks for a person or a place, and the text contains no other words than the question."""
+    """Return whether a text certainly does not answer a question. This is the case if the question asks for a time or a
+    number, and the text contains none. It is also the case if the question asks for a person or a place, and all words
+    of the text are words of the question or function words."""
     asked, known = classify(question, language), {word.casefold() for word in _SPOKEN.findall(question)}
     if asked.type in ("when", "many", "much"):
         return has_candidate(asked, text, language, known) == 0.0
@@ -74,9 +77,10 @@ def lacks_candidate(question: str, text: str, language: str) -> bool:
 
 
 def defines(question: Question, text: str) -> float:
-    """Return how surely a sentence tells what the subject of the question is: 1 if the sentence begins with the subject
-    and the copula ("A comet is ..."), 0.7 if other words stand between them or within the subject, or the subject has
-    an ending, else 0. Text in brackets is not read. Return 0 if the question asks something else."""
+    """Return how surely a sentence says what the subject of the question is. Return 0 if the question does not ask this
+    ("What is a comet?"). The value is 1 if the sentence begins with the subject and the copula ("A comet is ..."). It
+    is 0.7 if there are other words between the two or within the subject, or if the subject has an ending. For any
+    other sentence, it is 0. Text in brackets is not read."""
     if not question.subject:
         return 0.0
     if question.language == "ja":
@@ -95,8 +99,8 @@ def defines(question: Question, text: str) -> float:
 
 
 def _is_subject(words: Sequence[str], subject: Sequence[str]) -> bool:
-    """Return whether words begin with the subject. One of its words may have an ending if it is the only one, and
-    another word may stand within it ("John Winston Lennon")."""
+    """Return whether `words` begin with the subject. A subject of one word may have an ending there, and a subject of
+    several words may have other words before its last word ("John Winston Lennon" for "John Lennon")."""
     if len(subject) == 1:
         return words[0].startswith(subject[0]) and len(words[0]) <= len(subject[0]) + _ENDING
     return words[0] == subject[0] and subject[-1] in words[len(subject) - 1 :]
@@ -120,8 +124,8 @@ def _has_measure(question: Question, text: str, language: str) -> bool:
 
 def _number(text: str, language: str, known: Collection[str]) -> float:
     """Return how well the best number in a text answers a question for a number: 1 for an amount (a number with a
-    unit), 0.8 for another number, 0.7 for a number word, 0.3 for a year, and 0 if there is none. The numbers of a date
-    do not count, and neither do those in `known`, which the question names."""
+    unit), 0.8 for another number, 0.7 for a number word, 0.3 for a year, and 0 if there is none. Numbers in a date and
+    numbers in `known` (the words of the question) do not count."""
     text = _without_dates(text)
     new = [match for match in _DIGITS.finditer(text) if match[0] not in known]
     for match in new:
@@ -147,7 +151,8 @@ def _without_dates(text: str) -> str:
 
 def _time(text: str, language: str, known: Collection[str]) -> float:
     """Return 1 for a date or a year, 0.7 for a century, a decade or a time of the day, 0.5 for a day of the week or a
-    part of the day, and at most 0.6 if the time is in brackets, as the dates of birth and death of a person are."""
+    part of the day, and 0 if the text contains no time. If the only time is in brackets, as the dates of birth and
+    death of a person are, the value is at most 0.6."""
     outside = _time_in(_BRACKETS.sub(" ", text), language, known)
     return outside or min(_BRACKETED, _time_in(text, language, known))
 
@@ -187,8 +192,9 @@ def _person(text: str, language: str, known: Collection[str]) -> float | None:
 
 
 def _place(text: str, language: str, known: Collection[str]) -> float | None:
-    """Return 1 for a name after a preposition of place, such as "in", or with a case ending of place, and 0.6 for
-    another name."""
+    """Return 1 for a name after a preposition of place, such as "in", or with a case ending of place, 0.6 for another
+    name, and 0 if there is no name. In Japanese and Chinese, a name of a place has a typical last character. Return
+    None for other scripts without capital letters, because names cannot be recognized there."""
     if language in ("ja", "zh"):
         return 1.0 if any(match[0] not in known for match in _EAST_PLACE.finditer(text)) else 0.0
     if language in _CASELESS:

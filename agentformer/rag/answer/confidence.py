@@ -116,9 +116,10 @@ class QuoteFeatures(NamedTuple):
     it contain. `quotes` is the number of quotes; there are several if they are about equally probable. `cosine` is the
     cosine of the first quote (None if it was not embedded). `unknown` is true if the question contains a number or a
     name that no hit contains. `other_period` is true if the question asks for an amount per year and the quote states
-    one per month. `telling` is the field of this name in the `Features` of the quote, or 0 if no tokens were
-    compared. `missing` is the share of the question's terms that no hit contains. `lacks` is true if the question asks
-    for a time, a number, a person or a place, and the quote certainly contains none."""
+    one per month. `telling` is the mean cosine of the question's tokens with the nearest tokens of the quote, in which
+    distinctive tokens have more weight (see `Likeness`), or 0 if no tokens were compared. `missing` is the share of the
+    question's terms that no hit contains. `lacks` is true if the question asks for a time, a number, a person or a
+    place, and the quote certainly contains none."""
 
     hits: float
     score: float
@@ -141,8 +142,8 @@ class QuoteFeatures(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """True if only the logistic function determines the confidence: the hits may contain the answer, and neither
-        `unknown` nor `other_period` is true."""
+        """True if no fixed reduction applies to the result of the logistic function: the hits may contain the answer,
+        and neither `unknown` nor `other_period` is true. The limit for `lacks` and `missing` may still apply."""
         return self.hits >= _HOPELESS and not (self.unknown or self.other_period)
 
     @property
@@ -151,7 +152,8 @@ class QuoteFeatures(NamedTuple):
         return self.confidence_by(_QUOTE)
 
     def confidence_by(self, weights: Sequence[float]) -> float:
-        """Return the confidence (0..1) for other coefficients: `weights` has one for each of `values`."""
+        """Return the confidence (0..1) for other coefficients of the logistic function: `weights` has one coefficient
+        for each number in `values`."""
         logit = sum(weight * value for weight, value in zip(weights, self.values, strict=True))
         probability = 1 / (1 + math.exp(-logit))
         probability = min(probability, self.hits) if self.hits < _HOPELESS else probability
@@ -167,8 +169,9 @@ def _logit(probability: float) -> float:
 
 
 class Baselines(NamedTuple):
-    """The mean cosines of unrelated texts: of whole texts (`text`), and of each token of a question with the nearest
-    token of a passage (`token`). None if cosines of this kind cannot be used."""
+    """The mean cosines of unrelated texts. `text` is the mean cosine of two whole texts. `token` is the mean cosine of
+    a token of a question with the nearest token of a passage. A value is None if cosines of its kind cannot be
+    used."""
 
     text: float | None = REFERENCE
     token: float | None = None
@@ -259,9 +262,10 @@ def confidence_features(
 
 
 def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
-    """Return the share (0..1) of the question's terms that a quote of the passage and the headings above it contain. If
-    they contain only another form of a term, the similarity of the form is added. Terms that no passage contains are
-    counted, so that a question about another subject has a low share. A question without terms has the share 1."""
+    """Return the share (0..1) of the question's terms that a quote of the passage and the headings above it contain. A
+    term of which they contain only another form counts by the similarity of the two forms. The share is of all terms,
+    also of those that no passage contains, so a question about another subject has a low share. A question without
+    terms has the share 1."""
     terms = asked_stems(query, classify(query.text, passage.language), [passage.language])
     held = {*text_terms(quote, passage.language).stems, *passage.context_terms.stems}
     return _held_share(terms, held)
@@ -274,7 +278,8 @@ def _missing_share(query: QueryTerms, passages: Sequence[Passage]) -> float:
 
 
 def _held_share(terms: Collection[str], held: Collection[str]) -> float:
-    """Return the share of the terms that are in `held`. If only another form of a term is, add its similarity."""
+    """Return the share (0..1) of the terms that are in `held`. Long terms have more weight. A term of which only
+    another form is in `held` counts by the similarity of the two forms. The share is 1 if there are no terms."""
     others = [term for term in terms if term not in held]
     forms = similar_forms(others, held)
     shares = {term: 1.0 if term in held else max(forms.get(term, {}).values(), default=0.0) for term in terms}
@@ -285,8 +290,8 @@ def _held_share(terms: Collection[str], held: Collection[str]) -> float:
 def _share(query: QueryTerms, passage: Passage) -> float:
     """Return the share (0..1) of the question's terms that the passage contains. A word also counts as contained if a
     compound in the passage begins or ends with it. Parts of compound words count as terms. Long terms count more,
-    because long words are rare. A passage needs only some of the terms of a long question for the share 1. A question
-    without terms has the share 1."""
+    because long words are rare. For a long question, the share is 1 if the passage contains enough of its terms. A
+    question without terms has the share 1."""
     terms = query.terms([passage.language])
     weights = {term: _length(term) for term in (*terms.stems, *terms.parts)}
     length = sum(_length(term) for term in set(terms.stems))
@@ -299,7 +304,7 @@ def _share(query: QueryTerms, passage: Passage) -> float:
 
 
 def _is_in_compound(stem: str, terms: Iterable[str]) -> bool:
-    """Return whether one of the terms begins or ends with a stem of the same language: "sauna" of "saunavuoro"."""
+    """Return whether one of the terms is a compound that begins or ends with `stem`: "saunavuoro" for "sauna"."""
     language, _, word = stem.partition("~")
     if len(word) < _LEAST_OF_COMPOUND:
         return False

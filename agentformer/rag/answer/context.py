@@ -99,7 +99,8 @@ class PassageBuilder:
         return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
 
     def items(self, question: str) -> tuple[str, ...]:
-        """Return the items from which the ratios that the question names are computed. See `text/questions.py`."""
+        """Return the items of financial statements from which the ratios in the question are computed, such as
+        "gross profit" and "total revenue" for the gross margin. Return () if the question names no ratio."""
         return ratio_items(question, detect_language(question))
 
     def build(self, question: str, hits: Hits, budget: int) -> PassageContext:

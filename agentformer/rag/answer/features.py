@@ -1,7 +1,7 @@
 """Features of sentences, from which the probability is computed that a sentence answers a question.
 
-Terms of the question count by their rarity among the sentences. A sentence is also compared by the terms of the
-previous sentence, because a pronoun may refer to it, and by the terms of the headings above.
+The question's terms that are rare among the sentences have more weight. The terms of the previous sentence and of the
+headings above are features of a sentence, too, because the sentence may not repeat them ("It opens at nine.").
 """
 
 from __future__ import annotations
@@ -52,20 +52,28 @@ _FIELD = {"who": "person", "where": "place", "when": "time", "many": "number", "
 
 
 class Features(NamedTuple):
-    """The features of a sentence for a question, each about 0..1. `words` is the share of the question's terms that the
-    sentence contains. `similar` is the share of terms of which it contains only another form, and `pieces` the share
-    of the parts of compounds. `phrase` is the share of the question's pairs of neighboring words that are neighbors in
-    the sentence, too. `before`, `after` and `heading` are the shares that the previous sentence, the next sentence and
-    the headings add. `topic` is the share that the first sentence of the passage adds, and `carried` the share that
-    all sentences before it add, where a distant sentence counts less. If the quote includes the previous sentence,
-    `quoted_before` has its share instead of `before`, and `quoted_pieces` its share of the parts of compounds.
-    `around` is the share of the terms in the sentence and in two sentences before and after it. `passage` is the score
-    of the passage relative to the best, `rank` its reciprocal rank, and `nearness` the difference of its cosine to the
-    best cosine. `short`, `long`, `stale` (few words that are not in the question) and `asks` describe the form.
-    `defines` says how surely the sentence tells what its subject is, if the question asks only that ("What is a
-    comet?"). The fields from `number` to `means` say how surely the sentence contains what the question asks for; only
-    the field of the question's type is set. `cosine` is the cosine of the sentence, and the last four fields are its
-    `Likeness`; they are 0 until the sentence is embedded."""
+    """The features of a sentence for a question. Most are shares or degrees of about 0..1.
+
+    The question's terms: `words` is the share that the sentence contains, `similar` the share of which it contains only
+    another form, and `pieces` the share of the parts of compounds. `phrase` is the share of the question's pairs of
+    neighboring words that are neighbors in the sentence, too. `before`, `after` and `heading` are the shares that the
+    previous sentence, the next sentence and the headings add. `topic` is the share that the first sentence of the
+    passage adds, and `carried` the share that all earlier sentences add, where a distant sentence counts less. If the
+    quote includes the previous sentence, its share is in `quoted_before` and not in `before`, and `quoted_pieces` is
+    its share of the parts of compounds. `around` is the share in the sentence and in two sentences on each side.
+
+    The passage: `passage` is its score divided by the best score, `rank` is 1 divided by its rank, and `nearness` is
+    its cosine minus the best cosine (at most 0). The form of the sentence: `short`, `long`, `stale` (few words that are
+    not in the question) and `asks` (it is a question).
+
+    The type of the question: `defines` says how surely the sentence explains the subject of a question such as "What is
+    a comet?". The fields from `number` to `means` say how surely the sentence contains what the question asks for; only
+    the field of the question's type is set. `label` and `extreme` are for rows of tables: how many words of the row's
+    label are in the question, and whether the row has the highest or lowest value for which the question asks (-1 for a
+    total). `period` is 1 if the sentence is about a period of the asked length, and -1 if about another length.
+
+    The vectors: `cosine` is the cosine of the sentence, and the last four fields are its `Likeness`; they are 0 until
+    the sentence is embedded."""
 
     words: float = 0.0
     similar: float = 0.0
@@ -249,7 +257,8 @@ class SentenceFeatures:
             sentence.leads = self._leads(sentence)
 
     def of_words(self) -> list[Features]:
-        """Return the features of all sentences. The fields from `number` to `telling` are not set yet."""
+        """Return the features of all sentences, as far as they follow from words and ranks. The fields from `defines`
+        to `means` and from `cosine` to `asked` are not set yet."""
         return [self._of_words(n, sentence) for n, sentence in enumerate(self._sentences)]
 
     def with_candidate(self, features: Features, sentence: Sentence) -> Features:
@@ -302,16 +311,17 @@ class SentenceFeatures:
         )
 
     def _label(self, sentence: Sentence) -> float:
-        """Return the share of the words of a row that the question contains, without the names of the document. 0 if
-        the sentence is no row."""
+        """Return the share of the words of a row's label that are in the question. Words of the document's name do not
+        count. Return 0 for a sentence that is not a row, or if the question asks for a highest or lowest value."""
         if sentence.row is None or self._value.direction:
             return 0.0
         passage, stems = sentence.passage, sentence.stems - sentence.passage.name_stems
         return label_share(sentence.row, stems, passage.language, passage.name_letters, self._said)
 
     def _extremes(self, passages: Sequence[Passage]) -> dict[tuple[int, Span], float]:
-        """Return the values of `extreme_rows` for all passages, multiplied by how well the table fits the
-        question: the number of the question's terms above it, relative to the best table."""
+        """Return the values of `extreme_rows` for all passages, as a dictionary: (id of the passage object, span of the
+        row) -> value. Each value is multiplied by a number from 0 to 1 that says how well the table fits the question:
+        the number of the question's terms above the table, divided by this number for the best table."""
         found = {
             (id(passage), span): sign
             for passage in passages

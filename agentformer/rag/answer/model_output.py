@@ -238,8 +238,9 @@ def _gap(match: re.Match[str], known: _KnownAddresses) -> str:
 
 
 def _split_unspaced(run: str, known: _KnownAddresses) -> str:
-    """Separate a known address from Chinese, Japanese or similar text that follows without a space. Return the address,
-    a space and this text. Return "" if the address is not known."""
+    """Insert a space between an address and Chinese, Japanese or similar text that follows it without a space. Return
+    the address, the space and this text. Return "" if the model did not receive the address (see `known`), because its
+    end is then uncertain."""
     words = _UNSPACED.search(run)
     if not words or _ADDRESS.search(run, words.start()):
         return ""

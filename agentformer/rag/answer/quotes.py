@@ -65,9 +65,9 @@ _SAY = 0.3  # weight (0..1) of the vectors in the ranking; it is lower for langu
 @dataclass(frozen=True, slots=True)
 class RankedSentence:
     """A sentence of a hit with its score. `span` is the position of the quote in the content of the hit: the sentence,
-    and the previous sentence if a reader needs it. `lead` and `row` are those of the `Quote`. `score` is the
-    probability (0..1) that this sentence is the answer, given that one of the sentences is. `cosine` is on the scale of
-    `normalized_cosine`, 0..1, or None if the sentence was not embedded."""
+    and the previous sentence if a reader needs it. `lead` and `row` have the same meaning as in `Quote`. `score` is the
+    probability (0..1) that this sentence is the answer, given that one of the sentences is. `cosine` (0..1) is the
+    cosine with the question on the scale of `normalized_cosine`, or None if the sentence was not embedded."""
 
     hit: Hit
     span: Span
@@ -215,8 +215,8 @@ class _Compared:
 
     def _by_tokens(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
         """Compare the tokens of sentences with those of the question (late interaction: Khattab and Zaharia, SIGIR
-        2020, "ColBERT"). Return None if the embedder has no vectors of tokens, or hardly knows the words of the
-        question."""
+        2020, "ColBERT"). Return the same three values as `with_vectors`. Return None if the embedder has no vectors of
+        tokens, or hardly knows the words of the question."""
         if self.baselines.token is None:
             return None
         read = self.vectors.tokens([self.question], self.embedder, query=True)
@@ -244,8 +244,8 @@ class _Compared:
         return AskedTokens(self.question, read, self.asking, frequent)
 
     def _by_sentences(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
-        """Compare the vectors of sentences with the vector of the question. Return None if the cosines of this embedder
-        are not usable."""
+        """Compare the vectors of sentences with the vector of the question. Return the same three values as
+        `with_vectors`, or None if the cosines of this embedder are not usable."""
         if self.baselines.text is None:
             return None
         best = _to_embed(features, [s.passage for s in self.sentences], _WEIGHTS_WITH_COSINE, _EMBEDDED)
@@ -296,8 +296,8 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
 
 
 def _titled(row: TableRow | None, text: str) -> str:
-    """Return the text of a quote. The text of a row also gets the end of the words above it, which say what the table
-    is about."""
+    """Return the text to embed for the quote `text`. If the quote is a table row, the last words above the row are put
+    before it, because they say what the table is about."""
     above = row.above[-_TITLE:] if row else ""
     return text if not above or text.startswith("…") else f"{above}: {text}"[:MAX_QUOTE]
 

@@ -34,8 +34,8 @@ _WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meani
 class AnswerRequest:
     """A question and the search hits for the question. `given` are the hits that a model receives, and
     `given_passages` are their passages. `quotable` are the passages whose sentences may be quoted: those of the hits,
-    and of the next hits. The text of the question and of each hit is analyzed only once, and its sentences are ranked
-    only once."""
+    and those of further hits from the same documents. The text of the question and of each hit is analyzed only once,
+    and its sentences are ranked only once."""
 
     question: str
     terms: QueryTerms
@@ -57,8 +57,8 @@ class AnswerRequest:
         embedder: Embedder | None,
         vectors: RecentVectors,
     ) -> AnswerRequest:
-        """Return the request. `more` are the next hits; those of a document of the hits may be quoted, too. If `given`
-        is empty, the model receives the hits."""
+        """Return the request. `more` are the hits after `hits` in the ranking; those that belong to a document of
+        `hits` may be quoted, too. If `given` is empty, the model receives `hits`."""
         terms = analyze_query(question)
         quotable = read_passages([*hits, *_of_same_documents(hits, more)], terms.language)
         passages = quotable[: len(hits)]
@@ -67,7 +67,7 @@ class AnswerRequest:
 
     @property
     def shown(self) -> tuple[Hit, ...]:
-        """The hits of an extractive answer: the hits of the search, and the next hits that are quoted."""
+        """The hits of an extractive answer: the hits of the search, and the further hits that are quoted."""
         quoted = {id(sentence.hit) for sentence in self.quotes}
         further = (passage.hit for passage in self.quotable[len(self.hits) :])
         return *self.hits, *(hit for hit in further if id(hit) in quoted)
@@ -88,8 +88,8 @@ class AnswerRequest:
     @cached_property
     def ranked(self) -> list[RankedSentence]:
         """The sentences of the hits, best first. Vectors of sentences are compared only if the embedder knows the
-        language of the hits. Vectors of tokens are also compared if it does not, but the question has the language of a
-        hit."""
+        language of the hits. Vectors of tokens are compared in this case, and also if the question and one of the hits
+        have the same language."""
         if self.embedder:
             embedder = current_embedder(self.embedder)
             with suppress(EmbedderError):  # a server may count a sentence's tokens in another way
@@ -152,6 +152,6 @@ class AnswerRequest:
 
 
 def _of_same_documents(hits: Sequence[Hit], more: Iterable[Hit]) -> list[Hit]:
-    """Return the hits of `more` that are of a document of `hits`."""
+    """Return the hits of `more` that belong to the same document as one of `hits`."""
     documents = {hit.entry.source.document_id for hit in hits if hit.entry.source}
     return [hit for hit in more if hit.entry.source and hit.entry.source.document_id in documents]

@@ -27,16 +27,17 @@ def checked_sources(values: Any) -> tuple[SourceName, ...]:
     if values is None:
         return SOURCES
     if not isinstance(values, Collection) or isinstance(values, (str, bytes, Mapping)) or not values:
-        raise InvalidInput("sources", f"must be a list of {' and '.join(SOURCES)}, got {values!r:.80}")
+        raise InvalidInput("sources", f"must be a list of {' and '.join(map(repr, SOURCES))}, got {values!r:.80}")
     for value in values:
         if value not in SOURCES:
-            raise InvalidInput("sources", f"must contain only {' and '.join(SOURCES)}, got {value!r:.80}")
+            raise InvalidInput("sources", f"must contain only {' and '.join(map(repr, SOURCES))}, got {value!r:.80}")
     return tuple(name for name in SOURCES if name in values)
 
 
 def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
-    """Return the scope of a search in the sources that `given` names. `documents` is the scope of a search in documents
-    only. A question about one document (`document_id`) is answered from this document.
+    """Return the scope of a search in the sources that `given`, the parameters of a request, names. `documents` is the
+    scope of a search in documents only. A question about one document (`document_id`) is answered from this document.
+    Raises `InvalidInput` for an invalid parameter.
 
     If `given` has no `user_id`, only memories that belong to no user are included, so that an answer does not show the
     messages of one user to another one. If `every_user` in `given` is true, the memories of all users are included."""
@@ -64,8 +65,8 @@ def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
 
 
 def main_document(hits: Sequence[Hit]) -> str | None:
-    """Return the id of the document with the highest sum of scores among the first hits, or None if these are of no
-    document."""
+    """Return the id of the document with the highest sum of scores among the first hits. Return None if none of these
+    hits belongs to a document."""
     scores: defaultdict[str, float] = defaultdict(float)
     for hit in hits[:_FIRST]:
         if hit.entry.source and hit.entry.source.document_id:
@@ -74,8 +75,9 @@ def main_document(hits: Sequence[Hit]) -> str | None:
 
 
 def with_items(hits: Hits, items: Sequence[Hit]) -> Hits:
-    """Return the hits of a question with hits for the items of a ratio that it names. The first hits stay first. Then
-    the hits of the items and the other hits take turns; those of the items count like the first hit."""
+    """Return the hits of a question that names a ratio, together with the first few of `items`, which are the hits for
+    the items of the ratio (see `PassageBuilder.items`). The best two hits stay first. After them, the hits of `items`
+    alternate with the other hits. A hit of `items` gets the score of the first hit. Each entry occurs only once."""
     added = [replace(hit, score=hits[0].score) for hit in items[:_ITEM_HITS]]
     rest = list(hits[_KEPT:])
     turns = (hit for pair in zip_longest(added, rest) for hit in pair if hit)

@@ -1,6 +1,6 @@
-"""Compares the text of a model with the passages that it cites. If a sentence has a number, a date, a name or a
-quotation that its passages do not contain, the sentence is reported. Other words are not compared. Also adds citations
-to a text without citations if the words of a sentence and of a passage agree."""
+"""The comparison of a model's text with the passages that it cites. If a sentence has a number, a date, a name or a
+quotation that its passages do not contain, the sentence is reported. Other words are not compared. If the text has no
+citations, the module adds a citation to each sentence whose words agree with a passage."""
 
 from __future__ import annotations
 
@@ -59,10 +59,11 @@ def unsupported_sentences(text: str, passages: Sequence[Passage], question: str)
 
 def unknown_in_question(question: str, passages: Sequence[Passage]) -> list[str]:
     """Return the numbers, dates and names of the question that no passage contains, for example "number 909" or "name
-    Tesla". Title, headings, file name and speaker are parts of a passage. A name of several words counts as contained
-    if one of its words or a similar word is. An abbreviation counts as contained if a passage writes it out, and "the
-    80s" if a passage has a year such as 1984. The first word of a sentence is not compared, and nothing in a question
-    of more than 25 words."""
+    Tesla". Return an empty list for a question of more than 25 words.
+
+    Title, headings, file name and speaker count as parts of a passage. A name of several words counts as contained if
+    one of its words or a similar word is contained. An abbreviation counts as contained if a passage writes it out, and
+    "the 80s" if a passage has a year such as 1984. The first word of a sentence is not compared."""
     return _Reader(passages, "", question).unknown()
 
 
@@ -129,7 +130,7 @@ class _Reader:
         return [*found, *self._missing_quotations(plain, numbers)]
 
     def unknown(self) -> list[str]:
-        """Return the claims of the text, a question, that no passage contains."""
+        """Return the numbers, dates and names of the text that no passage contains. The text is a question."""
         text, everything = (
             _QUARTER.sub(r"\1 ", _PERCENTAGE.sub(" ", self._text)),
             tuple(range(1, len(self._passages) + 1)),
@@ -227,7 +228,8 @@ def _ends_with(decade: str, numbers: Iterable[str]) -> bool:
 
 
 def _owners(name: str, text: str) -> list[str]:
-    """Return the other names to which a name in the text belongs: "Anarchy" for "Mark" in "The Mark of Anarchy"."""
+    """Return the names that follow `name` with a word such as "of" in the text: "Anarchy" for the name "Mark" in "The
+    Mark of Anarchy"."""
     return re.findall(rf"\b{re.escape(name)}(?: of(?: the)?| de| von| av) ([A-ZÄÖÅ]\w+)", text)
 
 

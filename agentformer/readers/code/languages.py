@@ -1,8 +1,8 @@
-"""The programming languages that are known by the name of a file, and the parts of their syntax trees that have names.
+"""The programming languages that the name of a file identifies, and the nodes of their syntax trees that have names.
 
-A text in a known language is source code. If a grammar of tree-sitter is installed for the language (extra `code`), the
-functions and classes are found in the syntax tree. Otherwise, or if the text cannot be parsed, they are found by blank
-lines and indentation."""
+A file whose name identifies a language is source code. If a grammar of tree-sitter is installed for the language (extra
+`code`), the functions and classes are found in the syntax tree. Otherwise, or if the text cannot be parsed, they are
+found by blank lines and indentation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Finds the symbols of source code: by its syntax tree, in a child process, or else by its blank lines.
+"""Detection of the symbols of source code, such as functions and classes. A child process finds them in the syntax
+tree. If this is not possible, they are found by blank lines and indentation.
 
 A child process serves many texts, because starting it takes longer than parsing a usual file. Its answers are checked,
 because untrusted text may have taken control of it. They contain line numbers, names and signatures, but not the text
-itself. If the child process crashes or is too slow, blank lines are used.
+itself. If the child process crashes or is too slow, blank lines and indentation are used.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def _outlined(page: Page) -> Page:
 
 @cache
 def has_grammar(language: str) -> bool:
-    """Return whether texts of this language are parsed: the extra `code` is installed, and the system has pipes that a
-    program can wait for."""
+    """Return whether texts of this language can be parsed into a syntax tree: the grammar of the language is installed
+    (extra `code`), and the system is not Windows, where a program cannot wait for several pipes."""
     modules = ("tree_sitter", GRAMMARS[language].module) if language in GRAMMARS else ()
     return bool(modules) and sys.platform != "win32" and all(find_spec(module) for module in modules)
 
@@ -143,8 +144,9 @@ atexit.register(_worker.end)
 
 
 def parts_of_lines(text: str) -> list[Part]:
-    """Return the named blocks of a text. A block comes before the blocks inside it. A block begins at a line with the
-    least indentation, after a blank line or with a definition, and ends before the next block."""
+    """Return the named blocks of a text, found without a syntax tree. A block comes before the blocks inside it. A
+    block begins at a line with the smallest indentation in the text (or in the outer block), if a blank line precedes
+    this line or the line defines a name. It ends before the next block."""
     lines = text.split("\n")
     return list(_parts(lines, 0, len(lines), "", 0))[:MAX_SYMBOLS]
 

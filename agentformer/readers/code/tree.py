@@ -1,4 +1,4 @@
-"""Finds the symbols of source code in its syntax tree. `symbols` starts this module in a child process, because the
+"""Find the symbols of source code in its syntax tree. `symbols` starts this module in a child process, because the
 parsers are C code that reads untrusted text."""
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class _Walk:
         return first, "" if _NO_DOC.match(doc) else doc
 
     def _last_line(self, node: Any) -> int:
-        """Return the number of the last line of a node that is not empty."""
+        """Return the number of the last line of a node. Blank lines at the end of the node are not counted."""
         return int(node.start_point[0]) + self._text[node.start_byte : node.end_byte].rstrip().count(b"\n")
 
     def _read(self, node: Any) -> str:

@@ -1,5 +1,5 @@
-"""Read tables in text files: CSV, with commas, semicolons, tabs or "|" between the cells. Each line is a row with the
-headers of the first line."""
+"""Read tables in text files: CSV, with commas, semicolons, tabs or "|" between the cells. Each line is a row, and the
+first line has the headers."""
 
 from __future__ import annotations
 

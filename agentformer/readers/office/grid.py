@@ -88,7 +88,8 @@ def _cell(value: str) -> str:
 
 
 def _block(rows: Sequence[Mapping[int, str]]) -> Iterator[str]:
-    """Yield the text of rows that belong together, in parts that fit a page."""
+    """Yield the text of one table, in parts that fit a page. `rows` are its title, its headers and its rows, between
+    two blank rows of the sheet. Each part after the first begins with the headers."""
     used = sorted({column for row in rows for column in row})
     if len(used) > MAX_COLUMNS or len(used) * len(rows) > _MAX_CELLS:
         raise DocumentTooLarge(

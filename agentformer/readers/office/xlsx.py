@@ -89,7 +89,8 @@ def _format(code: str) -> str:
 
 
 def _rows(parts: ZipParts, name: str, book: _Book, unstored: list[int]) -> Iterator[dict[int, str]]:
-    """Yield the rows of a sheet, with one blank row for a gap. `unstored` counts the formulas without a value."""
+    """Yield the rows of a sheet, with one blank row for a gap. `unstored` has one number: the count of formulas without
+    a stored value, which this function increases."""
     last = 0
     for row in parts.elements(name, f"{_S}row"):
         number = row.get("r", "")

@@ -1,6 +1,6 @@
-"""Read the positions of words with PDFium, find the tables of numbers of a page, and locate them in its text. The lines
-of a table need no rules: numbers of one column have overlapping horizontal extents, and the words above a column are
-its header."""
+"""Read the positions of words with PDFium, find the tables of numbers of a page, and locate them in its text. A table
+needs no drawn lines: numbers of one column have overlapping horizontal extents, and the words above a column are its
+header."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ class _Row(NamedTuple):
 
 
 class DraftTable(NamedTuple):
-    """A table of a page whose text is not normalized yet. `rows` are the lines of text
-    in which each row begins and ends."""
+    """A table of a page whose text is not normalized yet. `rows` has two lines of text for each row of the table: the
+    line in which the row begins, and the line in which it ends."""
 
     headers: tuple[str, ...]
     scale: str
@@ -139,7 +139,8 @@ def located(tables: Sequence[DraftTable], page: Page) -> tuple[PageTable, ...]:
 
 
 def _places(text: str, rows: Sequence[tuple[str, str]], span: Span) -> Iterator[Span]:
-    """Yield the span of each row that the given span of the text contains."""
+    """Yield the position in `text` of each row that is inside `span`. Rows that are not there are left out. A row is
+    given by the line in which it begins and the line in which it ends."""
     for line, last_line in rows:
         begins = _find(text, line, span)
         ends = begins if line == last_line else begins and _find(text, last_line, Span(begins.end, span.end))
@@ -157,7 +158,8 @@ def _find(text: str, line: str, span: Span) -> Span | None:
 
 
 def _words(text_page: Any, lines: Sequence[str]) -> Iterator[Word]:
-    """Yield the words of a page with their positions. At most one word more than `MAX_WORDS` is read."""
+    """Yield the words of a page with their positions. At most `MAX_WORDS` + 1 words are read, so that the caller can
+    see that a page has too many."""
     box = raw.FS_RECTF()
     x, y = ctypes.c_double(), ctypes.c_double()
     start = count = 0
@@ -274,8 +276,9 @@ def _table(rows: Sequence[_Row], start: int, end: int, columns: Sequence[_Cell])
 
 
 def _columns(rows: Sequence[Sequence[_Cell]]) -> list[_Cell]:
-    """Return the columns: the unions of the horizontal extents that overlap. A column with a single value is part of
-    the labels."""
+    """Return the columns of a table. Values with overlapping horizontal extents are in the same column, whose extent is
+    the union of theirs. A column with a single value is left out, because the value is a part of a label. Return [] if
+    there are more than `_MAX_COLUMNS` columns."""
     columns: list[_Cell] = []
     counts: list[int] = []
     for cell in sorted((cell for row in rows for cell in row), key=lambda cell: cell.left):

@@ -70,8 +70,9 @@ def page_titles(lines: Sequence[Line], width: float) -> list[Title]:
 
 
 def with_titles(outline: Sequence[OutlineEntry], titles: Sequence[Sequence[Title]]) -> list[OutlineEntry]:
-    """Return the entries of the outline and the titles of the pages. The titles are below all entries of the outline.
-    A title is left out if the outline has an entry with the same text on the same page."""
+    """Return the entries of the outline, followed by the titles of the pages as further entries with deeper levels.
+    `titles` has a list of titles for each page. A title is left out if the outline has an entry with the same text on
+    the same page."""
     named = {(entry.page, entry.title.casefold()) for entry in outline}
     above = (replace(entry, level=min(entry.level, MAX_LEVEL - 2)) for entry in outline)
     below = (

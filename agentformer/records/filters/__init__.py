@@ -199,7 +199,7 @@ def _group(value: Mapping[str, Any], place: str, depth: int, left: list[int]) ->
     if not isinstance(parts, (list, tuple)) or not parts:
         raise InvalidInput(f"{place}.filters", "must be a list with at least one filter")
     if kind == "not" and len(parts) != 1:
-        raise InvalidInput(f"{place}.filters", f"must contain exactly one filter for the type not, got {len(parts)}")
+        raise InvalidInput(f"{place}.filters", f"must contain exactly one filter for the type 'not', got {len(parts)}")
     return Group(kind, tuple(_parse(part, f"{place}.filters[{n}]", depth - 1, left) for n, part in enumerate(parts)))
 
 
@@ -208,7 +208,7 @@ def _condition(value: Mapping[str, Any], place: str, left: list[int]) -> Conditi
     compared = value["value"]
     if value["type"] in ("in", "nin"):
         if not isinstance(compared, (list, tuple)):
-            raise InvalidInput(f"{place}.value", f"must be a list for the type {value['type']}")
+            raise InvalidInput(f"{place}.value", f"must be a list for the type {value['type']!r}")
         compared = tuple(compared)
     return _checked(Condition(value["type"], value["key"], compared), place, left)
 
@@ -247,10 +247,10 @@ def _checked_value(value: Any, field: Field | None, kind: str, place: str) -> An
         return moment
     if kind in ORDERED and not (isinstance(value, str) or _is_number(value)):
         raise InvalidInput(
-            place, f"must be a number or a text for the type {kind}, got {json.dumps(value, default=str):.80}"
+            place, f"must be a number or a text for the type {kind!r}, got {json.dumps(value, default=str):.80}"
         )
     if kind in ORDERED and _is_number(value) and not -_MAX_NUMBER <= value < _MAX_NUMBER:
-        raise InvalidInput(place, f"must be from -2^63 to 2^63 - 1 for the type {kind}, got {value!r:.80}")
+        raise InvalidInput(place, f"must be from -2^63 to 2^63 - 1 for the type {kind!r}, got {value!r:.80}")
     if isinstance(value, str):
         return fields.encodable(place, value)
     return fields.metadata({"value": value}, place)["value"]

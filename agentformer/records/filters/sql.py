@@ -33,9 +33,9 @@ def filter_sql(filter: Filter) -> Sql:
 
 
 def json_equals(value: Any) -> Sql:
-    """Return an SQL condition, with its parameters, that is true if the value `m` of `json_each` equals `value`. SQLite
-    itself compares most values. The SQL function `metadata_equals` compares lists, objects, texts with a NUL, and
-    numbers that SQLite would round."""
+    """Return an SQL condition, with its parameters, that is true if a metadata value equals `value`. The query must
+    read the metadata as `json_each(metadata) AS m`. SQLite itself compares most values. The SQL function
+    `metadata_equals` compares lists, objects, texts with a NUL, and numbers that SQLite would round."""
     if value is None:
         return "m.type = 'null'", []
     if isinstance(value, bool):  # SQLite reads JSON true as 1, which must not equal the number 1

@@ -29,7 +29,7 @@ from agentformer.types import DOCUMENT_KINDS, RecordStore
 _MAX_ROWS = 1_000  # deleted in one transaction
 # SQLite cannot remove damaged metadata from these indexes.
 _JSON_INDEXES = ("entries_by_sha256", "entries_by_name", "entries_by_origin")
-HOW_SUPERSEDED = "these entries are current again; in a cycle of entries, only the newest one is"
+HOW_SUPERSEDED = "these entries are current again; of entries that supersede each other in a cycle, only the newest is"
 _DAMAGED = "its checksum differs, or it cannot be decoded"
 
 
@@ -222,9 +222,9 @@ def links(database: RecordStore, findings: Findings, quarantine: Quarantine | No
 
 
 def superseded(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
-    """Make the superseded entries current that lead to no entry that can be found (see `supersession.is_lost`). In a
-    cycle of entries that supersede each other, the newest entry is made current, so that the other entries lead to this
-    entry."""
+    """Make the lost entries current. A superseded entry is lost if none of its successors can be found in its place
+    (see `supersession.is_lost`). In a cycle of entries that supersede each other, only the newest entry is made
+    current, because the chains of the other entries then end at this entry."""
     for entry_id in findings.keys:
         with database.writing() as connection, lenient_text(connection):
             find = supersession.finder(connection)
@@ -251,7 +251,7 @@ def changes(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def leases(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
-    """End the leases that last too long because they were taken when the clock was wrong."""
+    """End the leases that a process with a wrong clock took, because they would last too long."""
     with database.writing() as connection:
         connection.executemany("DELETE FROM leases WHERE name = ?", ((name,) for name in findings.keys))
     findings.mark_repaired(findings.found, "the lease was ended")

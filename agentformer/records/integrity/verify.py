@@ -121,8 +121,9 @@ def _check_rows(
 
 
 def links(connection: sqlite3.Connection) -> Findings:
-    """Check that an entry is archived if it was archived for a summary, and that the summary exists and is current. The
-    keys of the findings are the row numbers of entries without such a summary."""
+    """Check the originals of summaries, which are the entries with a value in `archived_by`. The original must be
+    archived, and the summary must exist in the same namespace and must not be archived. The keys of the findings are
+    the row numbers of the originals that fail this check."""
     findings = Findings("links", "each entry that a summary replaces is archived")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE archived_by IS NOT NULL")
@@ -140,8 +141,8 @@ def links(connection: sqlite3.Connection) -> Findings:
 
 
 def superseded(connection: sqlite3.Connection) -> Findings:
-    """Check that each superseded entry leads to an entry that can be found (see `supersession.is_lost`). The keys of
-    the findings are the ids of the superseded entries that do not."""
+    """Check that no superseded entry is lost, which means that none of its successors can be found in its place (see
+    `supersession.is_lost`). The keys of the findings are the ids of the lost entries."""
     findings = Findings("superseded", SUPERSEDED)
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE superseded_by IS NOT NULL")
