@@ -217,7 +217,7 @@ def checked_on_conflict(value: str) -> OnConflict:
     for choice in get_args(OnConflict):
         if value == choice:
             return choice  # type: ignore[no-any-return]
-    raise InvalidInput("on_conflict", f"must be replace, keep-both or fail, got {value!r:.80}")
+    raise InvalidInput("on_conflict", f"must be 'replace', 'keep-both' or 'fail', got {value!r:.80}")
 
 
 def _numbered(name: str) -> Iterator[str]:

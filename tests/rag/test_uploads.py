@@ -106,7 +106,7 @@ def test_the_way_to_handle_a_conflict_is_checked() -> None:
         "keep-both",
         "fail",
     ]
-    with pytest.raises(InvalidInput, match="on_conflict: must be replace, keep-both or fail"):
+    with pytest.raises(InvalidInput, match="on_conflict: must be 'replace', 'keep-both' or 'fail'"):
         checked_on_conflict("ask")
 
 

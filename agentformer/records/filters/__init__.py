@@ -189,7 +189,7 @@ def _check_keys(value: Mapping[str, Any], keys: tuple[str, ...], place: str) -> 
     raise InvalidInput(
         place,
         f"{' and '.join([*missing, *unknown[:3]])}; an object of type {kind!r} has exactly the keys {', '.join(keys)}. "
-        f"To compare a metadata key named type, write {metadata}",
+        f"To compare a metadata key named 'type', write {metadata}",
     )
 
 

@@ -192,7 +192,8 @@ def _absolute(folder: Path, example: str) -> Path:
         resolved = folder.resolve()
         current = Path.cwd()
     except (OSError, RuntimeError, ValueError) as error:
-        raise InvalidInput("folder", f"{str(folder)[:200]!r} cannot be used ({type(error).__name__})") from None
+        problem = f"{str(folder)[:200]!r} cannot be used ({type(error).__name__}); give a new folder, such as {example}"
+        raise InvalidInput("folder", problem) from None
     if resolved == current or not resolved.name:  # "" is the current folder, too
         raise InvalidInput("folder", f"{resolved} cannot be replaced; give a new folder, such as {example}")
     return resolved
