@@ -145,8 +145,8 @@ def read_lines(folder: Path, path: str) -> Iterator[bytes]:
 def entries_in(
     records: MemoryBackend | MemorySnapshot, namespaces: Iterable[str], kinds: tuple[str, ...] = ()
 ) -> Iterator[MemoryEntry]:
-    """Yield the entries of these namespaces, with archived entries. If `kinds` is given, only entries of these kinds
-    are returned."""
+    """Yield the entries of these namespaces, including archived entries. If `kinds` is given, yield only entries of
+    these kinds."""
     for namespace in namespaces:
         yield from all_entries(records, Scope(namespace, kinds=kinds, include_archived=True), _PAGE)
 

@@ -122,8 +122,8 @@ def page_name(document: str, page: int) -> str:
 
 
 def _kinds(backend: MemoryBackend, within: Scope, questions: Sequence[Question]) -> dict[str, Named]:
-    """Return name -> kind for each name in the field `relevant` of the questions. Raises `InvalidInput` for unknown
-    names."""
+    """Return name -> kind (`entry`, `record`, `document` or `page`) for each name in the field `relevant` of the
+    questions. Names are looked up in the namespace of `within`. Raises `InvalidInput` for unknown names."""
     names = dict.fromkeys(name for question in questions for name in question.relevant)
     kinds = {name: kind for name in names if (kind := _kind(backend, within, name))}
     if lost := [name for name in names if name not in kinds]:

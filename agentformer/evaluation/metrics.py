@@ -80,7 +80,7 @@ class Interval(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """True if a difference is significant, because its interval does not contain 0."""
+        """True if the interval does not contain 0. If the mean is that of a difference, it is then significant."""
         return self.low > 0 or self.high < 0
 
 

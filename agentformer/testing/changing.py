@@ -171,8 +171,8 @@ class Superseding(BackendCase):
         assert by_words(backend, "okapi") == [ids[0]]
 
     def test_an_entry_whose_successor_is_removed_is_found_again(self, tmp_path: Path) -> None:
-        """If a successor is removed by its id, by a scope, as a part, or because another entry replaces it, the entry
-        that it superseded is found again. The history contains the superseded version."""
+        """A successor can be removed by its id, by a scope, together with its parent, or because another entry replaces
+        it. Then the entry that it superseded is found again. The history contains the superseded version."""
         for way in ("id", "scope", "part", "replaced"):
             whole = make_entry("a whole")
             successor = make_entry("a new tapir", session_id=way, parent_id=whole.id)

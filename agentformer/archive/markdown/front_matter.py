@@ -42,7 +42,7 @@ def split(text: str) -> tuple[str | None, str]:
         return None, text.removesuffix("\n")
     end = text.find(f"\n{FENCE}\n", len(FENCE))
     if end < 0 and not text.endswith(f"\n{FENCE}"):
-        raise InvalidInput(FIELD, "begins with --- but has no line --- at its end; add the line, or remove the first")
+        raise InvalidInput(FIELD, "begins with --- but has no line --- at its end; add it, or remove the first line")
     header = text[len(FENCE) + 1 : end + 1 if end >= 0 else -len(FENCE)]
     body = text[end + len(FENCE) + 2 :] if end >= 0 else ""
     return header, body.removeprefix("\n").removesuffix("\n")

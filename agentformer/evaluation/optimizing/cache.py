@@ -169,8 +169,8 @@ Half = Literal["development", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The result of one configuration with the questions of one half. `ranks` has for each question, in order, the rank
-    of each relevant passage from 1, or None if it is not among the first ten. `seconds` is the duration. If a
+    """The result of one configuration with the questions of one half. `ranks` has an item for each question, in order:
+    the ranks of its relevant passages, from 1; None for a passage after the tenth. `seconds` is the duration. If a
     configuration cannot run on this machine, `ranks` is empty, and `skipped` is the reason; the journal does not store
     this, because a missing package may be installed later."""
 
