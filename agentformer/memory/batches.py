@@ -87,10 +87,11 @@ class BatchOperations:
 
         If the record already has a live entry, its text, title, kind, category, salience, speaker, metadata and time
         are replaced: it keeps its id, session and owner, and its former version is in its history. An entry that would
-        not change is not written. If several items belong to the same record, only the last one is stored. New entries
-        are stored in one transaction, and each changed entry in its own. If another caller stores, changes or removes
-        one of the records meanwhile, the upsert begins again. Raises `InvalidInput` for an invalid argument, and
-        `Conflict` or `NotFound` if the upsert was interrupted in this way too often."""
+        not change is not written. Archived entries of a record without a live entry are removed. If several items
+        belong to the same record, only the last one is stored. New entries are stored in one transaction, and each
+        changed entry in its own. If another caller stores, changes or removes one of the records meanwhile, the upsert
+        begins again. Raises `InvalidInput` for an invalid argument, and `Conflict` or `NotFound` if the upsert was
+        interrupted in this way too often."""
         new = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         if missing := [entry for entry in new if entry.source_id is None]:
             raise InvalidInput(

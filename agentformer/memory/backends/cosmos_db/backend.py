@@ -94,7 +94,8 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         )
 
     def search(self, query: Query) -> Hits:
-        """Return the hits of a query. In the mode `server`, the service ranks them."""
+        """Return the hits of a query, best first. If `Settings.cosmos_mode` is `server`, Cosmos DB ranks them, and
+        otherwise the local indexes."""
         self._refresh()
         if self._server is None:
             return super().search(query)

@@ -235,7 +235,8 @@ class ServerWords:
         self._analyzers = analyzers
 
     def view(self, database: RecordStore, newest: int = -1) -> ServerView:
-        """Return the words for one search. They contain every committed change."""
+        """Return the words for one search. They contain every committed change, so `newest` (the number of the last
+        change, if the caller knows it) is not used."""
         return ServerView(self._reads, self._analyzers)
 
 
