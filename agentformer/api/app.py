@@ -70,8 +70,8 @@ def init_app(
 ) -> None:
     """Add the endpoints to an existing application, below the path `url_prefix`. The application keeps its own pages
     and error handlers. `authorize` is called for each request and returns a `Grant` (the rights of the client), or
-    raises `Unauthenticated`. Without it, the keys of the memory are checked. Raises `InvalidInput` for an invalid
-    prefix, and for invalid hosts or origins in the settings."""
+    raises `Unauthenticated`. If `authorize` is None, the keys of the memory are checked. Raises `InvalidInput` for an
+    invalid prefix, and for invalid hosts or origins in the settings."""
     _mount(app, memory, Guard(memory, authorize=authorize), _checked_prefix(url_prefix), whole=False)
 
 

@@ -126,23 +126,22 @@ class Guard:
         return Response(status=204) if is_preflight and self._is_allowed_origin() else None
 
     def _is_allowed_host(self, host: Host) -> bool:
-        """Return True if the header Host has an allowed value. This check prevents DNS rebinding, an attack in which a
-        foreign host name points to this server. The attack needs a host name, so a server that requires keys allows
-        every IP address."""
+        """Return True if the header Host names this machine or an allowed host, or if it is an IP address and the
+        server requires keys. This check prevents DNS rebinding, an attack in which a foreign host name points to this
+        server."""
         if is_local(host.name) or host.name in self._hosts:
             return True
         return host.literal and self._keys.ever_made
 
     def _requires_key(self) -> bool:
-        """Return True if every request needs a key of this memory. Then a web page of another origin cannot misuse the
-        server, because a browser never adds a key by itself. Return False if no key was ever made, or if a host
-        application authenticates the requests. The application may use cookies, which a browser adds by itself."""
+        """Return True if every request needs a key of this memory. A web page of another origin cannot misuse such a
+        server, because a browser never adds a key by itself. Return False if no key was ever made. Also return False if
+        a host application authenticates the requests, because it may use cookies, which a browser adds by itself."""
         return self._authorize is None and self._keys.ever_made
 
     def _is_from_other_origin(self) -> bool:
-        """Return True if a web page sent the request and the origin of this page is not allowed. The origin of this
-        server and the origins in the setting `cors_origins` are allowed. A user who follows a link may come from any
-        page."""
+        """Return True if a web page sent the request, and the origin of this page is neither the origin of this server
+        nor in the setting `cors_origins`. Return False for a user who follows a link on any page."""
         origin = request.headers.get("Origin")
         if origin is not None:
             own = request.headers.get("Host", "").lower().removesuffix(":")

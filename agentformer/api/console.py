@@ -29,7 +29,7 @@ router = Router("memories")
 
 
 class MapQuery(ParameterModel):
-    """The namespace of a map."""
+    """Query parameters of a map: the namespace, and whether the map is computed again."""
 
     namespace: Namespace = None
     renew: bool = Field(default=False, description="Compute the map again, even if the store has hardly changed.")
@@ -74,10 +74,10 @@ class Map(ResponseModel):
 def memory_map(service: Service, grant: Grant, query: MapQuery) -> Response:
     """Return the entries of a namespace as points in two dimensions, computed from their vectors.
 
-    Similar entries are near each other. The map is computed in the background and kept, until the store has changed
-    enough. If there are more than 20,000 entries, only every second, third or n-th entry is shown. To search within an
-    area, send the ids of its points in the filter `where` of a search, as `{"type": "in", "key": "$id", "value":
-    [...]}`."""
+    Similar entries are near each other. The map is computed in the background. It is computed again if it is older than
+    ten minutes, or if the number of entries has changed (above 2,000 entries: by more than 2%). If there are more than
+    20,000 entries, only every second, third or n-th entry is shown. To search within an area, send the ids of its
+    points in the filter `where` of a search, as `{"type": "in", "key": "$id", "value": [...]}`."""
     state = service.maps.get(grant.namespace(query.namespace), renew=query.renew, wait_seconds=_WAIT_SECONDS)
     points = state.points or MapPoints("", (), (), (), 0, 0.0)
     return reply({"state": state.state, "problem": state.problem, **_map_json(points, service.af.backend)})
@@ -119,8 +119,8 @@ def _coded(values: Sequence[str | None]) -> tuple[list[int], list[str]]:
 
 
 def add_console(blueprint: Blueprint, prefix: str, *, at_root: bool) -> None:
-    """Add the page and its files to the blueprint. If `at_root` is true, the page is also at the root of the blueprint:
-    a caller gives true if no host application has a page there. `prefix` is the prefix of the blueprint."""
+    """Add the page and its files to the blueprint, whose prefix is `prefix`. If `at_root` is true, the page is also at
+    the root of the blueprint. The caller gives false if a host application may have a page there."""
 
     def page() -> Response:
         root = (request.script_root + prefix)[:_MAX_ROOT]

@@ -75,10 +75,10 @@ def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
 
 
 def new_entry_arguments(grant: Grant, body: requests.NewMemory | requests.NewMessage) -> dict[str, Any]:
-    """Return the arguments with which the entry in the body is stored. Raises `Forbidden` if the entry is a core block
-    or belongs to a record of the host application, and the grant does not allow such entries. If the grant has no right
-    to read, the id of its key is added to the metadata, so that the text does not count as the user's words, and to the
-    id of the session."""
+    """Return the arguments with which the entry in the body is stored. If the grant has no right to read, the id of its
+    key becomes a part of the session id. It is also added to the metadata, so that the text does not count as the
+    user's words. Raises `Forbidden` if the entry is a core block or belongs to a record of the host application, and
+    the grant does not allow such entries."""
     if body.source_id is not None:
         PERMISSIONS["memory_add a record"].require(grant)
     if isinstance(body, requests.NewMemory) and body.tier == "core":

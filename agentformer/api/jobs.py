@@ -37,8 +37,8 @@ class JobsParameters(DocumentsParameters):
 
 
 class JobProgress(ResponseModel):
-    """The progress of a job. A window is a piece of text that the embedding model reads at once. `windows` grows with
-    each file that the job reads."""
+    """The progress of a job. A window is a piece of text that the embedding model reads at once. `windows` counts the
+    windows in the files that were read so far, and `windows_done` those that are embedded."""
 
     files_done: int
     files: int
@@ -60,8 +60,8 @@ class Job(ResponseModel):
     cancelling: bool = Field(description="True if the cancellation was requested and the job has not ended yet.")
     reason: str = Field(description="The reason why the job failed or waits, or an empty text.")
     namespace: str
-    created_at: str = Field(description="The time in ISO 8601 and UTC.")
-    updated_at: str = Field(description="The time in ISO 8601 and UTC.")
+    created_at: str = Field(description="The time of the upload, in ISO 8601 and UTC.")
+    updated_at: str = Field(description="The time of the last change of the job, in ISO 8601 and UTC.")
     progress: JobProgress
     documents: list[Document] = Field(description="The results of the finished files, in the order of the upload.")
 
@@ -84,7 +84,10 @@ def list_jobs(service: Service, grant: Grant, query: JobsParameters) -> Response
 
 @router.route("GET", JOB, "jobs", {200: (Job, EVENT_STREAM)}, headers=_ACCEPT, errors=(429,))
 def get_job(service: Service, grant: Grant, job_id: str) -> Response:
-    """Return the state of a job, or stream the progress of the job."""
+    """Return the state of a job, or stream the progress of the job.
+
+    If the header `Accept` prefers `text/event-stream`, the response is a stream of events: `progress` after each
+    change, and `done` at the end. Otherwise, the response is the job as JSON."""
     job = _find(service.jobs, grant, job_id)
     if not prefers_events():
         return reply(job.as_json())

@@ -129,7 +129,8 @@ def _operation(operation: Operation, schemas: _Schemas) -> Schema:
 
 
 def _key_text(permission: Permission | None) -> str:
-    """Return the sentences about the key that an endpoint requires."""
+    """Return the sentences that describe the key which an endpoint requires. `permission` is None if no key is
+    needed."""
     if permission is None:
         return "Requires no key."
     text = _KEYS.get(permission.right, f"Requires a key with the right `{permission.right}`.")

@@ -92,11 +92,12 @@ class Router:
         """Return a decorator that declares a view as an endpoint. The docstring of the view becomes the summary and the
         description of the endpoint.
 
-        `returns` contains the model or the media types of the response for each status. `more` contains further fields
-        of `Operation`. The view gets the `Service`, and as keyword arguments `grant` (unless `needs` is None), the
-        parameters in the path, and `query`, `body` or `form`, whose annotations are the models of the request. The
-        checks run in this order: key, permission, query, body. If the endpoint needs a key and the view has no
-        parameter `query`, a query string is refused. An endpoint that uses a model returns 429 if no thread is free."""
+        `needs` is a key of the table `access.permissions.PERMISSIONS`, or None if no key is needed. `returns` contains
+        the model or the media types of the response for each status. `more` contains further fields of `Operation`. The
+        view gets the `Service`, and as keyword arguments `grant` (unless `needs` is None), the parameters in the path,
+        and `query`, `body` or `form`, whose annotations are the models of the request. The checks run in this order:
+        key, permission, query, body. If the endpoint needs a key and the view has no parameter `query`, a query string
+        is refused. An endpoint that uses a model returns 429 if no thread is free."""
 
         def register(view: View) -> View:
             types = get_type_hints(view)

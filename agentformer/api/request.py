@@ -57,9 +57,10 @@ class ParameterModel(BaseModel):
 
 
 class BoundedBody:
-    """A stream that replaces `wsgi.input`. Raises `ClientDisconnected` if the body has fewer bytes than `length` (None
-    if unknown), and `RequestEntityTooLarge` if it has more than `max_bytes`. Some servers would treat an interrupted
-    body as complete, and Werkzeug would cut off a body that is too long."""
+    """The body of a request, with a limited length. It replaces the stream `wsgi.input`. Reading raises
+    `ClientDisconnected` if the body has fewer bytes than `length` (None if unknown), and `RequestEntityTooLarge` if it
+    has more than `max_bytes`. Some servers would treat an interrupted body as complete, and Werkzeug would cut off a
+    body that is too long."""
 
     def __init__(self, stream: Any, max_bytes: int, length: int | None) -> None:
         self._stream = stream

@@ -37,7 +37,7 @@ router = Router("server")
 
 
 class Alive(ResponseModel):
-    """The response of a process that is alive."""
+    """The response of `/healthz`, which shows that the process answers requests."""
 
     status: Literal["ok"]
 

@@ -115,14 +115,15 @@ def _upload_slot(service: Service) -> Iterator[None]:
 def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     """Upload files. Each file becomes a document.
 
-    If at least one file is stored as a document, the response is 201, otherwise 422. These responses contain the status
-    and the reason of each file. If the same bytes are stored already under the same name, the file is `unchanged`. But
-    if the request has other metadata, a new version with these metadata replaces the document.
-    If an uploaded document of the same name has other bytes, `on_conflict` decides, and `replaced` is the id of the
-    replaced document. With `on_conflict=fail`, the response is 409 if all files conflict; this value needs the right to
-    read. If files of one request have the same name, all of them are kept, and the names of the further files get
-    numbers. A key without the right to read gets no ids and no data of earlier documents. With the header
-    `Prefer: respond-async`, the response is 202 with a job, and the header `Location` is the URL of the job.
+    The response is 201 if at least one file is stored as a document, and otherwise 422. Both responses contain the
+    status and the reason of each file. A file whose bytes are stored already under the same name is `unchanged`. But if
+    the request has other metadata, a new version with these metadata replaces the document.
+
+    If a document of the same name has other bytes, `on_conflict` decides, and `replaced` is the id of the replaced
+    document. `on_conflict=fail` needs the right to read; the response is 409 if all files conflict. If files of one
+    request have the same name, all of them are kept, and the names of the further files get numbers. A key without the
+    right to read gets no ids and no data of earlier documents. With the header `Prefer: respond-async`, the response is
+    202 with a job, and the header `Location` is the URL of the job.
     """
     rag, settings = service.af.rag, service.af.settings
     namespace = grant.namespace(form.namespace)

@@ -38,7 +38,8 @@ class Outcome:
 
 def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Ask the questions of a file, and print the results. All lines of the file are checked before the first question
-    is asked."""
+    is asked. `options` are the options of the command `eval`, and `settings` are those with which the memory is
+    opened."""
     mode: Mode = options["mode"] or "hybrid"
     lines = lines_of(file, "FILE")
     with open_existing(**settings) as af:

@@ -11,8 +11,9 @@ from agentformer.rag.folder_files import OwnFolders
 
 
 def existing_files(paths: Sequence[str], own: OwnFolders) -> list[tuple[Path, Path | None]]:
-    """Return the files to ingest at these paths, each with the folder that the user gave, or None for a single file.
-    Raises `InvalidInput` if there is no file."""
+    """Return the files to ingest at these paths. Each item is a pair: the file, and the folder that the user gave, or
+    None if the user gave the file itself. The folders `own`, which contain the data of the memory, are skipped. Raises
+    `InvalidInput` if a path is empty, or if there is no file."""
     if not all(paths):
         raise InvalidInput("PATH", "is empty; give the path of a file or a folder")
     if not any(Path(path).exists() for path in paths):
@@ -26,9 +27,9 @@ def existing_files(paths: Sequence[str], own: OwnFolders) -> list[tuple[Path, Pa
 
 
 def _files(path: Path, own: OwnFolders, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
-    """Yield the files to ingest, sorted by name, each with the folder that the user gave, or None for a single file.
-    Hidden files, the folders `own`, and links to folders (which may form a cycle) are skipped. A folder that cannot be
-    read is yielded itself, so that the command reports the error when it ingests the folder."""
+    """Yield the files to ingest, sorted by name, each with the folder that the user gave (`root`), or None for a single
+    file. Hidden files, the folders `own`, and links to folders (which may form a cycle) are skipped. A folder that
+    cannot be read is yielded itself, so that the command reports the error when it ingests the folder."""
     if path in own:
         return
     is_link = root is not None and path.is_symlink()

@@ -344,7 +344,7 @@ def edit_hint(name: str, place: Mapping[str, Any]) -> str:
 
 
 def block_options(place: Mapping[str, Any], omitted: str | None = None) -> str:
-    """Return the command-line options that select the core blocks of this namespace, agent and user. An option with the
-    value `omitted` is left out."""
+    """Return the command-line options that select the core blocks of this namespace, agent and user. An option is left
+    out if its value is `omitted`, such as the name of the default namespace."""
     given = ((option, place.get(name)) for option, name in BLOCK_OWNERS)
     return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value and value != omitted)

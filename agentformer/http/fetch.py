@@ -43,9 +43,10 @@ class _Answer(NamedTuple):
 
 
 def fetch(url: str, rules: FetchRules) -> Download:
-    """Return the document at a URL. Raises `InvalidInput` for an invalid URL, `FetchRefused` if the rules do not allow
-    a host or an address, and `FetchFailed` if the document cannot be loaded: no or a wrong answer, too many redirects
-    or bytes, or too much time. The messages contain no query and no credentials."""
+    """Return the document at a URL. Raises `InvalidInput` for an invalid URL, and `FetchRefused` if the rules do not
+    allow a host or an address. Raises `FetchFailed` if the server sends no complete document with status 200, if there
+    are too many redirects or bytes, or if the fetch takes too long. The messages contain no query and no
+    credentials."""
     first = target = parse_url(url)
     limit = _Limit(_SILENCE, rules.seconds, rules.max_bytes + _HEADER_BYTES)
     for _ in range(rules.redirects + 1):
@@ -93,7 +94,8 @@ def _addresses(target: Target, rules: FetchRules, limit: _Limit) -> list[_Addres
 
 
 def _answer(target: Target, addresses: list[_Address], rules: FetchRules, limit: _Limit) -> _Answer:
-    """Send one request and read the answer. Raises `FetchFailed` if there is no complete answer with status 200."""
+    """Send one request, and read the answer: a document with status 200, or the address of a redirect. Raises
+    `FetchFailed` for any other answer, and if the answer is not complete."""
     try:
         with _connected(target, addresses, limit) as sock:
             connection = http.client.HTTPConnection(target.host)
@@ -178,8 +180,8 @@ class _Limit(ResponseLimit):
 
 
 def _pieces(target: Target, response: http.client.HTTPResponse, most: int, limit: _Limit) -> Iterator[bytes]:
-    """Yield the bytes of the body. Raises `FetchFailed` if there are more or fewer than announced, or more than
-    `most`."""
+    """Yield the bytes of the body. Raises `FetchFailed` if the server sends more or fewer bytes than it announces, or
+    announces more than `most` bytes."""
     announced = response.headers.get_all("Content-Length") or []
     left = response.length
     if not response.chunked and (len(set(announced)) > 1 or (announced and left is None)):

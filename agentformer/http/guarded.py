@@ -168,10 +168,10 @@ class Guarded(Generic[T]):
 
     @contextmanager
     def call(self) -> Iterator[T]:
-        """Yield the provider for one call in a `with` block. The call is counted, and exceptions of other classes are
-        converted to `unavailable`. Raise `unavailable` if calls are refused now. After the error `unavailable`, the
-        next calls are refused for some time. After an error of the input, such as a text that is too long, they are
-        not."""
+        """Yield the provider for one call in a `with` block, and count the call. Raise `unavailable` if calls are
+        refused now. An exception whose class is not in `expected` is converted to `unavailable`. After the error
+        `unavailable`, the next calls are refused for some time. Other errors, such as a text that is too long, have no
+        effect on the next calls."""
         provider = self.provider()
         self._check_breaker()
         try:

@@ -52,7 +52,8 @@ class OverLimit(Exception):
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The limits for requests to one server. A request with all its retries and waits ends after at most `timeout +
-    seconds`. No retry starts later than `2 * timeout` after the first attempt."""
+    seconds`, where a `seconds` of 0 means the same as `timeout`. No retry starts later than `2 * timeout` after the
+    first attempt."""
 
     timeout: float = 60.0  # seconds without a byte
     seconds: float = 0.0  # for one complete response; 0: the same as `timeout`
@@ -77,10 +78,10 @@ class Attempts:
 
     def retry(self, status: int = 0, headers: Any = None, message: str = "") -> bool:
         """Wait and return True if a failed request may be sent again: the connection was lost, or the error is
-        temporary, and the input is not too long. Otherwise return False at once. Do not call this after a timeout,
-        because the server may still be working on the request. The time to wait is given by the header `Retry-After`,
-        or else by the policy. `status` is the HTTP status, or 0 for a lost connection; `message` is the error message
-        of the server. The method `get` of `headers` must ignore upper and lower case."""
+        temporary, and the input is not too long. Return False otherwise, and if no retry or no time is left. Do not
+        call this after a timeout, because the server may still be working on the request. The time to wait is given by
+        the header `Retry-After`, or else by the policy. `status` is the HTTP status, or 0 for a lost connection;
+        `message` is the error message of the server. The method `get` of `headers` must ignore upper and lower case."""
         if self._retries >= self._policy.retries:
             return False
         if status and (not is_temporary(status) or is_overflow(status, message)):

@@ -20,11 +20,11 @@ _OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | geta
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The caller of a tool, with rights and limits. The entries that the caller stores get `user_id`, `agent_id`,
-    `project` and `stored_metadata`. The caller cannot see entries of another user or project, and can read, but not
-    change, entries without an owner. Core blocks belong to a namespace, a user and an agent, not to a project;
-    documents belong to a namespace only. `rag_upload` may read files in `folder`, or accepts only contents if `folder`
-    is None. If `extractive` is true, `rag_query` calls no language model, because the caller is a language model, which
-    reads the passages itself."""
+    `project` and `stored_metadata`. A caller with a user or a project cannot see entries of another user or project,
+    and can read, but not change, entries without one. Core blocks belong to a namespace, a user and an agent, not to a
+    project; documents belong to a namespace only. `rag_upload` may read the files in `folder`. If `folder` is None, it
+    reads no files, and accepts only contents and URLs. If `extractive` is true, `rag_query` calls no language model,
+    because the caller is a language model, which reads the passages itself."""
 
     grant: Grant = EVERYTHING
     namespace: str | None = None
@@ -60,10 +60,10 @@ class Caller:
         return self.grant.require_visible(entry)
 
     def require_changeable(self, entry: MemoryEntry) -> MemoryEntry:
-        """Return the entry if the caller may change or delete it. A caller with a user or a project changes only
-        entries of this user and project. It reads entries that belong to nobody, but does not change them, because
-        other callers use them too. Core blocks have no project. Raises `NotFound` if the caller cannot see the entry,
-        and `Forbidden` if the entry belongs to nobody."""
+        """Return the entry if the caller may change or delete it. A caller with a user may read, but not change,
+        entries without a user, because other callers use them too. The same holds for the project, except for core
+        blocks, which have no project. Raises `NotFound` if the caller cannot see the entry, and `Forbidden` if the
+        caller may only read it."""
         self.require_visible(entry)
         shared = self.user_id is not None and entry.user_id is None
         if entry.tier != "core":
@@ -76,8 +76,9 @@ class Caller:
         return entry
 
     def can_see(self, entry: MemoryEntry) -> bool:
-        """Return True if the user and the project of the entry are those of the caller. A user or project that is None
-        matches every value."""
+        """Return True if the entry belongs to the user and to the project of the caller. An entry without a user is
+        visible to callers of every user, and a caller without a user sees the entries of all users. The same holds for
+        projects."""
         pairs = (entry.user_id, self.user_id), (entry.project, self.project)
         return all(own is None or owner in (None, own) for owner, own in pairs)
 

@@ -61,7 +61,7 @@ class DocumentTools:
         ] = "replace",
     ) -> dict[str, Any]:
         """Upload a document (PDF, Office, e-mail, HTML, Markdown, text, image). Give its path, its URL, its text, or
-        its bytes in base64. A former version with the same path, URL or name is replaced."""
+        its bytes in base64. By default, a former version with the same path, URL or name is replaced."""
         contents = {"path": path, "text": text, "content_base64": content_base64, "url": url}
         if [value is not None for value in contents.values()].count(True) != 1:
             raise InvalidInput("path", f"give exactly one of {', '.join(contents)}")
@@ -93,8 +93,8 @@ class DocumentTools:
         metadata: Metadata = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Make the documents of a folder equal to its files: new, changed, moved and removed ones. If `left` is not 0,
-        call the tool again."""
+        """Make the documents of a folder equal to its files: store new, changed and moved files, and remove the
+        documents of deleted files. If `left` is not 0, call the tool again."""
         report = self._rag.sync_allowed(
             folder,
             namespace=caller.namespace_for(namespace),

@@ -253,8 +253,8 @@ class MemoryTools:
         return {**state, "store": dict(self._status())} if everywhere else state
 
     def _check_session(self, caller: Caller, namespace: str, session: str | None) -> None:
-        """Raise `InvalidInput` if `session` is None. Raise `NotFound` if the session has no message that the caller can
-        see."""
+        """Check that the session can be summarized. Raises `InvalidInput` if `session` is None, and `NotFound` if the
+        session has no message that the caller can see."""
         if session is None:
             raise InvalidInput("session_id", "is missing; give the session to summarize")
         scope = Scope(namespace, kinds=(_MESSAGE,), session_id=session, include_archived=True)

@@ -41,8 +41,8 @@ class QuestionLimits:
 
 class ChunkFilters(TypedDict, total=False):
     """Keyword arguments that select the chunks and memories from which a question is answered. The default of
-    `namespace` is "default". A key that is left out allows every value. Only `user_id` does not: without it, memories
-    that belong to a user are left out."""
+    `namespace` is "default". A key that is left out allows every value, except `user_id`: without it, memories that
+    belong to a user are left out, unless `every_user` is true."""
 
     namespace: str
     metadata: Mapping[str, Any] | None  # the metadata of a document must have these values
@@ -141,8 +141,8 @@ class Questions:
         return context
 
     def _find(self, question: str, filters: ChunkFilters, top_k: int | None, *, extractive: bool) -> _Found:
-        """Search for a question. If `top_k` is given, a language model receives passages of these hits only. If
-        `extractive` is true, no passages are prepared for a language model."""
+        """Search for a question. If `top_k` is given, a language model receives only passages of the first `top_k`
+        hits. If `extractive` is true, no passages are prepared for a language model."""
         stopwatch = _Stopwatch()
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
         reads = not extractive and self._answerer().model is not None
@@ -182,8 +182,9 @@ class Questions:
         return hits.with_hits(hits[:limit])
 
     def _with_items(self, question: str, filters: ChunkFilters, hits: Hits) -> Hits:
-        """Return the hits. If the question names a ratio, such as "gross margin", also search the document that it is
-        about for the items from which the ratio is computed, because a report often states only these."""
+        """Return the hits, with further hits if the question names a ratio, such as "gross margin". The further hits
+        are for the items from which the ratio is computed, because a report often states only the items. They are
+        searched in the document that has the best hits."""
         items = self._contexts().items(question)
         document = main_document(hits) if items else None
         if document is None:
@@ -201,8 +202,8 @@ class Questions:
                 yield self._completed(event, found) if isinstance(event, Answer) else event
 
     def _completed(self, answer: Answer, found: _Found) -> Answer:
-        """Return the answer with warnings and timings. If a language model wrote the answer, the passages that it
-        received are counted as read, and a citation names the chunk that contains the quote."""
+        """Return the answer with warnings and timings. If a language model wrote the answer, each citation names the
+        chunk that contains the quote, and a use is counted for each passage that the model received."""
         citations = answer.citations
         if answer.mode == "llm" and found.context:
             read = (id_ for passage in found.context.passages for id_ in passage.entry_ids)

@@ -55,8 +55,8 @@ class UploadOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UploadSources:
-    """The limits of a sync and an upload: the sizes of files, the folders that a sync may read, and the object that
-    fetches URLs."""
+    """The files and URLs that uploads and syncs accept: the size limits of files, the folders that a sync may read, and
+    the object that fetches documents from URLs."""
 
     limits: SizeLimits
     folders: Folders
@@ -110,7 +110,8 @@ class StoredDocuments:
 
     def remove(self, document_id: str, *, namespace: str | None = None, expected_version: int | None = None) -> None:
         """Delete a document, everything that was made from the document, and its original file. Raises `NotFound` if
-        there is no such document, and `Conflict` if `expected_version` is given and its entry has another version."""
+        there is no such document, and `Conflict` if `expected_version` is given and the document has another
+        version."""
         self._document(document_id, namespace)
         self._backend.remove([document_id], expected_version)
         self._originals.sweep()
@@ -201,9 +202,10 @@ class RAGTool(StoredDocuments):
         file is stored again. If `metadata` is given and differs, a new version with this metadata replaces the
         document, and the `reason` says so. Nothing is read or embedded again.
 
-        If the stored document has other bytes, `on_conflict` decides: `replace` replaces this former version in one
-        step, and the result has its id in `replaced`; without `metadata`, the new version keeps the former metadata.
-        `keep-both` stores the file under a new name such as `report (2).pdf`; `fail` raises `Conflict`.
+        If the stored document has other bytes, `on_conflict` decides. `replace` replaces the stored version in one
+        step, and `replaced` in the result is the id of this former version; without `metadata`, the new version keeps
+        the former metadata. `keep-both` stores the file under a new name such as `report (2).pdf`. `fail` raises
+        `Conflict`.
 
         Problems of the content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a
         path that is not a readable file."""
@@ -227,13 +229,13 @@ class RAGTool(StoredDocuments):
         listed: bool = False,
         **options: Unpack[UploadOptions],
     ) -> Document:
-        """Ingest the document at a URL (http or https). Its `origin` is the URL, which identifies the document, so a
-        second call stores a new version. `options` are those of `upload`.
+        """Ingest the document at a URL (http or https). The URL is the `origin` of the document and identifies it, so a
+        later call with the same URL finds the stored document. `options` are those of `upload`.
 
-        Without the setting `url_hosts`, every host with a public address is allowed, or no host if `listed` is true.
-        Servers set `listed` to true. If `allow_private` is true, the host may have a private address. Raises
-        `InvalidInput` for an invalid URL, `FetchRefused` for a host or an address that is not allowed, and
-        `FetchFailed` if the document cannot be loaded."""
+        The hosts in the settings `url_hosts` and `url_private_hosts` are allowed. If `url_hosts` is empty and `listed`
+        is false, every host with a public address is allowed. Servers set `listed` to true. If `allow_private` is true,
+        the host may have a private address. Raises `InvalidInput` for an invalid URL, `FetchRefused` for a host or an
+        address that is not allowed, and `FetchFailed` if the document cannot be loaded."""
         download = self._sources.fetcher.get(url, allow_private=allow_private, listed=listed)
         return self.upload(download.data, name=name or download.name, origin=Origin(download.url), **options)
 
@@ -256,8 +258,8 @@ class RAGTool(StoredDocuments):
         ends with the current file; `left` of the result is the number of remaining files, which the next sync handles.
 
         A file that cannot be read is in `failed` of the result, and the other files are stored. Raises `InvalidInput`
-        if the folder is missing, is a memory home, or if more than half of its files are gone, unless `delete` is
-        true."""
+        if the folder is a memory home. Unless `delete` is true, also raises it if the folder is missing, or if more
+        than half of its files are gone."""
         path = checked_folder(folder)
         if is_home(path):
             raise InvalidInput("folder", _HOME)
@@ -301,7 +303,8 @@ class RAGTool(StoredDocuments):
         progress: Progress | None,
     ) -> Document:
         """Store the document, or find out that its bytes are stored already. `choose` returns the placement of the
-        document. If another process changes a document that the placement depends on, choose again."""
+        document, and is called again if another process changes a document that the placement depends on. Raises
+        `Conflict` if this happens too often."""
         text = None
         for _ in range(_ATTEMPTS):
             placement = choose()
@@ -342,18 +345,18 @@ class RAGTool(StoredDocuments):
         """Answer a question from documents and memories. The answer has citations, hits, warnings and timings.
 
         An answer without a language model quotes sentences of the best `top_k` chunks and memories, which are the hits
-        of the answer. Without `top_k`, these are the best three (a setting); the next two may be quoted, too, if they
-        are of the same documents, and are then hits of the answer.
-        A language model receives as many passages as `context` returns. `max_tokens` (1..4096) limits
-        the answer of a language model. If `extractive` is true, no language model is called, and the answer consists of
-        quotes.
+        of the answer. The default of `top_k` is the setting `top_k`, normally 3. With this default, the hits up to the
+        fifth may be quoted too, if they are from the same documents; they then belong to the hits of the answer.
+
+        A language model receives as many passages as `context` returns or, if `top_k` is given, only passages of these
+        hits. `max_tokens` (1..4096) limits its answer. If `extractive` is true, no language model is called, and the
+        answer consists of quotes.
 
         `scope` contains filters: `namespace`, `metadata` (the metadata of a document must have equal values under these
-        keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only documents that
-        were stored in this period; see `MemoryManager.search`). `sources` is `documents`, `memories` or both (the
-        default). Memories are facts, messages, summaries and other entries; of those that belong to a user, only the
-        memories of `user_id` are used. Raises `InvalidInput` for an empty question, and for an
-        invalid filter.
+        keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only entries of this
+        period; a document has the time when it was stored). `sources` is `documents`, `memories` or both (the default).
+        Memories are facts, messages, summaries and other entries. Memories that belong to a user are used only if this
+        user is `user_id`. Raises `InvalidInput` for an empty question, and for an invalid filter.
         """
         return self._questions.answer(question, scope, top_k=top_k, max_tokens=max_tokens, extractive=extractive)
 

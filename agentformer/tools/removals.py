@@ -95,7 +95,8 @@ class Removals:
             return known
 
     def hide(self, where: Where | None, namespace: str) -> Filter | None:
-        """Return the filter `where`, without the documents that are going to be deleted and without their parts."""
+        """Return a filter that matches what `where` matches, except the documents that are going to be deleted and
+        their parts. Return None if there is no condition at all."""
         ids = tuple(removal.id for removal in self.pending(namespace))
         if not ids:
             return both(where, None)

@@ -160,7 +160,8 @@ def votes_json(hit: Hit) -> list[dict[str, Any]]:
 
 
 def factors_json(hits: Hits) -> list[dict[str, Any]]:
-    """Return the factors of the weight of the vectors. Each item has the name and the value of the factor."""
+    """Return the factors whose product is the weight of the vectors in a search. Each item has the name and the value
+    of the factor."""
     return [{"name": factor.name, "value": round(factor.value, 4)} for factor in hits.factors]
 
 
@@ -261,8 +262,8 @@ def _space(space: EmbeddingSpace) -> dict[str, Any]:
 
 
 def document_json(document: Document) -> dict[str, Any]:
-    """Return the fields of a document as JSON, except the paths and the stamp of a file of the server. `url` is the
-    origin of a document that was fetched, else ""."""
+    """Return the fields of a document as JSON, except those about its file on the server: the paths, and the stamp by
+    which a sync notices a change. `url` is the origin of a document that was fetched, else ""."""
     values = {**dataclasses.asdict(document), "metadata": dict(document.metadata)}
     values["url"] = document.origin if is_url(document.origin) else ""
     return {name: value for name, value in values.items() if name not in ("origin", "root", "stamp")}

@@ -42,7 +42,7 @@ class Checked(ResponseModel):
 
 
 class Node(ResponseModel):
-    """A process of a memory that several machines share."""
+    """A process, such as a server or a worker, that uses a memory which several machines share."""
 
     id: str
     name: str
@@ -60,7 +60,7 @@ class Queue(ResponseModel):
     waiting: int
     claimed: int
     refused: int
-    age: float = Field(description="The age in seconds of the oldest entry that was not refused.")
+    age: float = Field(description="The age in seconds of the oldest entry that the embedder has not refused.")
 
 
 class Nodes(ResponseModel):

@@ -179,8 +179,9 @@ def _rights(rights: list[Literal["read", "write", "admin"]]) -> list[Right]:
 
 
 def _without(requested: list[str], grant: Grant) -> set[str]:
-    """Return the tools that are switched off for a key: those of the request, and those that are switched off for the
-    caller, so that a caller cannot allow a tool that it may not use. Raises `InvalidInput` for an unknown tool."""
+    """Return the tools that are switched off for a new or changed key: the `requested` tools, and the tools that are
+    switched off for the caller. So a caller cannot allow a tool that it may not use itself. Raises `InvalidInput` for
+    an unknown tool."""
     for name in requested:
         if name not in HINTS:
             raise InvalidInput("without", f"{name!r:.80} is not a tool; the tools are {', '.join(HINTS)}")

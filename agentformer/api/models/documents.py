@@ -17,7 +17,7 @@ _MAX_TOKENS = 4096
 
 
 def _empty(value: Any) -> Any:
-    """Return "" for null, so that null is refused with the same message as an empty question."""
+    """Return the value, but "" for null. So null is refused with the same message as an empty question."""
     return "" if value is None else value
 
 
@@ -80,7 +80,7 @@ class Question(_Asked):
 
 
 class ContextQuestion(_Asked):
-    """A question for which passages are returned."""
+    """A question for which passages are returned, but no answer."""
 
     max_tokens: Annotated[int, Field(ge=1, le=MAX_CONTEXT_TOKENS)] | None = Field(
         default=None,
@@ -274,7 +274,8 @@ class Vote(ResponseModel):
     by words and the results by vectors."""
 
     name: str = Field(
-        description="The list: `words`, `vectors`, `document`, `mentions`, `period`, `statements` or `reranker`."
+        description="The list: `words`, `vectors`, `document`, `mentions`, `period`, `statements` or `reranker`. "
+        "docs/RETRIEVAL.md explains them."
     )
     rank: int = Field(ge=1, description="The rank of the hit in this list.")
     weight: float = Field(

@@ -46,8 +46,8 @@ _JSON_TYPES: dict[Any, Any] = {
 
 
 def _entry_fields() -> dict[str, Any]:
-    """Return a dictionary with the type and the description of each field of an entry. The keys are the names of the
-    fields."""
+    """Return the fields of a pydantic model of an entry. Each key is the name of a field, and each value is its type
+    with its description."""
     types = get_type_hints(MemoryEntry)
     limits: dict[str, Any] = {"version": {"ge": 1}}
     return {
@@ -84,12 +84,12 @@ class MemoryHit(Entry, Scores):
 
 
 class Factor(ResponseModel):
-    """A reason for the weight of the vectors in a search by words and vectors. The weight is the product of all
+    """A factor of the weight of the vectors, in a search by words and vectors. The weight is the product of all
     factors."""
 
     name: str = Field(
-        description="The reason: `usual`, `missed`, `distance`, `least`, `most`, `language`, `code`, `long`, "
-        "`setting` or `alone`. docs/RETRIEVAL.md explains them."
+        description="The reason of the factor: `usual`, `missed`, `distance`, `least`, `most`, `language`, `code`, "
+        "`long`, `setting` or `alone`. docs/RETRIEVAL.md explains them."
     )
     value: float = Field(
         ge=0, description="A value above 1 raises the weight of the vectors, and a value below 1 lowers it."
@@ -101,7 +101,7 @@ class MemoryHits(ResponseModel):
 
     hits: list[MemoryHit]
     warnings: list[str] = Field(description="The parts of the search that failed, such as the search by vectors.")
-    factors: list[Factor] = Field(description="The factors of the weight of the vectors.")
+    factors: list[Factor] = Field(description="The factors whose product is the weight of the vectors.")
 
 
 class Entries(ResponseModel):

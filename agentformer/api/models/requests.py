@@ -101,7 +101,7 @@ class _NewEntry(MemoryPlace):
     occurred_at: Moment | None = Field(default=None, description=_OCCURRED)
     metadata: Metadata | None = Field(
         default=None,
-        description="A JSON object. Searches also find the entry by the names in the list `aliases`.",
+        description="A JSON object. If it contains a list `aliases`, searches also find the entry by these names.",
     )
     speaker: Word = ""
     source_type: Name | None = Field(
@@ -132,7 +132,8 @@ class NewMemory(_NewEntry):
     salience: Share = Field(default=1.0, description="The importance, from 0 to 1.")
     verbatim: bool = Field(
         default=False,
-        description="Store the text unchanged. By default, copies of memories from an earlier prompt are left out.",
+        description="If true, store the text unchanged. By default, parts of the text that a prompt has quoted from "
+        "memory are removed, because they are stored already.",
     )
     searchable: bool = Field(default=True, description="If false, the entry is stored, but no search returns it.")
 
@@ -191,7 +192,8 @@ class MemorySearch(MemoryPlace):
     where: Where = None
     noise_floor: float | None = Field(
         default=None,
-        description="A hit without a word of `text` needs at least this cosine. Default: the setting `noise_floor`.",
+        description="The lowest cosine similarity of a hit without a word of `text`. Default: the setting "
+        "`noise_floor`.",
     )
     occurred_from: OccurredFrom = None
     occurred_to: OccurredTo = None
@@ -215,7 +217,7 @@ class EntrySelection(NamespaceBody):
 
 
 class EntryCount(MemoryPlace):
-    """The filters of a count."""
+    """The filters that select the entries to count."""
 
     tiers: Tiers = Field(default=[])
     kinds: Names = Field(default=[])
@@ -245,9 +247,9 @@ class CleaningRequest(NamespaceBody):
 
 
 class RestoreRequest(RequestModel):
-    """A summary whose original messages are restored, or a superseded (replaced) entry to restore."""
+    """A summary whose original messages are restored, or another entry to restore."""
 
-    summary_id: Name = Field(description="The id of a summary, or the id of an entry that a newer entry superseded.")
+    summary_id: Name = Field(description="The id of a summary, or of an entry that was superseded or archived.")
 
 
 class BlockAddition(BlockOwner):

@@ -103,8 +103,8 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
 
 
 class _Turn:
-    """One turn of the current request: passes the response of the server on, and stores the turn when the answer is
-    complete and the client is still there."""
+    """A turn: the message of the user in the current request, and the answer. The methods pass the response of the
+    language model's server on. They store the turn when the answer is complete, unless the client has left."""
 
     def __init__(self, af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace, recalled: int) -> None:
         self._af = af
@@ -128,8 +128,9 @@ class _Turn:
     def stream(self, response: Forwarded) -> Iterator[bytes]:
         """Yield the events of a stream. The turn is stored before the event that completes the answer is sent, so that
         a client that has read the answer can rely on it. If the stream breaks, the last event is an error. Only whole
-        events are yielded, so that nothing follows a part of an event. A second thread receives the events. The thread
-        of the request stores the turn, because only this one notices that the client has left."""
+        events are yielded, so that nothing follows a part of an event. A second thread receives the events, but the
+        thread of the request stores the turn, because only the thread of the request notices that the client has
+        left."""
         rest = b""
         with closing(in_thread(response.pieces(), _SILENCE_SECONDS)) as pieces:
             for piece in pieces:
@@ -151,8 +152,8 @@ class _Turn:
             yield rest
 
     def _remember(self) -> bool:
-        """Store the turn, unless this was done, the answer failed, or the client has left. Return whether the turn is
-        stored."""
+        """Store the turn at the first call. It is not stored if `place.remember` is false, if the answer failed, or if
+        the client has left. Return whether the turn is stored; further calls return the same result."""
         if not self._decided:
             self._decided = True
             wanted = self._place.remember and not self._answer.failed and not client_left(self._environ)
@@ -164,7 +165,8 @@ class _Turn:
 
 
 def _whole_events(data: bytes) -> tuple[bytes, bytes]:
-    """Return the complete events, and the beginning of the next event. A very long beginning counts as complete."""
+    """Divide the data of a stream. Return the complete events, and the beginning of the next event. A very long
+    beginning counts as complete."""
     end = max(data.rfind(blank) + len(blank) if blank in data else 0 for blank in (b"\n\n", b"\r\n\r\n"))
     return (data[:end], data[end:]) if end or len(data) < _MAX_EVENT else (data, b"")
 
@@ -175,7 +177,7 @@ def _error(refusal: Refusal) -> Response:
 
 
 def _event(refusal: Refusal) -> bytes:
-    """Return an event with an error."""
+    """Return an event of a stream that describes the error `refusal`."""
     return f"data: {json.dumps(_error_json(refusal))}\n\n".encode()
 
 
@@ -217,9 +219,10 @@ def chat_place(headers: Headers, grant: Grant, namespace: str, tokens: int) -> C
 
 
 def with_memory(af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace) -> tuple[list[Any], int]:
-    """Add the memories and passages that are relevant to the last message of the user, at most `place.tokens` tokens.
-    Return the messages and the number of added entries. The added text is before the text of this message, between the
-    markers of recalled memory. Raises `InvalidInput` if core memory alone has more tokens."""
+    """Return the messages with relevant memories, and the number of added entries. Memories and passages that are
+    relevant to the last message of the user are added, at most `place.tokens` tokens. The added text is before the text
+    of this message, between the markers of recalled memory. Raises `InvalidInput` if core memory alone has more than
+    `place.tokens` tokens."""
     asked = _last_user(messages)
     if asked is None or not place.tokens:
         return [*messages], 0

@@ -67,7 +67,8 @@ def retrieve_model(service: Service, grant: Grant, model: str) -> Response:
 
 
 def _current(af: AgentFormer) -> GuardedEmbedder:
-    """Return the embedder of the space that searches use. Raises `SpaceMismatch` and `EmbedderUnavailable`."""
+    """Return the embedder of the vectors that searches use. Raises `SpaceMismatch` if the memory was opened with
+    another embedder, and `EmbedderUnavailable` if the embedder cannot be loaded."""
     active = next((state.space for state in af.backend.spaces() if state.state == "active"), None)
     return af.embedder.for_space(active)
 

@@ -65,9 +65,9 @@ def _form_slot(service: Service) -> Iterator[None]:
 def upload(service: Service, grant: Grant, form: models.FileForm) -> Response:
     """Upload a file.
 
-    The file is stored in the namespace of the request. Searches find its text after it was added to a vector store. The
-    id of a file follows from its bytes, so that the same file has the same id. If another file of the same name is
-    stored, the new file gets a name with a number.
+    The file is stored in the namespace that the header `X-AgentFormer-Namespace` names, or else in the namespace of the
+    key. Searches find its text after it was added to a vector store. The id of a file follows from its bytes, so that
+    the same file has the same id. If another file of the same name is stored, the new file gets a name with a number.
     """
     namespace, settings = home(grant), service.af.settings
     files = files_of_request(settings)

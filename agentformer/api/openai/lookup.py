@@ -1,5 +1,5 @@
 """Finds files, vector stores and their documents in the namespaces of a key, and returns one page of a list. The id of
-a vector store is `vs_NAMESPACE`, and the id of a file is `file-SHA256`."""
+a file is `file-SHA256`. The id of a vector store is `vs_NAMESPACE` (see `store_id`)."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ def header(headers: Headers, name: str) -> str:
 
 
 def home(grant: Grant) -> str:
-    """Return the namespace in which the files of the current request are stored. Raises `Forbidden` if the key may not
-    use it."""
+    """Return the namespace in which the files of the current request are stored: the one that the header
+    `X-AgentFormer-Namespace` names, or else the namespace of the key. Raises `Forbidden` if the key may not use the
+    namespace, and `InvalidInput` if the header is invalid, or if it is absent and the key has several namespaces."""
     return grant.namespace(header(request.headers, NAMESPACE) or None)
 
 
@@ -62,13 +63,16 @@ def reachable(service: Service, grant: Grant) -> list[str]:
 
 
 def documents(service: Service, namespace: str, digest: str | None = None, **more: Any) -> Iterator[MemoryEntry]:
-    """Yield the documents of a namespace, oldest first. `digest` is the SHA-256 of their files."""
+    """Yield the documents of a namespace, oldest first. With `digest`, yield only documents whose file has this
+    SHA-256. `more` are further fields of a `Scope`."""
     metadata = {} if digest is None else {"sha256": digest}
     return all_entries(service.af.backend, Scope(namespace, kinds=("document",), metadata=metadata, **more))
 
 
 def store_documents(service: Service, namespace: str, digest: str | None = None) -> list[MemoryEntry]:
-    """Return the documents of a vector store: files that were added to it, even if a file could not be read."""
+    """Return the documents of a vector store, including those whose file could not be read. Files that were only
+    uploaded, and not added to the vector store, are left out. With `digest`, return only documents whose file has this
+    SHA-256."""
     return [*documents(service, namespace, digest, where=_READ)]
 
 
@@ -84,8 +88,8 @@ def copies(service: Service, grant: Grant, id: str) -> list[MemoryEntry]:
 
 
 def record_of(service: Service, namespace: str) -> MemoryEntry | None:
-    """Return the entry with the name and the metadata of a vector store, or None. An entry that has the same type, but
-    that the program has not written or that is damaged, is skipped."""
+    """Return the record of a vector store: the entry with its name and its metadata. Return None if there is none.
+    Entries of a client that have the source type of such a record, but not its form, are skipped."""
     entries = all_entries(service.af.backend, Scope(namespace, kinds=(UNSEARCHED_KIND,), source_type=RECORD))
     return next((entry for entry in entries if _is_record(entry)), None)
 
@@ -119,8 +123,10 @@ def find_store(service: Service, grant: Grant, vector_store_id: str) -> str:
 
 
 def page(items: Sequence[T], query: Any, id_of: Callable[[T], str]) -> tuple[list[T], bool]:
-    """Return one page of a list, and whether there are more items after it. `items` are sorted by time, oldest first.
-    An `after` or `before` that is not in the list gives an empty page."""
+    """Return one page of a list, and whether there are more items in the direction of the paging. `items` are sorted by
+    time, oldest first. `query` has the fields of `PageQuery`: `after` asks for the items after an item, and `before`
+    for the items before one. `id_of` returns the id of an item. An `after` or `before` that is not in the list gives an
+    empty page."""
     ordered = [*items] if query.order == "asc" else [*reversed(items)]
     before = getattr(query, "before", None)
     ids = [id_of(item) for item in ordered] if before or query.after else []
@@ -138,14 +144,17 @@ def page_json(items: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
 
 
 def store_id(namespace: str) -> str:
-    """Return the id of the vector store of a namespace."""
+    """Return the id of the vector store of a namespace: `vs_` and the name of the namespace. A name that is longer than
+    100 characters, or has other characters than ASCII letters, digits, ".", "_" and "-", is encoded in base64 after
+    `vs_~`."""
     if _PLAIN.fullmatch(namespace):
         return f"{_STORE}{namespace}"
     return _ENCODED + base64.urlsafe_b64encode(namespace.encode()).decode().rstrip("=")
 
 
 def namespace_of(vector_store_id: str) -> str:
-    """Return the namespace of a vector store. Raises `NotFound` for an id that no vector store can have."""
+    """Return the namespace of a vector store. Raises `NotFound` if the id does not have the form that `store_id`
+    returns."""
     namespace = vector_store_id.removeprefix(_STORE)
     if vector_store_id.startswith(_ENCODED):
         encoded = vector_store_id.removeprefix(_ENCODED)
@@ -164,7 +173,7 @@ def file_id(document: MemoryEntry) -> str:
 
 
 def digest_of(id: str) -> str:
-    """Return the SHA-256 of a file. Raises `NotFound` for an id that no file can have."""
+    """Return the SHA-256 of a file. Raises `NotFound` if the id does not have the form `file-SHA256`."""
     if match := _FILE.fullmatch(id):
         return match[1]
     raise no_file(id)

@@ -72,7 +72,9 @@ class StoreFilesQuery(PageQuery):
 class FileForm(ParameterModel):
     """The fields of an upload that are not the file."""
 
-    purpose: Literal["assistants", "user_data"] = Field(description="Both values have the same effect.")
+    purpose: Literal["assistants", "user_data"] = Field(
+        description="The purpose of the file. Both values have the same effect."
+    )
 
 
 class File(ResponseModel):
@@ -127,7 +129,7 @@ class VectorStore(ResponseModel):
     object: Literal["vector_store"]
     created_at: int
     name: str
-    usage_bytes: int = Field(description="The size of the files.")
+    usage_bytes: int = Field(description="The size of the files in bytes.")
     file_counts: FileCounts
     status: Literal["completed"]
     expires_after: None

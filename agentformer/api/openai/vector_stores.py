@@ -139,7 +139,8 @@ def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
 
 def _store_record(service: Service, namespace: str, values: dict[str, Any]) -> None:
     """Store the record (the name and the metadata) of a vector store that has none. Raises `Conflict` if another client
-    does this at the same time. Entries that only have the type of such a record are not changed."""
+    does this at the same time. Entries of a client that have the source type of such a record, but not its form, are
+    not changed."""
     scope = Scope(namespace, source_type=RECORD)
     others = [entry.id for entry in all_entries(service.af.backend, scope)]
     if record_of(service, namespace) is not None:

@@ -211,8 +211,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
     _counted, _counted_at = 0, 0.0  # all connections at the last count, and its time by the monotonic clock
 
     def init_process(self) -> None:
-        """Start the worker. When the server ends, the worker has less time for running requests than the arbiter gives
-        to the worker, so that the worker can still close the memory."""
+        """Start the worker. When the server ends, the worker stops waiting for running requests before the arbiter
+        stops waiting for the worker. So the worker has time to close the memory."""
         self._lingering: deque[Any] = deque()  # connections after their last response
         self._answered = 0
         self.cfg.set("graceful_timeout", FINISH_SECONDS)

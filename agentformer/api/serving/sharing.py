@@ -1,4 +1,4 @@
-"""The new connections that the worker processes of a server share.
+"""Divides the new connections of a server evenly among its worker processes.
 
 All workers listen at the same socket, and the first one that accepts a connection keeps it. Without a rule, one of two
 workers often gets six of eight connections, and these clients wait three times as long as the other two.
@@ -38,9 +38,9 @@ class ConnectionCounts:
         self._counts[slot] = _UNUSED
 
     def should_defer(self, slot: int) -> bool:
-        """Return whether the worker in this slot should leave a new connection to another worker, because that worker
-        has fewer active connections. Return False if no other worker has accepted the connection for 50 ms, because the
-        other worker may be blocked."""
+        """Return True if the worker in this slot should leave a new connection to another worker that has fewer active
+        connections. Return False if the connection was not accepted within 50 ms, because the other worker may be
+        blocked."""
         counts = self._counts
         own = counts[slot]
         if not any(_UNUSED < count < own for count in counts):

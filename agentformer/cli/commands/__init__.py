@@ -38,7 +38,7 @@ class Commands(MutableMapping[str, click.Command]):
 
 
 def _define(name: str) -> None:  # noqa: C901 - one branch per module
-    """Import the module that defines the command `name`. The import adds the command to `main`."""
+    """Import the module that defines the command `name`. The import adds the command to `main`, the root command."""
     if name in ("ingest", "ask", "list", "remove"):
         import agentformer.cli.commands.documents
     elif name == "sync":

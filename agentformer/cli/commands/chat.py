@@ -83,9 +83,9 @@ def chat(
     With MESSAGE, the command prints the answer to this message and ends. If MESSAGE is `-`, the message is all of
     standard input. Without MESSAGE, the command starts a conversation on the terminal. If standard input is not a
     terminal, each line of standard input is a message. The line `exit` or `quit` ends the conversation. The tools that
-    the model uses are shown on standard error. With --verbose, the memories that it gets are shown too. With --json,
-    the command prints a JSON object for each turn. With --user, the model gets only the messages of this user in the
-    session, and the answers to these messages. With --namespace, tools use only this namespace.
+    the model uses are shown on standard error. With --verbose, the memories that the model gets are shown too. With
+    --json, the command prints a JSON object for each turn. With --user, the model gets only the messages of this user
+    in the session, and the answers to these messages. With --namespace, tools use only this namespace.
 
     After the model has read stored text, a tool that changes or deletes data runs only in two cases: --allow names the
     tool, or the user at the terminal allows the call. The command requires a language model; for example, set
@@ -240,7 +240,7 @@ def _run(chat: Chat, message: str | None) -> int:
     """Answer `message` if it is given. Otherwise, answer the lines that the user types or, without a terminal, the
     lines of standard input. Return the exit code, which is 1 if a message has no complete answer."""
     if message is None and sys.stdin is None:  # closed by the parent process
-        raise InvalidInput("MESSAGE", "is missing, and standard input is closed")
+        raise InvalidInput("MESSAGE", "is missing, and standard input is closed; give the message as an argument")
     if message is None and sys.stdin.isatty():
         _converse(chat)
         return 0
@@ -255,7 +255,7 @@ def _run(chat: Chat, message: str | None) -> int:
         chat.interrupted()
         return INTERRUPTED
     if not answers:
-        raise InvalidInput("MESSAGE", "is missing, and standard input is empty")
+        raise InvalidInput("MESSAGE", "is missing, and standard input is empty; give the message as an argument")
     return 0 if all(answers) else 1
 
 

@@ -37,9 +37,9 @@ _TRY = "`agentformer doctor --repair` recovers the readable records"
 def status(namespace: str, as_json: bool, **options: Any) -> None:
     """Show what is stored, and the state of each part of the memory.
 
-    Documents are counted in one namespace, and everything else is counted in the whole memory. Calls of embedders and
-    language models are counted only in this process. If the file `.env` and the environment have different values of a
-    variable, the command also names the value that is not used.
+    Documents are counted in the namespace that --namespace selects, and everything else in the whole memory. Calls of
+    embedders and language models are counted only in this process. If the file `.env` and the environment have
+    different values of a variable, the command also names the value that is not used.
     """
     with open_existing(**options) as af:
         state = af.status()

@@ -150,8 +150,8 @@ def ingest(
 @click.option("--context", is_flag=True, help="Print the passages that a language model would receive, and no answer.")
 @click.option("--documents", is_flag=True, help="Answer only from documents.")
 @click.option("--memories", is_flag=True, help="Answer only from memories: facts, messages and summaries.")
-@click.option("--user", "user_id", metavar="ID", help="Answer from memories of this user and of no user.")
-@click.option("--project", metavar="NAME", help="Answer from memories of this project and of no project.")
+@click.option("--user", "user_id", metavar="ID", help="Use memories of this user, and memories of no user.")
+@click.option("--project", metavar="NAME", help="Use memories of this project, and memories of no project.")
 @filters
 @common
 def ask(
@@ -259,8 +259,9 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
 
 
 def _sources_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options that select the sources of an answer, and return them as arguments of `rag.query`. Like
-    `recall`, the command `ask` reads the memories of all users unless a user is given."""
+    """Remove the options that select the sources of an answer, and return them as arguments of `rag.query`. Without
+    --user, the memories of all users are used, as `recall` does. Raises `InvalidInput` if both --documents and
+    --memories are given."""
     documents, memories = options.pop("documents"), options.pop("memories")
     if documents and memories:
         raise InvalidInput("--documents", "cannot be combined with --memories; omit both options to use both")
@@ -286,8 +287,8 @@ def _print_end(answer: Answer) -> None:
 
 
 def _print_mode(answer: Answer) -> None:
-    """Print how an answer was made (its mode) if the answer is incomplete and has no citations, so that the reader sees
-    the end of the answer."""
+    """Print the mode of an answer (`llm`, `extractive` or `none`) as its last line. This is done only for an incomplete
+    answer without citations, so that the reader sees where its output ends."""
     if not (answer.complete or answer.citations):
         say(f"\n({answer.mode})")
 
@@ -300,8 +301,10 @@ def _ingest_all(
     *,
     allow_private: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Ingest the files and the URLs, show progress on a terminal, and yield the result of each. An error of one file
-    becomes a result with the status `failed`, so that the other files are still ingested."""
+    """Ingest the files and the URLs, show progress, and yield the result of each as JSON. `files` are the pairs that
+    `existing_files` returns, and `given` are options of `RAGTool.upload`. An error of one file becomes a result with
+    the status `failed`, so that the other files are still ingested. But `SpaceMismatch` is raised, because then no file
+    can be stored."""
     uploads: list[tuple[str, str, Callable[..., Document]]] = []  # the name of a failed document, the label, the call
     for (file, root), name in zip(files, names_of(files), strict=True):
         uploads.append((str(file), safe(file.name), functools.partial(_upload_file, af, file, root, name=name)))

@@ -84,7 +84,7 @@ class _Options:
     help=f"Only for a DIR or --synthetic: compare these search modes [default: {','.join(MODES)}].",
 )
 @click.option(
-    "--half", type=click.Choice(["dev", "test"]), help="The half of the questions to use. This option needs a DIR."
+    "--half", type=click.Choice(["dev", "test"]), help="Only for a DIR: use only this half of the questions."
 )
 @click.option(
     "--sample",
@@ -195,7 +195,8 @@ def _measure_stored(
     namespace: str, options: _Options, modes: Sequence[Mode], given: Mapping[str, Any]
 ) -> tuple[Evaluation, Part | None]:
     """Measure questions that are generated from the documents of a namespace. In the first result, a hit is correct if
-    it is the right passage. In the second result, a hit is correct if it is on the right page."""
+    it is the right passage. In the second result, a hit is correct if it is on the right page; it covers only questions
+    with a page, and is None if there are none."""
     seed = options.seed or 0
     with open_existing(**given) as af:
         hint_namespaces(af, namespace)

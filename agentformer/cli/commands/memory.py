@@ -296,7 +296,8 @@ def _remembered_kinds(af: AgentFormer) -> tuple[str, ...]:
 
 
 def _scope(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options that select entries from `given`, and return them together with `place`."""
+    """Remove the options that select entries from `given`, and return them together with `place`, as arguments of a
+    search or a list."""
     archived = given.pop("archived")
     kept = {"include_archived": archived, "or_nobody": True}
     return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), **kept, **place}
@@ -351,7 +352,8 @@ def _original(original: Original) -> str:
 
 
 def _contains_task(built: Context, task: str) -> bool:
-    """Return whether the context contains the task, either as the task itself or as the last message of the user."""
+    """Return whether the context contains the task: as the message of the task, or because the last message of the
+    conversation has the same text. A blank task counts as contained."""
     if not task.strip() or built.report.tokens["task"]:
         return True
     last = built.messages[-1] if built.messages else None

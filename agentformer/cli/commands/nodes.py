@@ -67,7 +67,7 @@ def _follow_jobs(af: AgentFormer, closing: ExitStack) -> None:
 
 
 def _embed(memory: DistributedMemory, listener: Listener, stopped: threading.Event) -> None:
-    """Embed the waiting entries until the worker is stopped."""
+    """Embed the waiting entries until `stopped` is set. While no entry waits, `listener` waits for new entries."""
     pause = _SLICE_SECONDS
     while not stopped.is_set():
         try:
@@ -84,7 +84,8 @@ def _embed(memory: DistributedMemory, listener: Listener, stopped: threading.Eve
 
 
 def _first_true(look: Callable[[], bool]) -> None:
-    """Call `look`, which waits a moment, until it returns True or `_POLL_SECONDS` have passed."""
+    """Call `look` repeatedly until it returns True, or until `_POLL_SECONDS` have passed. `look` must wait
+    `_SLICE_SECONDS` before it returns False."""
     for _ in range(round(_POLL_SECONDS / _SLICE_SECONDS)):
         if look():
             return
@@ -126,6 +127,6 @@ def _shared(af: AgentFormer) -> DistributedMemory:
     """Return the memory that several nodes share. Raises `InvalidInput` if the backend is not `postgres`."""
     if af.distributed is None:
         raise InvalidInput(
-            "backend", f"nodes share a memory of the backend postgres, but the backend is {af.settings.backend}"
+            "backend", f"is {af.settings.backend}, but only the backend postgres has nodes; set AGENTFORMER_BACKEND"
         )
     return af.distributed

@@ -190,7 +190,8 @@ def _optimize(
     path: Path, namespace: str, options: _Options, settings: Settings, work: Path, started: float, *, quiet: bool
 ) -> tuple[Optimization, tuple[str, ...]]:
     """Search for the best settings. Return the result, and the names of the settings that were not searched. All input
-    is checked before a model is loaded. The budget begins at the moment `started`, in seconds of `time.monotonic`."""
+    is checked before a model is loaded. Measurements and vectors are kept in the folder `work`. The budget begins at
+    the moment `started`, in seconds of `time.monotonic`."""
     check_metric(options.metric)
     check_only(options.only, present(settings))
     if options.target is not None:
@@ -221,7 +222,8 @@ def _optimize(
 
 
 def _folder_dataset(folder: Path, options: _Options, settings: Settings, work: Path) -> Dataset:
-    """Return the passages of a folder, and its questions or generated questions."""
+    """Return the passages and the questions of a folder. With --synthetic, the questions are generated from the
+    passages, and kept in the folder `work`."""
     dataset = read_dataset(folder, questions=not options.synthetic)
     if options.synthetic:
         model = build_model(settings)
@@ -270,7 +272,7 @@ def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield a function that shows progress. If `quiet` is true, yield it only on a terminal, and otherwise None."""
+    """Yield a function that shows progress. If `quiet` is true and standard error is not a terminal, yield None."""
     if quiet and not on_terminal():
         yield None
         return

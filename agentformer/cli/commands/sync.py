@@ -129,8 +129,9 @@ def _summary(report: SyncReport) -> str:
 
 
 def _changes(folder: str, own: Iterable[Path]) -> Iterator[object]:
-    """Return an iterator that yields when files of the folder, outside of the folders `own`, have changed since this
-    call. Raises `MissingExtra` if the extra `folders` is not installed, and `InvalidInput` if the path is not UTF-8."""
+    """Return an iterator that yields when files of the folder have changed since this call. Changes in the folders
+    `own`, which contain the data of the memory, do not count. Raises `MissingExtra` if the extra `folders` is not
+    installed, and `InvalidInput` if the path is not UTF-8."""
     try:
         from watchfiles import Change, DefaultFilter, watch
     except ImportError as error:
