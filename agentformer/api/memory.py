@@ -161,8 +161,8 @@ def reindex(service: Service, grant: Grant, body: requests.NamespaceBody) -> Res
 
 @router.route("GET", f"{MEMORY}/audit", "memory_audit", {200: models.AuditReport})
 def audit(service: Service, grant: Grant, query: requests.NamespaceQuery) -> Response:
-    """Report duplicates, memories that nobody reads, contradictions between core blocks, and core blocks that are too
-    large."""
+    """Report duplicates, memories that nobody reads, contradictions between facts and between core blocks, and core
+    blocks that are too large."""
     return reply(report_json(service.af.memory.audit(**arguments_of(query, grant))))
 
 

@@ -131,8 +131,8 @@ def add_rules(
 
 
 def _dispatch(views: Mapping[str, View], **parameters: str) -> Any:
-    """Call the view of the method of the current request. `parameters` are the values in the path. Raises
-    `MethodNotAllowed` if the path does not have this method."""
+    """Call the view for the method of the current request. `views` contains the view of each method, and `parameters`
+    are the values in the path. Raises `MethodNotAllowed` if there is no view for the method."""
     view = views.get("GET" if request.method == "HEAD" else request.method)
     if view is not None:
         return view(**parameters)

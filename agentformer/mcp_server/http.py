@@ -170,8 +170,9 @@ class AccessMiddleware:
 
     async def _read(self, declared: str, receive: Receive, body: bytearray) -> bool:
         """Read the complete request body into `body`. `declared` is its length in the header Content-Length. Return
-        False if the client disconnects. The bytes in `body` count as memory in use, even after an error. Raises
-        `TooLarge` if the body is over the limit, and `Busy` if other bodies use too much memory."""
+        False if the client disconnects. The bytes in `body` are added to the memory in use, and the caller subtracts
+        them, even after an error. Raises `TooLarge` if the body is over the limit, and `Busy` if other bodies use too
+        much memory."""
         alternative = "upload larger files by the HTTP API or `agentformer ingest`"
         message = f"a message may have at most {self._max_bytes} bytes; {alternative}"
         too_large = TooLarge("max_message_bytes", message)
@@ -234,7 +235,7 @@ class _TimeoutProtocol(H11Protocol):
             self._update_timer(0)
 
     def data_received(self, data: bytes) -> None:
-        """Handle the received data, and start the timer for the rest of the request again."""
+        """Handle the received data, and restart the timer for the rest of the request."""
         if not self._ended:
             super().data_received(data)
             self._update_timer(len(data))
@@ -286,7 +287,7 @@ class _TimeoutProtocol(H11Protocol):
         )
 
     def _update_timer(self, received: int) -> None:
-        """Start the timer for the rest of the request again. `received` is the number of bytes that the client has sent
+        """Restart the timer for the rest of the request. `received` is the number of bytes that the client has sent
         since the last call."""
         self._cancel_timer()
         if self._ended or self.transport.is_closing() or not self._is_receiving():
@@ -344,8 +345,8 @@ def _transport_security(settings: Settings) -> TransportSecuritySettings:
 
 
 def _header_problem(headers: Headers) -> Problem | None:
-    """Return an error for a malformed header Host or Origin, or None. In a malformed header, a port such as
-    `:80@evil.com` could name another host."""
+    """Return an error for a malformed header Host or Origin, or None if both are valid. In a malformed header, a port
+    such as `:80@evil.com` could name another host."""
     host, origin = headers.get("host"), headers.get("origin", "").lower()
     if host is not None and not host_of(host).name:
         document = problem_json(421, "misdirected-request", "Invalid Host header", title="Misdirected Request")

@@ -219,8 +219,8 @@ def usable_id(value: Any) -> int | str | None:
 
 
 def _caller_of(request: Any, started_with: Caller) -> Caller:
-    """Return the caller of one request. Over HTTP, the caller has a right only if both the key of the request and the
-    server have this right."""
+    """Return the caller of one request. Without HTTP, this is `started_with`. Over HTTP, its rights are limited to
+    those of the key of the request."""
     scope = getattr(request, "scope", None)
     if scope is None:
         return started_with

@@ -114,10 +114,10 @@ def delete(service: Service, grant: Grant, vector_store_id: str) -> Response:
 
 
 def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
-    """Store the record of a new vector store, and return its namespace. `values` has its name and metadata. If the
-    namespace of this name is a vector store already, a number is added to the name. A key that is limited to namespaces
-    may not use the new name: then `Conflict` is raised. Raises `Forbidden` if the key may not use the namespace of this
-    name."""
+    """Store the record of a new vector store, and return its namespace. `values` has its name and metadata. The
+    namespace has the name of the vector store, with a number added if this namespace is a vector store already, or a
+    random name if the name is empty. Raises `Forbidden` if the key may not use the namespace of the name, and
+    `Conflict` if the key may not use the namespace with the number."""
     name = values["name"].strip()
     if not name and grant.namespaces:
         raise Forbidden(f"this key may use only the namespaces {', '.join(grant.namespaces)}; give one of them as name")

@@ -114,7 +114,8 @@ def _grant(af: AgentFormer, read_only: bool, without: tuple[str, ...]) -> Grant:
 
 
 def _permitted(af: AgentFormer, allow: tuple[str, ...]) -> set[str]:
-    """Return the tools that may always change data. Raises `InvalidInput` if `allow` contains an unknown tool."""
+    """Return the tools that may change data even after the model has read stored text. Raises `InvalidInput` if `allow`
+    contains an unknown tool."""
     check_tools("--allow", allow, _tool_names(af))
     return {*allow, *af.settings.agent_permit.split()}
 

@@ -119,7 +119,7 @@ def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> N
 
 @contextmanager
 def _naming_blocks(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
-    """If the `with` block raises `NotFound`, raise a `NotFound` whose message also names the existing core blocks."""
+    """A context in which the message of a `NotFound` also names the existing core blocks."""
     try:
         yield
     except NotFound as error:

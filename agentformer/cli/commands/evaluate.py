@@ -147,8 +147,9 @@ def _refuse(options: Mapping[str, Any], target: str) -> None:
 
 
 def _measure(folder: Path | None, namespace: str, as_json: bool, options: _Options, given: Mapping[str, Any]) -> None:
-    """Measure the questions of a folder or generated questions, and print the results. `given` has the settings of the
-    command line."""
+    """Measure how well searches find the answers to questions, and print the results. The questions are those of a
+    folder, or are generated from its passages or, if `folder` is None, from the stored documents. `given` has the
+    settings of the command line."""
     modes = options.compared
     if folder is None and options.synthetic is None:
         raise InvalidInput("PATH", "is missing; give a file of questions, a folder, or --synthetic")

@@ -327,8 +327,8 @@ def _check_message(values: Mapping[str, Any]) -> None:
 def _print_hits(
     hits: Hits, to_json: Callable[[Hit], Any], as_json: bool, nothing: str = "nothing found", *, explain: bool
 ) -> None:
-    """Print hits, best first. If there are no hits, print the text `nothing`. With `explain`, also print the ranks of
-    each hit."""
+    """Print hits, best first. With `as_json`, print the value that `to_json` returns for each hit. Otherwise print
+    text: with `explain`, also the ranks of each hit, and if there are no hits, the text `nothing`."""
     if as_json:
         found = [to_json(hit) for hit in hits]
         print_json({"hits": found, "warnings": list(hits.warnings), "factors": factors_json(hits)})

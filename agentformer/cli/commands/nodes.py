@@ -57,7 +57,8 @@ def worker(as_json: bool, **options: Any) -> None:
 
 
 def _follow_jobs(af: AgentFormer, closing: ExitStack) -> None:
-    """Continue the upload jobs of all servers. Without the extra `server`, log a warning instead."""
+    """Continue the upload jobs of all servers until `closing` is closed. Without the extra `server`, log a warning
+    instead."""
     try:
         from agentformer.api.uploads import upload_jobs
     except ImportError as error:
