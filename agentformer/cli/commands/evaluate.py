@@ -83,9 +83,7 @@ class _Options:
     metavar="MODES",
     help=f"Only for a DIR or --synthetic: compare these search modes [default: {','.join(MODES)}].",
 )
-@click.option(
-    "--half", type=click.Choice(["dev", "test"]), help="Only for a DIR: use only this half of the questions."
-)
+@click.option("--half", type=click.Choice(["dev", "test"]), help="Only for a DIR: use only this half of the questions.")
 @click.option(
     "--sample",
     metavar="N",
