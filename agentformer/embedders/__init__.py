@@ -60,11 +60,10 @@ class GuardedEmbedder(Guarded[Embedder]):
     Thread-safe.
 
     After a failed call, the next calls raise `EmbedderUnavailable` for `seconds` seconds, and longer after each further
-    failure. Then the embedder is loaded again, unless it has the type `Served`. All calls raise `EmbedderUnavailable`
-    if the name of the model now belongs to another model than at the first load, because the vectors of two models
-    cannot be compared. A call also raises this error if a vector has a wrong shape, a number that is not finite, or a
-    length other than 1. Queries of several threads that wait for a model of the type `BatchedQueries` are embedded in
-    one call."""
+    failure. Then the embedder is loaded again, unless it has the type `Served`. If a later load returns another model
+    under the same name, all calls raise `EmbedderUnavailable`, because the vectors of two models cannot be compared. A
+    call also raises this error if a vector has a wrong shape, a number that is not finite, or a length other than 1.
+    Queries of several threads that wait for a model of the type `BatchedQueries` are embedded in one call."""
 
     unavailable = EmbedderUnavailable
 

@@ -29,7 +29,7 @@ class HashingEmbedder:
 
     def __init__(self, dimension: int = 256) -> None:
         if not 8 <= dimension <= 65_536:
-            raise InvalidInput("embedder", f"the dimension of hashing must be between 8 and 65536, not {dimension}")
+            raise InvalidInput("embedder", f"the dimension of 'hashing' must be between 8 and 65536, not {dimension}")
         self._space = EmbeddingSpace("hashing", str(dimension), dimension, _MAX_TOKENS, languages="*")
 
     @classmethod
@@ -52,7 +52,7 @@ class HashingEmbedder:
         for text in texts:
             if (count := len(self.token_spans(text))) > _MAX_TOKENS:
                 raise TextTooLong(
-                    f"the text has {count} tokens, but the embedder hashing reads at most {_MAX_TOKENS} tokens; "
+                    f"the text has {count} tokens, but the embedder 'hashing' reads at most {_MAX_TOKENS} tokens; "
                     "split the text into shorter texts"
                 )
         if not texts:

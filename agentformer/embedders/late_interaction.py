@@ -40,9 +40,10 @@ class AskedTokens:
         self._asking = np.array([_word_at(text, span) in asking for span in spans.values()], dtype=bool)
 
     def nearest(self, text: str, read: TokenVectors, tokens: Mapping[int, Span]) -> tuple[Vector, float]:
-        """Return the cosine of each token of the question with the nearest of `tokens` (index -> span in `text`; at
-        least one), and the mean of those of the interrogative with the nearest token that the question does not
-        contain. This mean is 0 if there is no such token or no interrogative."""
+        """Compare the question with the tokens `tokens` of a text (index in `read` -> span in `text`; at least one).
+        Return the cosine of each token of the question with the nearest token of the text, and the mean of such cosines
+        for the interrogative. For this mean, only tokens of the text count that are neither in the question nor
+        frequent words. The mean is 0 if there is no such token, or if the question has no interrogative."""
         inside = list(tokens)
         cosines = self._rows @ read.rows[inside].T  # (tokens of the question, tokens of the text)
         written = [text[span.start : span.end].casefold() for span in tokens.values()]
@@ -70,7 +71,7 @@ def likeness(nearest: Mapping[int, tuple[Vector, float]], baseline: float) -> di
 
 
 def least_alike(found: Iterable[Likeness]) -> Likeness:
-    """Return the smallest values of several texts: those of a text that was not compared."""
+    """Return a `Likeness` for a text that was not compared: each value is the smallest one of the texts in `found`."""
     columns = list(zip(*found, strict=True))
     return Likeness(*map(min, columns)) if columns else Likeness()
 

@@ -84,8 +84,8 @@ class Vectors(NamedTuple):
 
 
 class TimedOut(Exception):
-    """A request timed out. The message of this exception continues a sentence that begins with "PROVIDER:MODEL at
-    ADDRESS"."""
+    """Raised if a request timed out. The message of this exception continues a sentence that begins with
+    "PROVIDER:MODEL at ADDRESS"."""
 
 
 class RemoteEmbedder(ABC):

@@ -66,9 +66,9 @@ _OUTDATED = (
 
 class Message(NamedTuple):
     """The properties of a message. `stated` says how much the message states, apart from questions, 0..1. `times` says
-    whether the message names a time. It is True or False if this does not depend on the language of the message.
-    Otherwise, it contains the languages in which the message names a time (ISO 639-1; "" means all other languages),
-    and `votes` finds the language."""
+    whether the message names a time. It is True or False if this is the same in every language. Otherwise, `times`
+    contains the languages in which the text names a time (ISO 639-1; "" means all other languages), and `votes` is the
+    evidence for the language of the message."""
 
     question: bool
     stated: float
@@ -76,7 +76,8 @@ class Message(NamedTuple):
     votes: LanguageVotes | None
 
     def names_time(self, prior: str) -> bool:
-        """Return whether the message names a day or a period. `prior` is the language of the query."""
+        """Return whether the message names a day or a period. If the language of the message is not clear, `prior`, the
+        language of the query, is used."""
         if isinstance(self.times, bool) or self.votes is None:
             return bool(self.times)
         language = self.votes.language(prior)
@@ -85,7 +86,7 @@ class Message(NamedTuple):
 
 class Turn(NamedTuple):
     """The position of a message in its conversation. `moment` is the time of the message, in microseconds since
-    1970-01-01 UTC. `session` contains the namespace, the session, the user, the agent and the project."""
+    1970-01-01 UTC. `session` identifies the conversation: its namespace, session id, user, agent and project."""
 
     id: str
     moment: int
@@ -94,8 +95,8 @@ class Turn(NamedTuple):
 
 
 class Derived:
-    """The derived row of one entry, with those columns of the table `entries` that a ranking needs. Some fields are
-    decoded when they are first used."""
+    """The stored properties of one entry (its row of the table `derived`), and the columns of the table `entries` that
+    a ranking needs. Some fields are decoded when they are first used."""
 
     __slots__ = ("_days", "_facts", "_message", "document", "language", "occurred_at", "title", "turn")
 
@@ -159,8 +160,8 @@ def write(
     analyses: Analyses = NO_ANALYSES,
 ) -> None:
     """Write the rows of entries that were just stored. `nums` contains the row number of each entry, and `analyses` the
-    results of `property_threads.analyzing`. Of the other entries, at most `INLINE` are analyzed here; if there are
-    more, their rows are left to the background thread. Entries of kinds that are never searched get no row."""
+    results of `property_threads.analyzing`. If there are more than `INLINE` entries, only those in `analyses` get a row
+    now, and a background thread writes the other rows. Entries of kinds that are never searched get no row."""
     searched = [item for item in zip(nums, entries, strict=True) if item[1].kind not in UNSEARCHED_KINDS]
     if len(searched) > INLINE:
         searched = [item for item in searched if id(item[1]) in analyses]
@@ -236,9 +237,9 @@ def entry_language(entry: MemoryEntry) -> str:
 def stated_facts(
     entry: MemoryEntry, language: Callable[[], str]
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Yield the facts of an entry that have one value at a time, such as a home address; see
-    `text.facts.single_values`. Parts of documents and summaries have none. `language` returns the language of the
-    entry."""
+    """Yield the facts of an entry that have one value at a time, such as a home address, in the format of
+    `text.facts.single_values.current_facts`. Parts of documents, summaries and very long texts have none. `language`
+    returns the language of the entry."""
     if entry.kind not in DOCUMENT_KINDS and entry.kind != "summary" and len(entry.content) <= MAX_LENGTH:
         yield from current_facts(entry.content, language(), labels=entry.kind != "message")
 

@@ -3,7 +3,7 @@ and later for rows that are missing or outdated.
 
 Rows are missing if an embedder was faster than the analysis, or if an older version wrote the store. They are outdated
 if the analysis of texts has changed. Searches do not wait for the threads. The threads pause for searches, because the
-analysis holds Python's lock.
+analysis holds Python's global interpreter lock.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _POLL_SECONDS = 0.002
 
 @contextmanager
 def analyzing(entries: Sequence[MemoryEntry]) -> Iterator[entry_properties.Analyses]:
-    """Analyze entries in a thread until the context ends, and yield the dictionary that the thread fills. Few entries
-    are not analyzed, because `entry_properties.write` does so in less time than a thread needs to start."""
+    """Analyze entries in a thread until the context ends. Yield the dictionary that the thread fills: `id(entry)` ->
+    the entry and its analysis. It stays empty if there are only a few entries, because `entry_properties.write`
+    analyzes them in less time than a thread needs to start."""
     analyses: dict[int, tuple[MemoryEntry, entry_properties.Analysis]] = {}
     ended = threading.Event()
 
@@ -68,11 +69,11 @@ class DerivedRenewal:
         self._again_at = 0.0
 
     def start(self, database: RecordStore, missing: Iterable[int]) -> None:
-        """Start a pass in the thread: it writes the missing and outdated rows of all entries after the last entry that
-        an earlier pass has reached. Nothing happens if a pass is running, or after `stop`. `missing` contains the
-        numbers of entries without a row. If an earlier pass has already reached one of them, the new pass begins at the
-        first entry of the store. In this case, it starts only some time after the previous pass, because some rows
-        cannot be written."""
+        """Start a pass in the thread if `missing`, the numbers of entries without a row, is not empty. The pass writes
+        the missing and outdated rows of all entries that no earlier pass has reached. If one of the entries in
+        `missing` was reached before, the pass begins again at the first entry of the store, but only some time after
+        the previous pass, because some rows can never be written. Nothing happens if a pass is running, or after
+        `stop`."""
         first = min(missing, default=None)
         with self._lock:
             running = self._thread is not None and self._thread.is_alive()

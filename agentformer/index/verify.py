@@ -211,7 +211,8 @@ def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
 
 
 def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
-    """Return a query that matches only a document with the number, the place terms and all other terms of the entry."""
+    """Return a query that matches the document of the entry, if the document has every term of every field of the
+    entry."""
     terms = [("num", entry.num), *(("places", place) for place in entry.places)]
     terms += [(name, term) for name, all_terms in entry.terms.items() for term in dict.fromkeys(all_terms)]
     queries = (tantivy.Query.term_query(words.schema, name, value, "basic") for name, value in terms)

@@ -44,7 +44,8 @@ class EchoModel:
             text, data = Schema(schema).read(reply.text)
         except Mismatch as mismatch:
             raise InvalidReply(
-                f"echo repeats the message, but the message is not valid under the schema: {mismatch}"
+                "the model 'echo' repeats the message of the user, "
+                f"but this message is not valid under the schema: {mismatch}"
             ) from None
         return replace(reply, text=text, data=data)
 

@@ -23,7 +23,7 @@ _MAX_SHOWN = 200  # characters of what a server sent instead of a chat completio
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A failed request: the status, and the details of the error in OpenAI's format. No text contains a key."""
+    """A failed request: the status, and the details of the error in OpenAI's format. No field contains an API key."""
 
     status: int
     message: str

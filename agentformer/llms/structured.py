@@ -24,8 +24,8 @@ _LOOSE = {
 
 
 class Mismatch(ValueError):
-    """The reply of a model is not JSON, or its JSON is not valid under the schema. The message describes the problem in
-    a form that can be sent to the model."""
+    """Raised if the reply of a model is not JSON, or if its JSON is not valid under the schema. The message describes
+    the problem in a form that can be sent to the model."""
 
 
 class Schema:

@@ -13,10 +13,10 @@ from agentformer.types import BoundedReranker, Reranker, Vector
 
 
 class GuardedReranker(Guarded[Reranker]):
-    """A reranker that `load` creates at the first use. Thread-safe if the reranker is. After a failed call, the next
-    calls raise `RerankerUnavailable` for `seconds` seconds, and longer after each further failure, so that a broken
-    model does not slow down every search. Every error becomes `RerankerUnavailable`. The scores are checked: one finite
-    number for each text."""
+    """A reranker that `load` creates at the first use. Thread-safe if the created reranker is thread-safe. After a
+    failed call, the next calls raise `RerankerUnavailable` for `seconds` seconds, and longer after each further
+    failure, so that a broken model does not slow down every search. Every error becomes `RerankerUnavailable`. The
+    scores are checked: one finite number for each text."""
 
     unavailable = RerankerUnavailable
     expected = (RerankerUnavailable,)
@@ -48,7 +48,9 @@ class GuardedReranker(Guarded[Reranker]):
                 values = reranker.scores(query, texts)
             scores = np.asarray(values, dtype=np.float32)
             if scores.shape != (len(texts),):
-                raise RerankerUnavailable(f"{self.name} returned scores of shape {scores.shape}, not ({len(texts)},)")
+                raise RerankerUnavailable(
+                    f"{self.name} returned scores of shape {scores.shape}, not ({len(texts)},); use another reranker"
+                )
             if not np.isfinite(scores).all():
                 raise RerankerUnavailable(f"{self.name} returned scores that are not finite; use another reranker")
         return scores, tuple(warnings)

@@ -1,4 +1,4 @@
-"""Hybrid search in the index files of a folder, which follow the change feed of the records."""
+"""Hybrid search in the index files of a folder. A search first updates the indexes with the changes of the records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class HybridSearch(RankedSearch):
 
     def catches_up_soon(self) -> bool:
         """Return whether the indexes should be updated before the store is closed: the store has changed since it was
-        opened, and its change feed is short, so the update is fast."""
+        opened, and it has so few changes in all that the update is fast."""
         with self._database.reading() as connection:
             changes = change_feed.last_seq(connection)
             return changes != self._opened_at and changes <= _SMALL

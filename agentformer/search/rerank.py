@@ -20,7 +20,7 @@ _STEP = 1e-9  # a score that equals the score before it is lowered by this share
 
 
 class Reranking:
-    """The use of a reranker in searches. `hits` is the number of hits that the reranker reads in each search."""
+    """Runs searches and reranks their results. `hits` is the number of hits that the reranker reads in each search."""
 
     def __init__(self, reranker: Reranker, hits: int) -> None:
         self._reranker = reranker

@@ -101,9 +101,9 @@ class KeptVectors:
 
 
 class RankedRows:
-    """The rows in memory of one store, which follow the change feed. A search gets the rows as its own transaction sees
-    them. For this, the rows of entries that have changed are dropped first. A transaction that is older than the rows
-    reads from the database only. Thread-safe."""
+    """The cached rows of one store. Each search gets the rows as its own transaction sees them: `reads` first drops the
+    rows of entries that have changed. If the transaction is older than the cached rows, the search reads from the
+    database only. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -224,8 +224,8 @@ def _stems(text: str, language: str) -> set[str]:
 
 
 def _asks(query: QueryTerms, questions: Mapping[str, re.Pattern[str]]) -> bool:
-    """Return whether a query matches the pattern in `questions` for its language. If the language has no pattern, all
-    patterns are tried."""
+    """Return whether a query matches a pattern. `questions` contains one pattern for each language. The pattern of the
+    query's language is used, or all patterns if this language has none."""
     patterns = [questions[query.language]] if query.language in questions else questions.values()
     return any(pattern.search(query.text) for pattern in patterns)
 
@@ -237,8 +237,9 @@ def _names_time(text: str, occurred_at: int | None, prior: str) -> bool:
 
 
 def name_originals(hits: Sequence[Hit], query: str, get: Get) -> list[Hit]:
-    """Return the hits with the best originals of each summary, best first. The function `get` returns entries by id.
-    Originals of another user or project than the summary are not named."""
+    """Return the hits in the same order. Each hit that is a summary gets the two originals that answer the query best
+    (see `best_originals`). The function `get` returns entries by id. Originals with another namespace, user or project
+    than their summary are left out."""
     ids = {hit.entry.id: [link.id for link in hit.entry.derived_from] for hit in hits if hit.entry.kind == "summary"}
     wanted = list(dict.fromkeys(original for group in ids.values() for original in group))
     if not wanted:

@@ -68,9 +68,9 @@ def asks_for_code(query: QueryTerms, passages: Sequence[str]) -> bool:
 
 
 def code_factor(code_weight: float, factors: Sequence[Factor]) -> Factor:
-    """Return the factor of the weight of the vectors for a query that asks for source code. It is the setting
-    `code_weight`, or less: it does not raise the whole weight above `code_weight`. `factors` is the result of
-    `weight_factors`."""
+    """Return the factor that raises the weight of the vectors for a query that asks for source code. `factors` is the
+    result of `weight_factors`. The new factor is `code_weight`. It is smaller if the product of all factors, the new
+    one included, would otherwise exceed `code_weight`."""
     weight = math.prod(factor.value for factor in factors)
     return Factor("code", min(code_weight, max(1.0, code_weight / weight)))
 

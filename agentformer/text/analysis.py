@@ -45,9 +45,10 @@ class Terms:
 
     `stems`: stems and codes, which are the strongest evidence of a match. `surface`: the casefolded words. A word with
     diacritics has more forms here: the word without diacritics, the word with two letters for a vowel ("muenchen"), and
-    its stem without diacritics, so that "jyvaskylassa" finds "Jyväskylä". `parts`: stems of the words inside an
-    identifier, single ideographs, pairs of characters with hiragana, and, in languages with compound words, pieces of
-    stems without diacritics. A text has all pieces of a stem, and a query has every second piece.
+    its stem without diacritics, so that "jyvaskylassa" finds "Jyväskylä". `parts`: the parts of words. These are the
+    stems of the words inside an identifier, single ideographs, pairs of characters with hiragana, and (in languages
+    with compound words) pieces of stems without diacritics. A text has all pieces of a stem, and a query has every
+    second piece.
     """
 
     stems: tuple[str, ...]
@@ -96,7 +97,8 @@ def code_terms(text: str) -> Terms:
 
 
 def _chain(written: str) -> tuple[str, str]:
-    """Return the terms of a dotted name: as it is written, and as the stem that a query has for it."""
+    """Return two terms of a dotted name such as `os.path`: the casefolded name, and the stem that a query makes of
+    it."""
     folded = written.casefold()
     return folded, _term(folded.replace(".", ""), CODE_LANGUAGE)
 

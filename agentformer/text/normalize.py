@@ -211,10 +211,10 @@ _ENGLISH_SHARE = 0.12  # share of all words: English prose about .2, other langu
 
 
 def clean(text: str, *, accents: str = "") -> str:
-    """Return the text without control characters, with common characters for special spaces, ligatures and separate
-    accents, with LF at line ends, and with at most one blank line in a row. A second call changes nothing. Hyphens at
-    line ends stay, because only `join_hyphens` knows the spelling in the whole document. `accents` is the
-    `accent_style` of the document."""
+    """Return the text in a uniform notation: control characters are removed, special spaces and ligatures are replaced
+    by common characters, and separate accents are joined with their letters. Lines end with LF, and there is at most
+    one blank line in a row. A second call changes nothing. Hyphens at line ends stay, because only `join_hyphens` knows
+    the spelling in the whole document. `accents` is the `accent_style` of the document."""
     text = _LINE_ENDS.sub("\n", text).replace("\u2029", "\n\n")
     text = re.sub(r"(?<=[^\W_])[ ]*\ufffe", "-\ufffe", text).replace("-\ufffe", "-\n").replace(LINE_HYPHEN, "")
     text = _SOFT_HYPHEN.sub("", text).replace("\u00ad", "")
@@ -266,8 +266,8 @@ def vocabulary(texts: Sequence[str]) -> Counter[str]:
 
 
 def looks_english(texts: Sequence[str]) -> bool:
-    """Return whether the texts are in English. In English, a word that is divided at a line end more often keeps its
-    hyphen: many English compound words have one, while German and the Nordic languages write them as one word."""
+    """Return whether the texts are in English, judged by common English words. `join_hyphens` needs this, because many
+    English compound words have a hyphen, while German and the Nordic languages write them as one word."""
     sample = " ".join(text[:2000] for text in texts[:40])
     return len(_ENGLISH_WORDS.findall(sample)) > _ENGLISH_SHARE * max(1, len(sample.split()))
 

@@ -68,8 +68,8 @@ class Quality:
 
 def assess(text: str, *, unmapped: float = 0.0) -> Quality:
     """Return the quality of the text of a page, before it is normalised. `unmapped` is the share of the characters,
-    0..1, for which the font gives no Unicode value. Their text may still be correct, because many such fonts use ASCII
-    codes, so a high share only makes the limits of the statistics stricter."""
+    0..1, for which the font gives no Unicode value. Such characters may still be correct, because many of these fonts
+    use ASCII codes. So a high share is no flaw by itself, but it makes the limits of the statistics stricter."""
     counts = Counter(text)
     visible = sum(n for c, n in counts.items() if c not in _LAYOUT and not c.isspace())
     if not visible:

@@ -49,9 +49,9 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 class Question:
     """The type of a question, and the words that ask (the interrogative and the noun after it). An answer need not
     contain these words. If the type is "", the text is not a question, or its language is unknown. `subject` are the
-    casefolded words of X if the question is only "What is X?" or "Who is X?", else "". `measure` is what a
-    question for a number measures ("money", "age", "share" or "span", a span of time), and `period` the period for
-    which it asks for an amount ("year" in "How much is it per year?"); "" if unknown."""
+    casefolded words of X if the question is only "What is X?" or "Who is X?", else "". `measure` is what a question for
+    a number measures ("money", "age", "share" or "span", a span of time), and `period` the period for which it asks for
+    an amount ("year" in "How much is it per year?"). Each of the two is "" if it is unknown."""
 
     type: QuestionType
     asking: frozenset[str] = frozenset()

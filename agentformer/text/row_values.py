@@ -26,10 +26,10 @@ _LEAST_ROWS = 3  # rows that are compared
 
 @dataclass(frozen=True, slots=True)
 class AskedValue:
-    """The values of a table that a question asks for. `direction` is 1 for the highest value, -1 for the lowest, and 0
-    if the question asks for neither. `changes` is true if it asks for the change from one year to the next, and
-    `relative` if it asks for percentages. `lengths` has the length of the period that it names: "quarter", "months"
-    (several months) or "full_year". `years` are the years that it names."""
+    """The values of a table that a question asks for. `direction` is 1 for the highest value, -1 for the lowest (also
+    for the largest fall), and 0 if the question asks for neither. `changes` is true if it asks for the change from one
+    year to the next, and `relative` if it asks for percentages. `lengths` has the length of the period that it names:
+    "quarter", "months" (several months) or "full_year". `years` are the years that it names."""
 
     direction: int
     changes: bool
@@ -39,7 +39,8 @@ class AskedValue:
 
 
 def asked_value(question: Question, folded: str, language: str) -> AskedValue:
-    """Return what a casefolded question asks of the values of a table."""
+    """Return what a question asks of the values of a table. `question` is its type, and `folded` is its casefolded
+    text. `language` is used if the language of the question is unknown."""
     code = question.language or language
     falls, grows = _has("falls", folded, code), _has("grows", folded, code)
     direction = 1 if _has("most", folded, code) else -1 if _has("least", folded, code) else 0
@@ -68,8 +69,10 @@ def period_fit(asked: AskedValue, text: str, language: str) -> float:
 
 
 def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) -> dict[Span, float]:
-    """Return a dictionary: 1 for the rows of a text with the highest or the lowest value of their table, in the
-    column for which the question asks, and -1 for the totals of these tables, which are not compared."""
+    """Return a dictionary: span of a row -> 1 or -1. In each table, the row with the highest value (or the lowest, if
+    the question asks for it) gets 1. The values of the column that the question asks for are compared. Rows with a
+    total are not compared and get -1. Other rows are left out. The result is empty if the question asks for neither
+    value."""
     found: dict[Span, float] = {}
     for table in tables if asked.direction else ():
         groups: dict[tuple[str, int], list[TableRow]] = {}
@@ -86,9 +89,8 @@ def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) 
 
 
 def label_share(row: TableRow, stems: Collection[str], language: str, name: str, asked: Collection[str]) -> float:
-    """Return the share (0..1) of the words of a row's label that are in `asked`. `stems` are the stems of the row.
-    Numbers and words that occur in `name`, the letters of the document's name, do not count, and function words count
-    less."""
+    """Return the share (0..1) of the stems of a row, `stems`, that are in `asked`. Function words count less. Numbers
+    do not count, nor do words of the label that occur in `name`, the letters of the document's name."""
     named = {f"{language}~{stem(word, language)}" for word in _WORD.findall(row.label.casefold()) if word in name}
     words = [each for each in stems if "~" in each and each not in named]
     weights = {each: _FUNCTION if each in _function_stems(language) else 1.0 for each in words}
@@ -103,7 +105,8 @@ def _function_stems(language: str) -> frozenset[str]:
 
 
 def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dict[Span, float]:
-    """Return the value of each row that is compared. Rows without this value are left out."""
+    """Return a dictionary: span of a row -> the value to compare, or its change if the question asks for changes. Rows
+    without this value are left out."""
     headers = next((row.headers for row in rows if row.headers), ())
     column = _column(asked, headers, language)
     are_changes = _is_change(headers, column) or bool(_CHANGE.search(_without(headers, rows[0].above)))
@@ -121,8 +124,8 @@ def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dic
 
 
 def _column(asked: AskedValue, headers: Sequence[str], language: str) -> int:
-    """Return the number of the column that has the year, the length and the kind of value that the question names, or
-    else the first column."""
+    """Return the number of the column whose header fits best to the year, the length and the kind of value that the
+    question names. Return 0 if there are no headers."""
 
     def fit(header: str) -> float:
         year = 2.0 * any(year in header for year in asked.years)

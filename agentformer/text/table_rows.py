@@ -58,7 +58,7 @@ class TableRow:
 
 
 class TextTable(NamedTuple):
-    """A table in a text. `span` has the headers, too."""
+    """A table in a text. `span` covers the rows and the headers above them."""
 
     span: Span
     rows: tuple[TableRow, ...]
@@ -208,7 +208,8 @@ def _row(label: str, line: _Line, headers: Sequence[str], shown: str, scale: str
 
 
 def _top(lines: Sequence[_Line], first: int) -> int:
-    """Return the number of the first line that belongs to the headers of the table: no prose, and no row."""
+    """Return the number of the first line of the headers of a table, whose first row is the line `first`. The search
+    goes up from this row and stops at prose, at a long row, or at a line that ends a sentence."""
     top = first
     for n in range(first - 1, max(-1, first - 1 - _ABOVE), -1):
         text = lines[n].text
@@ -222,8 +223,8 @@ def _top(lines: Sequence[_Line], first: int) -> int:
 
 
 def _headers(above: Sequence[str], wanted: int) -> tuple[str, ...]:
-    """Return a header for each of the `wanted` columns: the periods in the lines above the table, if there are as many.
-    Otherwise, return ()."""
+    """Return one header for each of the `wanted` columns: the periods that the lines above the table name, such as
+    "2023". Return () if they do not name `wanted` periods, or if there is only one column."""
     for lines in (above, above[-6:], above[-3:]):
         found = tuple(" ".join(match.group().split()) for match in _PERIOD.finditer(" ".join(lines)))
         years = tuple(each for each in found if _YEAR.fullmatch(each))
@@ -234,8 +235,8 @@ def _headers(above: Sequence[str], wanted: int) -> tuple[str, ...]:
 
 
 def _with_lengths(periods: tuple[str, ...], above: str) -> tuple[str, ...]:
-    """Return the periods. If the text above the table names several lengths of periods, add them: "Three Months Ended
-    July 29, 2023"."""
+    """Return the headers `periods`. If the text above the table names several lengths of periods, each header begins
+    with its length: "Three Months Ended July 29, 2023"."""
     lengths = [" ".join(match.group().split()) for match in _LENGTH.finditer(above)]
     if len(lengths) < 2 or len(periods) % len(lengths):
         return periods
@@ -245,7 +246,7 @@ def _with_lengths(periods: tuple[str, ...], above: str) -> tuple[str, ...]:
 
 def _continued(context: str, wanted: int) -> tuple[str, ...]:
     """Return the headers of a table that began before the chunk, from `context`, the context line of the chunk. Return
-    () if it does not have `wanted` headers."""
+    () if this line does not have `wanted` headers."""
     headers = tuple(part.strip() for part in SCALE.sub("", context).replace("()", "").split("|"))
     return headers if len(headers) == wanted and wanted > 1 else ()
 

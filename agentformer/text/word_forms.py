@@ -1,5 +1,6 @@
 """Other forms of the terms of a question: words that begin alike ("partner" and "partnership"), compounds ("sauna" and
-"saunavuoro"), and words of about the same meaning ("founded" and "established"). Weights of terms by their rarity."""
+"saunavuoro"), and words of about the same meaning ("founded" and "established"). `WeightedTerms` weighs the terms by
+their rarity."""
 
 from __future__ import annotations
 
@@ -68,9 +69,9 @@ def _similarity(word: str, other: str) -> float:
 
 class WeightedTerms:
     """Terms of a question with weights that add up to 1. A term that is rare in the texts has a higher weight, and a
-    term that no text contains has none. `forms` finds other forms of the terms in the texts. `names` has the terms of
-    the document's name for each text: a text also counts as one that contains them, because the name of a company says
-    which report answers, and not which sentence."""
+    term that no text contains has none. `forms` finds other forms of the terms in the texts. `names` contains for each
+    text the terms of its document's name. A text counts as containing these terms, too, so they get a low weight: the
+    name of a company shows in which report the answer is, but not in which sentence."""
 
     def __init__(
         self,

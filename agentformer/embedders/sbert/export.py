@@ -131,7 +131,9 @@ def _hash(files: list[Path], model: Path) -> str:
 
 
 def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], replace: bool) -> None:
-    """Make the export under a lock, unless it is complete (with `replace`: unless another process has just made it)."""
+    """Make the export under a lock. Nothing happens if another process has just made it, or if it is complete and
+    `replace` is False. `source` is stored with the export and identifies the model. Raise `NotExportable` if the model
+    cannot be exported."""
     export.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = _made_at(export)
     with FileLock(f"{export}.lock"):
@@ -335,7 +337,7 @@ def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer
     `NotExportable` if the two tokenizers return different tokens for the probe texts."""
     original: Any = model.tokenizer
     if not hasattr(original, "backend_tokenizer"):
-        raise NotExportable("the package tokenizers cannot read the tokenizer of the model")
+        raise NotExportable("the package 'tokenizers' cannot read the tokenizer of the model")
     target.write_text(original.backend_tokenizer.to_str(), encoding="utf-8")
     tokenizer = FastTokenizer(target, list(original(["a"], padding=True)), int(original.pad_token_id or 0))
     expected = original(list(PROBES), add_special_tokens=True, truncation=False, verbose=False)["input_ids"]

@@ -45,15 +45,15 @@ _import_lock = threading.Lock()
 
 
 class OpenVinoUnavailable(Exception):
-    """A model cannot run on OpenVINO, but it can run on torch."""
+    """Raised if a model cannot run on OpenVINO. It can still run on torch."""
 
 
 class BadExport(OpenVinoUnavailable):
-    """An export is damaged, or it computes other vectors than its model."""
+    """Raised if an export is damaged, or computes other vectors than its model."""
 
 
 class NotExportable(OpenVinoUnavailable):
-    """A model cannot be exported with the installed versions of the packages."""
+    """Raised if a model cannot be exported with the installed versions of the packages."""
 
 
 def import_package(package: str) -> Any:

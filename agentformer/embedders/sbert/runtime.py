@@ -131,7 +131,7 @@ class TorchRuntime:
         ]
 
     def padded(self, length: int) -> int:
-        """Return 0: a text in a batch can have another vector than alone, whatever its length."""
+        """Return 0, because on torch no padding ensures that a text has the same vector in a batch as alone."""
         return 0
 
     def _encode(self, texts: list[str]) -> Matrix:

@@ -20,9 +20,9 @@ log = logging.getLogger("agentformer")
 class ActiveEmbedder:
     """The embedder of an opened store, which forwards every call to the current embedder. When another thread or
     process moves the store to another embedding space, `resolve` loads the embedder of this space, which becomes the
-    current one. `requested` is the name of the embedder that the user asked for, or "". With a name, `for_space` raises
-    `SpaceMismatch` for a store that never used the space of this embedder. With "", every space is accepted.
-    Thread-safe."""
+    current one. `requested` is the name of the embedder that the user asked for, or "". With a name, the store must
+    have the space of this embedder (or no vectors) when it is opened; otherwise, `for_space` raises `SpaceMismatch`.
+    With "", every space is accepted. Thread-safe."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class ActiveEmbedder:
 
     def for_space(self, stored: EmbeddingSpace | None) -> GuardedEmbedder:
         """Return the embedder of the space `stored`, which is the space of the store. If `stored` is None because the
-        store has no vectors, return the current embedder. Raises `SpaceMismatch` if the store was opened with another
-        embedder. Raises `EmbedderUnavailable` if the embedder cannot be loaded, or if another model is installed under
-        its name."""
+        store has no vectors, return the current embedder. Raises `SpaceMismatch` if the user requested an embedder of
+        another space (see the class). Raises `EmbedderUnavailable` if the embedder cannot be loaded, or if its name now
+        belongs to another model."""
         current = self.current
         if stored is None:  # the first writer decides
             self._follows = True

@@ -171,9 +171,9 @@ class SpaceMigration:
             store.put_vectors(connection, number, *rows)
 
     def _overlap(self, former: EmbeddingSpace | None, number: int, queries: Sequence[str]) -> tuple[float | None, int]:
-        """Return the overlap of the former space and the space `number`, and the number of queries with which the
-        overlap was measured. If no queries are given, entries of the store are used as queries. The overlap is None if
-        it cannot be measured."""
+        """Measure how similar the search results of the former space and the space `number` are. Return the overlap
+        (see `entry_overlap`) and the number of queries. If no queries are given, entries of the store are used as
+        queries. The overlap is None if it cannot be measured."""
         with self._database.reading() as connection:
             active = spaces.active_space(connection)
             if active is None or former is None:

@@ -49,7 +49,8 @@ def _all_owned(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterable[
 
 class EmbeddedEntries(NamedTuple):
     """The windows of entries, and the vectors of these windows that are not stored yet. `space` is the embedding space
-    of the vectors. `analyses` contains the entries that `property_threads.analyzing` has analyzed."""
+    of the vectors. `analyses` contains properties of the entries that were derived meanwhile (see
+    `property_threads.analyzing`)."""
 
     space: EmbeddingSpace
     windows: WindowTable
@@ -108,9 +109,10 @@ class EmbeddingQueue:
     def embed(
         self, entries: Sequence[MemoryEntry], progress: Progress | None = None, *, reuse: bool = True
     ) -> EmbeddedEntries:
-        """Return the windows and vectors of entries, without holding a lock. During a long call, finished vectors are
-        stored from time to time. If `reuse` is True, a text that already has a vector is not embedded again. Raises
-        `EmbedderError` if the embedder fails. After an error, the finished vectors remain stored."""
+        """Embed entries, and return their windows and vectors. Other threads can use the store meanwhile. During a long
+        call, finished vectors are stored from time to time. If `reuse` is True, a text that already has a vector is not
+        embedded again. Raises `EmbedderError` if the embedder fails. After an error, the finished vectors remain
+        stored."""
         with self._database.reading() as connection:
             stored = active_space(connection)
         embedder = embedder_for(self._embedder, stored[1] if stored else None)
@@ -142,9 +144,10 @@ class EmbeddingQueue:
     def try_embed(
         self, entries: Sequence[MemoryEntry], progress: Progress | None = None
     ) -> EmbeddedEntries | NotEmbedded:
-        """Embed entries like `embed`. If the embedder fails, return the reason as `NotEmbedded`. Texts that are stored
-        with an API key without the right to read are always embedded again: a faster answer would reveal to the caller
-        that the store already contains the text. Raises `SpaceMismatch` if the store uses another embedding space."""
+        """Embed entries like `embed`. If the embedder fails, return the reason as `NotEmbedded`. No stored vector is
+        reused if an entry was stored with an API key that does not allow reading: a faster answer would reveal to the
+        caller that the store already contains this text. Raises `SpaceMismatch` if the store uses another embedding
+        space."""
         reuse = not any(STORED_BY_KEY in entry.metadata for entry in entries)
         try:
             return self.embed(entries, progress, reuse=reuse)
@@ -190,7 +193,7 @@ class EmbeddingQueue:
     def put_vectors(
         self, connection: sqlite3.Connection, space: int, entries: Sequence[MemoryEntry], vectors: Rows
     ) -> None:
-        """Write the vectors of these entries in an embedding space."""
+        """Write `vectors`, which belong to the texts of `entries`, in the embedding space with the number `space`."""
         store.put_vectors(connection, space, *vectors)
 
     def follow_up(self, outcome: EmbeddedEntries | NotEmbedded) -> None:
@@ -225,13 +228,13 @@ class EmbeddingQueue:
             after = queue[-1].num
 
     def retry_embedder(self) -> None:
-        """Allow the next call to load an embedder again that could not be loaded before."""
+        """Let the next call use the embedder again at once, even if the embedder has just failed."""
         if isinstance(self._embedder, ActiveEmbedder):
             self._embedder.retry_now()
 
     def embed_batch(self, nums: Sequence[int], progress: Progress | None, owned: Owned = _all_owned) -> bool:
-        """Embed the queued entries with these numbers, and return False if the embedder is unavailable. Entries that
-        changed meanwhile stay in the queue. `owned` returns those of the entries that this process may still write."""
+        """Embed the queued entries with these numbers. Return False if the embedder is unavailable. Entries that
+        changed meanwhile stay in the queue. Only entries whose numbers the function `owned` returns are written."""
         with self._database.reading() as connection:
             entries = records.by_num(connection, nums)
         try:

@@ -203,7 +203,7 @@ class WindowEmbedder:
         window_tokens: int = 0,
         keep_seconds: float = 0.0,
     ) -> None:
-        """After `keep_seconds` of work, finished batches are stored, or earlier if there are many. With a fast model, a
+        """Finished batches are stored after `keep_seconds` of work, or earlier if there are many. With a fast model, a
         transaction for each batch would take longer than the embedding of the batch."""
         self._embedder = embedder
         self._window_tokens = window_tokens

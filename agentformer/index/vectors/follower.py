@@ -64,7 +64,8 @@ class _SavedIndex:
         self._look_at = 0.0  # by the monotonic clock
 
     def is_due(self, rows: int) -> bool:
-        """Return whether enough entries of an index with so many rows have changed since the snapshot."""
+        """Return whether a new snapshot of an index with `rows` rows should be written: enough entries have changed
+        since the last one, the index is small, or there is no snapshot."""
         return self.changed >= rows * _SNAPSHOT_SHARE or rows <= _SMALL or self.seq < 0
 
     def is_new(self) -> bool:
@@ -77,7 +78,8 @@ class _SavedIndex:
         return bool(found) and found != self._seen
 
     def load(self, connection: sqlite3.Connection, space: int, dimension: int) -> Snapshot | None:
-        """Return the content of the snapshot, or None if it is missing, invalid, or of another state of the records."""
+        """Return the content of the snapshot. Return None if it is missing or invalid, or if it was made before the
+        records were restored from a backup."""
         self._seen = snapshots.version(self._folder)
         self.seq, self.changed = -1, 0
         snapshot = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
@@ -109,7 +111,7 @@ class _SavedIndex:
 
     def write(self, image: Image, space: int, seq: int, point: str) -> None:
         """Write a snapshot of the index `image`, which contains all changes up to `seq`; `point` is the token of this
-        change. `set_written` must follow. Raises `OSError` if the files cannot be written."""
+        change. Call `set_written` afterwards. Raises `OSError` if the files cannot be written."""
         snapshots.save(self._folder, image, store_id=self._store_id, space=space, seq=seq, point=point)
 
     def set_written(self, seq: int) -> None:
@@ -117,9 +119,9 @@ class _SavedIndex:
         self.seq, self.changed, self._seen = seq, 0, snapshots.version(self._folder)
 
     def keep_without(self, entries: IntArray, image: Image, seq: int) -> None:
-        """Record the snapshot that was written of a trained index, so that this process loads it and maps its codes,
-        too. Delete it if it contains one of `entries`, which may have been removed meanwhile and must not stay in the
-        file."""
+        """Record that the snapshot `image` of a trained index was written, so that this process loads it and maps its
+        codes, too. If it contains one of `entries`, which may have been removed meanwhile, delete the snapshot
+        instead."""
         if np.isin(entries, image.rows.entries).any():
             snapshots.discard(self._folder)
         else:
@@ -160,9 +162,8 @@ class VectorFollower:
             self.follow(database, newest, space[0])
 
     def follow(self, database: RecordStore, newest: int, space: int) -> None:
-        """Apply all changes up to the change number `newest` or a later one, and start a training if one is needed.
-        `space` is the number of the active embedding space. The caller has just read `newest` and `space` from the
-        database."""
+        """Apply all changes, at least up to the change number `newest`, and start a training if one is needed. `space`
+        is the number of the active embedding space. The caller has just read `newest` and `space` from the database."""
         if self.space != space or self._applied < newest:
             with self._following, database.reading() as connection:
                 newest, active = change_feed.last_seq(connection), active_space(connection)
@@ -280,8 +281,8 @@ class VectorFollower:
             self._trainer.start(lambda stopped: self._train(database, index, stopped))
 
     def _wants_snapshot(self, index: VectorIndex) -> bool:
-        """Return whether a large index needs a snapshot to map: it has none, or it has changed much since the last
-        one."""
+        """Return whether a large index needs a new snapshot, from which searches can read its codes: there is none, or
+        the index has changed much since the last one."""
         return index.wants_mapping() or (self._saved.seq < 0 and index.is_large())
 
     def _train(self, database: RecordStore, index: VectorIndex, stopped: Stopped) -> None:

@@ -53,8 +53,8 @@ EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # the mask for a search in all
 
 class VectorHits(NamedTuple):
     """The windows nearest to a query, best first by approximate cosine. The arrays have one element for each window:
-    its number (`windows`), the numbers of its entry and its vector, and its cosine (`scores`). If the search found
-    enough windows, they belong to at least `limit` different entries."""
+    its number (`windows`), the numbers of its entry and its vector, and its cosine (`scores`). They belong to at least
+    `limit` different entries, if the search could find so many."""
 
     query: Vector
     limit: int
@@ -206,7 +206,7 @@ class VectorIndex:
 
     def build(self, rows: Rows, read_vectors: ReadVectors) -> None:
         """Build a trained index of these rows. The index must be empty. The index is not tuned here, because a search
-        waits for it."""
+        waits until this method returns."""
         self._stage, self._rows = self._trained(rows.vectors, read_vectors, lambda: False), rows
         self._generation += 1
 

@@ -84,7 +84,7 @@ class Ivf:
 
     @property
     def size(self) -> int:
-        """The number of positions in all parts, with or without rows."""
+        """The number of positions in all parts. Positions without a row are counted, too."""
         return int(self.parts[-1].first + self.parts[-1].size)
 
     @property
@@ -137,8 +137,8 @@ class Ivf:
             last.index.reset()
 
     def freeze(self) -> Ivf:
-        """Return a copy with the current rows. The parts never change again: rows that are removed later stay in their
-        lists, and new rows are added to another part."""
+        """Return a copy with the current rows, which shares its parts with this index. The shared parts never change
+        again: rows that are removed later stay in their lists, and new rows are added to a new part."""
         for part in self.parts:
             part.fixed = True
         frozen = copy(self)
@@ -162,7 +162,7 @@ class Ivf:
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
         """Return the selection of the rows that are True in `inside`. `holes` is the number of dead rows that FAISS
-        still stores."""
+        still stores. If it is 0, a selection of all live rows needs no selector."""
         count, outliers = int(np.count_nonzero(inside)), self.outliers.select(inside)
         if count == rows.live:
             return Selection(count, bitmap_selector(inside) if holes else None, outliers=outliers)

@@ -65,7 +65,7 @@ class Lists:
 
     @property
     def bytes(self) -> int:
-        """The memory size of codes and places in bytes. Codes that are mapped are not counted."""
+        """The memory size of codes, list numbers and offsets in bytes. Codes that are mapped are not counted."""
         return self._places.nbytes + (0 if self.mapped else self.code_bytes)
 
     @property
@@ -197,7 +197,8 @@ class Lists:
 
 def empty_lists(index: Any, *, centroids: bool = True) -> Any:
     """Return an empty FAISS index whose codes have the same format as those of `index`. It shares the centroids of
-    `index`. If `centroids` is False, it has none, and each search must name the lists to read."""
+    `index`, unless `centroids` is False. An index without centroids can be searched only in lists that the caller
+    names."""
     import faiss
 
     quantizer: Any = index.quantizer if centroids else faiss.IndexFlatIP(index.d)
@@ -210,8 +211,8 @@ def empty_lists(index: Any, *, centroids: bool = True) -> Any:
 
 
 def read_places(index: Any, size: int, list_of: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the parameter `places` of `Lists` for all positions below `size`. The lists of the FAISS index `index`
-    were read from a file, and `list_of` contains the list of each position."""
+    """Return the parameter `places` of `Lists` for all positions below `size`. `list_of` contains the list of each
+    position; the offsets are read from the lists of the FAISS index `index`."""
     places = np.stack([list_of, np.full(size, NO_OFFSET, np.int32)]).astype(np.int32)
     lists = Lists(index, 0, places)
     lists._read_offsets()
@@ -219,9 +220,9 @@ def read_places(index: Any, size: int, list_of: NDArray[np.int32]) -> NDArray[np
 
 
 def write_lists(write: Callable[[Any], object], index: Any, sizes: IntArray, read: Iterable[ListCodes]) -> None:
-    """Write an index in the format of FAISS. `index` provides the centroids and the format of the codes. `sizes`
-    contains the number of rows of each list, and `read` yields the rows of each list, so that only one list at a time
-    must be in memory."""
+    """Write an index in the format of FAISS with the function `write`, which receives bytes. `index` provides the
+    centroids and the format of the codes. `sizes` contains the number of rows of each list, and `read` yields the rows
+    of each list, so that only one list at a time must be in memory."""
     faiss: Any = importlib.import_module("faiss")
     header = empty_lists(index)  # `index` itself may have lists
     header.replace_invlists(None, False)

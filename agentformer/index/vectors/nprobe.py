@@ -78,9 +78,10 @@ class Tuner:
     stopped: Stopped
 
     def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
-        """Return the smallest number of lists that reaches the recall `target`. The numbers are tried with one half of
-        the queries, and must exceed the target by a margin for chance. The other half then confirms the number and
-        measures the recall in the result. Raises `Interrupted` if `stopped` returns True."""
+        """Return the smallest number of lists with which searches reach the recall `target` (0..1). Each number is
+        tried with one half of the queries: the recall must exceed the target by a margin for chance. The other half of
+        the queries must confirm the number, and gives the recall in the result. Raises `Interrupted` if `stopped`
+        returns True."""
         queries = self._queries(user_queries)
         wide = self.scan(queries, 2 * _CANDIDATES[-1])
         truths = [self._truth(query, positions) for query, positions in zip(queries, wide, strict=True)]

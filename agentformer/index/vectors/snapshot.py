@@ -122,13 +122,13 @@ def read(folder: Path, **expected: Any) -> tuple[dict[str, Any], Image | None] |
         with open_regular_file(folder / INDEX_FILE) as file:
             meta = json.loads(read_file(folder / META_FILE))
             if meta.pop("checksum") != _checksum(meta):
-                raise ValueError("its description does not match its checksum")
+                raise ValueError("the description of the snapshot does not match its checksum")
             if meta.get("format") not in (_FORMAT, _TRAINED_FORMAT):
                 return meta, None
             if any(meta[name] != value for name, value in expected.items()):
-                raise ValueError("it belongs to another store or space")
+                raise ValueError("the snapshot belongs to another store or embedding space")
             if not _matches(file, meta):
-                raise ValueError("its file does not match its description")
+                raise ValueError("the index file does not match its description")
             return meta, _read_image(file, meta, folder / INDEX_FILE)
     except FileNotFoundError:
         return None
@@ -193,7 +193,8 @@ class _HashingWriter:
             self.write(np.ascontiguousarray(array[start : start + _BLOCK], kind).data)
 
     def sums(self) -> dict[str, Any]:
-        """Return the hash of the file, or the checksums of its parts, for the description."""
+        """Return the checksums for the description: the hash of the file for an exact index, or the checksum of each
+        part of the file for a trained index."""
         return {_SUMS: self._sums} if self._hash is None else {_HASH: self._hash.hexdigest()}
 
     def write_index(self, index: Any) -> None:
@@ -265,7 +266,7 @@ def _read_image(file: BufferedReader, meta: dict[str, Any], path: Path) -> Image
     if mapped:
         index: Any = map_index(path)
         if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            raise ValueError("its file was replaced while it was read")
+            raise ValueError("the index file was replaced while it was read")
     else:
         file.seek(0)
         index = faiss.read_index(faiss.PyCallbackIOReader(file.read, _BLOCK))
@@ -282,7 +283,7 @@ def _read_image(file: BufferedReader, meta: dict[str, Any], path: Path) -> Image
 def _array(file: BufferedReader, kind: str, size: int) -> NDArray[Any]:
     data = bytearray(size * np.dtype(kind).itemsize)
     if file.readinto(data) != len(data):
-        raise ValueError("it ends too early")
+        raise ValueError("the index file ends too early")
     array: NDArray[Any] = np.frombuffer(data, kind, size)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 

@@ -43,7 +43,7 @@ _MAX_EXACT = 2**53  # smaller integers are equal to their float, as in a compari
 
 
 def terms_changed(content: str, since: int) -> bool:
-    """Return whether an entry with this content has other terms now than with the version `since` of the analysis."""
+    """Return whether this content gives other terms now than in the version `since` of the analysis."""
     return since < 4 and is_code(content)  # version 4 analyzes code as code
 
 
@@ -108,8 +108,8 @@ def schema() -> Any:
 
 
 def in_language(term: str, language: str) -> bool:
-    """Return whether a term is a stem of this language. The code before "~" is the language of a term. A term without
-    "~" belongs to every language."""
+    """Return whether a term belongs to this language. The code before "~" is the language of a term. A term without "~"
+    belongs to every language."""
     head, mark, _ = term.partition("~")
     return not mark or head == language
 

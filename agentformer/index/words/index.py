@@ -83,9 +83,9 @@ class WordIndex:
 
     def view(self, database: RecordStore, newest: int = -1) -> View:
         """Return the state of the index for one search, after all committed changes were applied. If the current state
-        already contains exactly the changes up to `newest`, the records are not read. The returned state never changes,
-        even if another thread deletes the index. Raises `StoreFull` if the index cannot be written, or another
-        `StoreError`."""
+        contains exactly the changes up to the change number `newest`, the records are not read; with -1, they are
+        always read. The returned state never changes, even if another thread deletes the index. Raises `StoreFull` if
+        the index cannot be written, or another `StoreError`."""
         while True:
             with self._lock:
                 current = (self._view is not None and self._seen == newest) or self._up_to_date(database)

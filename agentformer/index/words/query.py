@@ -269,7 +269,8 @@ class CommittedIndex:
             count *= 4
 
     def held(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
-        """Return for each of these entries, in any order, the sum of the `rarities` of the stems that it has."""
+        """Return one number for each of these entries, in any order: the sum of the weights of its stems. `rarities`
+        has the stems of the query with their weights (see `stem_rarities`)."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         stems = [(self._term("stems", term, "basic"), weight) for term, weight in rarities.items()]
         stems = [(query, weight) for query, weight in stems if weight > 0]
@@ -344,7 +345,8 @@ class View:
 def stem_rarities(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int
 ) -> dict[str, float]:
-    """Return the weight of each stem of a query in BM25. A rare stem weighs more than a common one."""
+    """Return a dictionary: stem of a query -> its weight in BM25. A stem that few entries have weighs more.
+    `frequencies` is the result of `CommittedIndex.frequencies`, and `entries` is the number of all entries."""
     rarities = {}
     for name, term, weight in terms:
         if name == "stems":
@@ -354,9 +356,9 @@ def stem_rarities(
 
 
 def covered_share(held: Sequence[float], rarities: Mapping[str, float], languages: Iterable[str]) -> float:
-    """Return the share of a query that the best of some entries contains, 0..1. `held` contains for each of the entries
-    the sum of the `rarities` of its stems. If there are several `languages`, the query is read in the language in which
-    the `rarities` of its stems have the smallest sum above 0."""
+    """Return the largest share of a query that one of some entries contains, 0..1. `held` contains for each entry the
+    sum of the weights (`rarities`) of its stems. The largest sum is divided by the sum for the whole query. Each of the
+    `languages` has its own stems of the query and therefore its own sum; the smallest sum above 0 is used."""
     sums = dict.fromkeys(languages, 0.0)
     for term, rarity in rarities.items():
         head, mark, _ = term.partition("~")

@@ -1,10 +1,10 @@
-"""Writing of the word index: when it is due, the tantivy writer, the manifest file that is written after each commit,
-the conversion of errors, and the renewal of an index that an older version wrote.
+"""Writing of the word index. The functions decide when the index must be written, open the tantivy writer, write and
+read the manifest file, and convert errors. `Renewal` updates an index that an older version wrote.
 
-The manifest contains the number of the last change that the index contains, and the checksums of the index files. An
-index that does not match its manifest is not used. Possible causes are a process that was killed before it wrote the
-manifest, a damaged file, or a file from another index. The manifest is a separate file, because an additional document
-in the index would change the BM25 scores.
+The manifest is written after each commit. It contains the number of the last change that the index contains, and the
+checksums of the index files. An index that does not match its manifest is not used. Possible causes are a process that
+was killed before it wrote the manifest, a damaged file, or a file from another index. The manifest is a separate file,
+because an additional document in the index would change the BM25 scores.
 """
 
 from __future__ import annotations
@@ -220,8 +220,9 @@ Write = Callable[[RecordStore, Sequence[int], Analysis], Analysis]
 
 class Renewal:
     """Renews an index of an older version in a background thread, by analyzing its entries again. `write(database,
-    nums, analysis)` writes the entries `nums` again, stores `analysis` in the manifest, and returns the analysis of the
-    index after this. It differs from `analysis` if another process has replaced or renewed the index. Thread-safe."""
+    nums, analysis)` writes the entries `nums` again, stores `analysis` in the manifest, and returns the analysis that
+    the index has then. If this is not `analysis`, another process has replaced or renewed the index, and the renewal
+    ends. Thread-safe."""
 
     def __init__(self, write: Write) -> None:
         self._write = write

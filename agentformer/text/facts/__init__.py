@@ -110,9 +110,9 @@ def facts_of(text: str, language: str) -> Facts:
 def conflict(one: Facts, other: Facts) -> str:
     """Return the kind of contradiction between the facts of two sentences about one subject: "number", "date" or
     "negation". Return "" if the sentences do not contradict each other. A sentence that only adds facts does not
-    contradict the other sentence. Sentences about different things do not contradict each other: sentences with
-    different labels (such as "12" in "Room 12 is free"), and sentences in which both the numbers or dates and the
-    weekdays or years differ."""
+    contradict the other sentence. Sentences about different things do not contradict each other. They are about
+    different things if their labels differ (such as "12" in "Room 12 is free"), or if a number or a date differs and a
+    weekday or a year differs, too."""
     if one.label != other.label:
         return ""
     numbers = bool(one.numbers - other.numbers and other.numbers - one.numbers)

@@ -229,7 +229,8 @@ def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Nam
 
 
 def _surroundings(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words around each word with a capital letter, and around this word together with the next word."""
+    """Yield the words on both sides of each capitalized word, in the form of `_sides`. A name may have two words, so
+    also yield the words around each capitalized word and the word after it."""
     words = _WORD.findall(text)
     folded = [_folded(word) for word in words]
     for n, word in enumerate(words):
