@@ -1,5 +1,5 @@
-"""A cache of the vectors of recent texts. Answers compare sentences with a question, and many questions need the same
-sentences."""
+"""A cache of the vectors of recent texts. To find an answer, sentences are compared with the question, and many
+questions need the same sentences."""
 
 from __future__ import annotations
 

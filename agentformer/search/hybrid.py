@@ -370,9 +370,9 @@ def _enter(
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
-    """Return the best entries with their scores, at least `query.min_score`. If several entries have the same score as
-    the last entry within the limit, all of them are included: the caller sorts equal scores by id, and then applies the
-    limit."""
+    """Return the best entries whose scores are at least `query.min_score`, with their scores. If several entries have
+    the same score as the last entry within the limit, all of them are included: the caller sorts equal scores by id,
+    and then applies the limit."""
     least = max(order[min(query.limit, len(order)) - 1][1] if order else 0.0, query.min_score)
     return dict(itertools.takewhile(lambda item: item[1] >= least, order))
 

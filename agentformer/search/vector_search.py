@@ -73,9 +73,9 @@ class VectorSearch:
         searched.
 
         While the embedder of a new active space is being loaded, the vectors of the former space are searched, and a
-        warning is returned. If the index already has vectors of another space than `space`, return None: the caller
-        reads the active space again. Raises `EmbedderError` if the query cannot be embedded, and `SpaceMismatch` if the
-        embedder has another space.
+        warning is returned. If the index already has vectors of another space than `space`, return None; the caller
+        must then read the active space again. Raises `EmbedderError` if the query cannot be embedded, and
+        `SpaceMismatch` if the embedder has another space.
         """
         number, active = space
         own = self._embedder

@@ -160,9 +160,9 @@ def _long(token: str) -> Lexeme:
 
 
 def _grouped(kind: str | None, token: str) -> Iterator[str]:
-    """Yield the terms of digits or capitals that are written in groups, such as a telephone number: all groups without
-    spaces, and each group. "12 500,50" also gives 12500, and a telephone number its last seven digits, which every
-    spelling of the number contains."""
+    """Yield the terms of a token that is written in groups: all groups without spaces, and each group. `kind` is
+    "phone" for a telephone number, "spaced" for a number with spaces, and "account" for an account number. "12 500,50"
+    also gives 12500, and a telephone number its last seven digits, which every spelling of the number contains."""
     if kind == "spaced":
         yield token.replace(" ", "").replace(",", ".")
         yield token.partition(",")[0].replace(" ", "")

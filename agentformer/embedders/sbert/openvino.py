@@ -197,8 +197,8 @@ class OpenVinoRuntime(FastTokenizer):
             return None
 
     def padded(self, length: int) -> int:
-        """Return the number of tokens to which a text of `length` tokens is padded. Texts of one padded length have the
-        same vectors in one batch as alone."""
+        """Return the number of tokens to which a text of `length` tokens is padded. In a batch of texts with the same
+        padded length, each text has the same vector as alone."""
         return min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, self.facts.max_tokens)
 
     def _compile(self, core: Any, folder: Path, precision: str) -> None:

@@ -342,9 +342,9 @@ def limit_torch_threads() -> None:
 
 
 def package_version(package: str) -> str:
-    """Return the version of an installed package, or "" if it is not installed. The name of the folder with the
-    package's metadata contains the version. Importing `importlib.metadata`, which reads the files in this folder, would
-    take longer than opening a store, so it is used only if there is not exactly one such folder beside the package."""
+    """Return the version of an installed package, or "" if it is not installed. The version is read from the name of
+    the folder with the package's metadata. Only if there is not exactly one such folder, `importlib.metadata` is used,
+    because importing it takes longer than opening a store."""
     name = package.replace("-", "_")
     spec = importlib.util.find_spec(name)
     place = Path(spec.origin).parent.parent if spec and spec.origin else Path()

@@ -329,9 +329,9 @@ class VectorFollower:
         self._saved.keep_without(removed, image, seq)
 
     def _adopt(self, database: RecordStore, stopped: Stopped) -> None:
-        """Replace the current index by the index in the snapshot if the latter is better: another process has trained
-        it, or its codes can be mapped while the codes of the current index are in memory. The caller holds the lock of
-        the trainer, so that no process writes a snapshot meanwhile."""
+        """Use the index in the snapshot instead of the current index if the snapshot is better: another process has
+        trained it, or its codes can be mapped while the codes of the current index are in memory. The caller holds the
+        lock of the trainer, so that no process writes a snapshot meanwhile."""
         former = self._index
         snapshot = self._saved.load_if_better(database, former) if former is not None else None
         if former is None or snapshot is None:
