@@ -119,7 +119,7 @@ class DerivedRenewal:
         self._again_at = time.monotonic() + _AGAIN_SECONDS
 
     def _between_searches(self, rows: Iterable[sqlite3.Row]) -> Iterator[sqlite3.Row]:
-        """Yield the rows, each after a wait for the searches that run at this moment."""
+        """Yield the rows. Before each row, wait a short time for running searches to end."""
         for row in rows:
             self._wait_for_searches()
             yield row

@@ -302,7 +302,8 @@ def _calls_in(calls: Any, title: str) -> tuple[ToolCall, ...]:
 
 def _arguments_in(arguments: Any, name: str, title: str) -> Mapping[str, Any]:
     """Return the arguments of a tool call as a dictionary. `arguments` is usually JSON as text, but some servers send a
-    JSON object, and some send nothing if the tool has no parameters."""
+    JSON object, and some send nothing if the tool has no parameters. Raise `InvalidReply` if the arguments are not a
+    JSON object; `name` and `title` are for the message."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     try:
         value = parse_json(text) if text.strip() else None

@@ -1,5 +1,5 @@
-"""A cache of the rows that a ranking reads in addition to the two indexes. They stay in memory between searches: the
-derived rows of the candidates, the beginnings of the best entries, and the exact vectors of the nearest windows.
+"""A cache of the rows that a ranking reads in addition to the two indexes: the derived rows of the candidates, the
+beginnings of the best entries, and the exact vectors of the nearest windows. The rows stay in memory between searches.
 
 Most searches of a store find the same few thousand entries. For a row in memory, a search needs no SQL statement, no
 checksum and no decoding, which Python would do in one thread at a time.

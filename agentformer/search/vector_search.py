@@ -173,8 +173,8 @@ def exact_scores(read: ReadVectors, query: Vector, ranked: RankedEntries, places
 
 
 def _windows_of(entries: IntArray, count: int) -> int:
-    """Return the number of first windows that together belong to `count` different entries. `entries` contains the
-    entry number of each window, best window first."""
+    """Return how many windows, counted from the best one, are needed to have windows of `count` different entries.
+    `entries` contains the entry number of each window, best window first."""
     _, firsts = np.unique(entries, return_index=True)
     return len(entries) if len(firsts) < count else int(np.sort(firsts)[count - 1]) + 1
 

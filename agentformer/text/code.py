@@ -82,7 +82,7 @@ def _is_expression(line: str) -> bool:
 
 
 def code_parts(text: str) -> CodeParts:
-    """Separate the comments of a source text from its words."""
+    """Divide a source text into its comments, its other words, the names that it defines, and its dotted names."""
     statements = _COMMENT.sub(" \n", text)
     comments = "\n".join(_comments(text))
     named = tuple(_NAMED.findall(statements))

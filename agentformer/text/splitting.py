@@ -2,7 +2,7 @@
 which models read.
 
 Chunks and windows are made by the same algorithm. Every border between two tokens has a strength: paragraph, sentence,
-clause or word. The text is split from its start. A piece ends at the strongest border at which it is large enough; if
+clause or word. The text is split from its start. A piece ends at the strongest border at which it has enough tokens; if
 there are several such borders, it ends at the last of them. Offsets are exact, no piece exceeds its limit, and the time
 is linear in the length of the text.
 """

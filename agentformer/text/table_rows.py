@@ -147,7 +147,7 @@ def _divided(line: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _blocks(lines: Sequence[_Line]) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of the first and the last line with amounts of each table."""
+    """Yield for each table two indices into `lines`: those of its first and of its last line with amounts."""
     rows = [n for n, line in enumerate(lines) if line.is_row and "|" not in line.text]
     block: list[int] = []
     for n in [*rows, len(lines) + _BETWEEN + 1]:

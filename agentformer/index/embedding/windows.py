@@ -227,10 +227,10 @@ class WindowEmbedder:
         return Rows(hashes, np.concatenate([rows.matrix for rows in self._unstored]))
 
     def embed(self, entries: Sequence[MemoryEntry]) -> WindowTable:
-        """Cut entries into windows and embed the windows that have no vector. Return the windows. The caller must store
-        the remaining vectors in `rows`. If the model refuses an entry, the table contains a `Refused` object for it,
-        and the other entries are embedded. Raises `EmbedderUnavailable` if the embedder cannot be used; the vectors
-        finished until then are stored."""
+        """Cut entries into windows and embed the windows that have no vector. Return the windows. Afterwards, `rows`
+        contains vectors that the caller must store. If the model refuses an entry, the table contains a `Refused`
+        object for it, and the other entries are embedded. Raises `EmbedderUnavailable` if the embedder cannot be used;
+        the vectors finished until then are stored."""
         cutter = WindowCutter(self._embedder, window_tokens=self._window_tokens)
         table = cutter.cut(entries)
         try:

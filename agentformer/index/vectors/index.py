@@ -53,8 +53,8 @@ EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # the mask for a search in all
 
 class VectorHits(NamedTuple):
     """The windows nearest to a query, best first by approximate cosine. The arrays have one element for each window:
-    its number (`windows`), the numbers of its entry and its vector, and its cosine (`scores`). They belong to at least
-    `limit` different entries, if the search could find so many."""
+    its number (`windows`), the numbers of its entry and its vector, and its cosine (`scores`). The windows belong to at
+    least `limit` different entries, if the search could find so many."""
 
     query: Vector
     limit: int
@@ -242,8 +242,8 @@ class VectorIndex:
         return isinstance(self._stage, Ivf) and self._rows.size * self.dimension >= MAP_BYTES and can_map()
 
     def wants_mapping(self) -> bool:
-        """Return whether a new snapshot should be written and mapped, because many codes are only in the memory of this
-        process, or many rows of the mapped codes were removed."""
+        """Return whether a new snapshot should be written, from which searches read the codes (mapping). This is the
+        case if many codes are only in the memory of this process, or if many rows of the mapped codes were removed."""
         stage = self._stage
         if not isinstance(stage, Ivf) or not self.is_large():
             return False

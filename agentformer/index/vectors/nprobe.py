@@ -152,7 +152,7 @@ class Tuner:
 
 def _candidates(truths: Sequence[_Truth], target: float) -> int:
     """Return how many of the best rows by 8-bit codes must get exact scores, so that the exact best rows are among
-    them. The recall `target` 0.99 allows a loss of 0.01, for example; a tenth of this loss is accepted here."""
+    them. A tenth of the loss that the recall `target` allows is accepted here, such as 0.001 for the target 0.99."""
     for count in _CANDIDATES[:-1]:
         shares = [np.isin(truth.best, truth.wide[:count]).mean() for truth in truths if len(truth.best)]
         if not shares or np.mean(shares) >= 1 - (1 - target) / 10:
@@ -236,7 +236,8 @@ def scan(
 def _read_many(
     stage: Ivf, number: int, live: Mask, lock: Callable[[], AbstractContextManager[None]]
 ) -> tuple[int, ListCodes]:
-    """Return a copy of the rows of some lists from `number` on, and the number of the next list."""
+    """Read some lists, beginning with the list `number`. Return the number of the next list, and a copy of the rows
+    that were read."""
     read, size = list[ListCodes](), 0
     with lock():
         while number < stage.lists and size < _SCANNED:

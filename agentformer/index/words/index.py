@@ -258,7 +258,8 @@ class WordIndex:
                 self._view = View(self._committed, self._view.memtable.after(self._applied))
 
     def _write_changes(self, database: RecordStore, analysis: Analysis, outdated: Sequence[int] = ()) -> None:
-        """Write the changes of the records, and the entries `outdated` again, with one commit for each step."""
+        """Write the changes of the records, and write the entries `outdated` again. Many changes are written in several
+        steps, with one commit for each step."""
         newest = 0
         while True:
             delete_unlisted(self._folder)

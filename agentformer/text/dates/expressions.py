@@ -69,7 +69,8 @@ class _Line:
 
     @cached_property
     def fills(self) -> dict[str, bool]:
-        """The slots "{weekday}" and "{n}" of time phrases, each with True if a word of the text can fill it."""
+        """A dictionary: slot of a time phrase ("{weekday}" or "{n}") -> whether a word of the text can fill this
+        slot."""
         return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:
@@ -280,7 +281,7 @@ def _matches(line: _Line, words: Words, phrases: Mapping[str, list[Phrase]]) -> 
 
 
 def _fills(line: _Line, words: Words, phrase: Phrase) -> bool:
-    """Return False if no word of the text can fill one of the slots of the phrase."""
+    """Return False if the phrase has a slot that no word of the text can fill."""
     return all(
         line.fills.get(slot, True) or (slot == "{n}" and not words.numbers.keys().isdisjoint(line.words))
         for slot in phrase.slots
