@@ -269,8 +269,7 @@ class CommittedIndex:
             count *= 4
 
     def held(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
-        """Return one number for each of these entries, in any order: the sum of the weights of its stems. `rarities`
-        has the stems of the query with their weights (see `stem_rarities`)."""
+        """Return for each of these entries, in any order, the sum of the weights (`rarities`) of its stems."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         stems = [(self._term("stems", term, "basic"), weight) for term, weight in rarities.items()]
         stems = [(query, weight) for query, weight in stems if weight > 0]
@@ -345,8 +344,7 @@ class View:
 def stem_rarities(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int
 ) -> dict[str, float]:
-    """Return a dictionary: stem of a query -> its weight in BM25. A stem that few entries have weighs more.
-    `frequencies` is the result of `CommittedIndex.frequencies`, and `entries` is the number of all entries."""
+    """Return a dictionary: stem of a query -> its weight in BM25, which is higher if fewer entries have the stem."""
     rarities = {}
     for name, term, weight in terms:
         if name == "stems":
