@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 from agentformer.embedders.batching import Batcher
 from agentformer.errors import AgentFormerError, EmbedderUnavailable
 from agentformer.http.guarded import Breaker, Guarded
-from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, TokenEmbedder, TokenVectors, Vector
+from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, TokenCounter, TokenEmbedder, TokenVectors, Vector
 
 _UNIT = 1e-3  # largest allowed distance of a row's length from 1
 _MOST_QUERIES = 16  # queries of several threads in one call
@@ -118,6 +118,14 @@ class GuardedEmbedder(Guarded[Embedder]):
         """Return the positions of the tokens in the text, as `Embedder.token_spans` describes. This method also works
         while the model's server is down."""
         return self.provider().token_spans(text)
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text. If the embedder counts the tokens of several texts in one call,
+        this is faster than `token_spans`."""
+        embedder: object = self.provider()
+        if isinstance(embedder, TokenCounter):
+            return embedder.token_counts(texts)
+        return [len(self.token_spans(text)) for text in texts]
 
     @property
     def request_texts(self) -> int:

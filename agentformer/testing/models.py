@@ -14,7 +14,17 @@ import numpy as np
 from agentformer.errors import InvalidInput, PromptTooLong, TextTooLong
 from agentformer.testing.case import raises
 from agentformer.text.splitting import windows
-from agentformer.types import ChatMessage, Embedder, LanguageModel, Reply, Reranker, Tool, ToolCall, Vector
+from agentformer.types import (
+    ChatMessage,
+    Embedder,
+    LanguageModel,
+    Reply,
+    Reranker,
+    TokenCounter,
+    Tool,
+    ToolCall,
+    Vector,
+)
 
 _TEXTS = (
     "The harbour master keeps the keys of the lighthouse.",
@@ -111,6 +121,15 @@ class EmbedderConformance:
         spans = windows(long, embedder.token_spans, embedder.space.max_tokens)
         assert len(spans) > 3
         assert len(embedder.embed_documents([long[start:end] for start, end in spans])) == len(spans)
+
+    def test_counts_of_tokens_equal_the_spans(self) -> None:
+        """If the embedder counts the tokens of several texts in one call, each count is the number of token spans."""
+        embedder = self.make()
+        if not isinstance(embedder, TokenCounter):
+            raise unittest.SkipTest("the embedder counts the tokens of one text at a time")
+        texts = ["", " \n", *_TEXTS, "x" * 300 + " y", "a\ud800b", "e\u0301\u200b"]
+        assert embedder.token_counts(texts) == [len(embedder.token_spans(text)) for text in texts]
+        assert embedder.token_counts([]) == []
 
     def test_a_long_query_is_not_cut(self) -> None:
         """If a query exceeds `max_tokens`, its last words still change the vector."""

@@ -66,6 +66,7 @@ from agentformer.types.models import Reembedding as Reembedding
 from agentformer.types.models import Reply as Reply
 from agentformer.types.models import Reranker as Reranker
 from agentformer.types.models import SpaceState as SpaceState
+from agentformer.types.models import TokenCounter as TokenCounter
 from agentformer.types.models import TokenEmbedder as TokenEmbedder
 from agentformer.types.models import TokenVectors as TokenVectors
 from agentformer.types.models import Tool as Tool

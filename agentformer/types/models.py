@@ -162,6 +162,14 @@ class TokenEmbedder(Protocol):
 
 
 @runtime_checkable
+class TokenCounter(Protocol):
+    """An embedder that counts the tokens of several texts in one call."""
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text. Special tokens are left out."""
+
+
+@runtime_checkable
 class Reranker(Protocol):
     """Computes how well passages answer a query. The model reads each passage together with the query. Raises
     `RerankerUnavailable` if the model cannot be used now."""

@@ -120,6 +120,16 @@ class SbertEmbedder:
                     spans += [Span(start + s, start + e) for s, e in token_spans(self._runtime.offsets(piece))]
         return spans
 
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text, as many as `token_spans` returns. All texts are split in one call,
+        which takes less than half the time of `token_spans` for each text."""
+        special = self._runtime.facts.special_tokens
+        lengths = (item.length - special for item in self._runtime.tokenize(texts)) if texts else ()
+        return [
+            len(self.token_spans(text)) if _LONG_WORD.search(text) else length
+            for text, length in zip(texts, lengths, strict=True)
+        ]
+
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
         """Return the vectors of the texts, as `Embedder.embed_documents` describes."""
         rows = np.zeros((len(texts), self._space.dimension), dtype=np.float32)

@@ -14,6 +14,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from agentformer.errors import EmbedderError, EmbedderUnavailable, TextTooLong
 from agentformer.records import vectors as store
 from agentformer.records.vectors import HASH_BYTES, Rows, Window
 from agentformer.text.splitting import windows
-from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
+from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span, TokenCounter
 
 Progress = Callable[[int, int], None]  # windows done, windows in all
 Positions = NDArray[np.int64]
@@ -141,10 +142,11 @@ class WindowCutter:
     def cut(self, entries: Iterable[MemoryEntry]) -> WindowTable:
         """Cut entries into windows. Entries of kinds that are never searched get no windows."""
         table = WindowTable()
-        for entry in entries:
-            context, spans = ("", []) if entry.kind in UNSEARCHED_KINDS else self._spans(entry)
-            texts = (context + entry.content[start:end] for start, end in spans)
-            table.append([Window(span, store.text_hash(text)) for span, text in zip(spans, texts, strict=True)])
+        waiting = iter(entries)
+        while group := [*islice(waiting, GROUP)]:
+            for entry, spans in zip(group, self._spans_of(group), strict=True):
+                texts = (self.text(entry, span) for span in spans)
+                table.append([Window(span, store.text_hash(text)) for span, text in zip(spans, texts, strict=True)])
         return table
 
     def text(self, entry: MemoryEntry, span: Span) -> str:
@@ -152,16 +154,29 @@ class WindowCutter:
         content."""
         return self._context(entry)[0] + entry.content[span.start : span.end]
 
-    def _spans(self, entry: MemoryEntry) -> tuple[str, list[Span]]:
-        """Return the context line that is added before each window, and the positions of the windows in the content."""
-        context, tokens = self._context(entry)
-        content, limit = entry.content, min(self._limit - tokens, self._window)
-        # a token has at least one character, so the text fits
-        if len(content) <= limit - _OWN_TOKENS and content.isascii():
-            bare = content.strip()
-            start = content.find(bare)
-            return context, [Span(start, start + len(bare))] if bare else []
-        return context, windows(content, self._embedder.token_spans, limit)
+    def _spans_of(self, entries: Sequence[MemoryEntry]) -> Iterator[list[Span]]:
+        """Yield the positions of the windows in the content of each entry. The tokens of all entries are counted
+        together, because most contents fit a window, and counting is faster than finding the position of each token."""
+        limits = [
+            0 if entry.kind in UNSEARCHED_KINDS else min(self._limit - self._context(entry)[1], self._window)
+            for entry in entries
+        ]
+        counted = [entry.content for entry, limit in zip(entries, limits, strict=True) if _is_long(entry, limit)]
+        counts = iter(self._counts(counted))
+        for entry, limit in zip(entries, limits, strict=True):
+            if not limit:
+                yield []
+            elif _is_long(entry, limit) and next(counts) > limit:
+                yield windows(entry.content, self._embedder.token_spans, limit)
+            else:
+                bare = entry.content.strip()
+                start = entry.content.find(bare)
+                yield [Span(start, start + len(bare))] if bare else []
+
+    def _counts(self, texts: Sequence[str]) -> list[int]:
+        if isinstance(self._embedder, TokenCounter):
+            return self._embedder.token_counts(texts)
+        return [len(self._embedder.token_spans(text)) for text in texts]
 
     def _context(self, entry: MemoryEntry) -> tuple[str, int]:
         """Return the context line that is added before each window, and its number of tokens. The line is shortened if
@@ -177,6 +192,13 @@ class WindowCutter:
             context = (line[: tokens[-1].end] + "\n", len(tokens) + 1) if tokens else ("", 0)
             self._contexts[entry.context] = context
         return context
+
+
+def _is_long(entry: MemoryEntry, limit: int) -> bool:
+    """Return whether the content may have more than `limit` tokens, without counting them. The limit is 0 for entries
+    without windows."""
+    fits = len(entry.content) <= limit - _OWN_TOKENS and entry.content.isascii()  # a token has at least one character
+    return bool(limit) and not fits
 
 
 class _Failures(NamedTuple):
