@@ -56,6 +56,10 @@ _READ = (
     "FROM derived AS d JOIN entries AS e ON e.num = d.entry "
     "WHERE d.entry IN (SELECT value FROM json_each(?)) AND d.version = ? AND d.source IS e.checksum"
 )
+_PLAIN = (
+    "SELECT entry, title = '' AND message = '' FROM derived "
+    "WHERE entry IN (SELECT value FROM json_each(?)) AND version = ?"
+)
 _CHECKSUMS = "SELECT num, checksum FROM entries WHERE num IN (SELECT value FROM json_each(?))"
 _OUTDATED = (
     "SELECT e.* FROM entries AS e LEFT JOIN derived AS d ON d.entry = e.num "
@@ -144,6 +148,7 @@ class Derived:
 
 
 NONE: Mapping[int, Derived] = {}
+PLAIN = Derived((*[None] * 3, "", "", "", "", "", None, None, None, None, None))  # stands for any row that is plain
 NO_ANALYSES: Analyses = {}
 
 
@@ -151,6 +156,16 @@ def read(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Deriv
     """Return a dictionary: row number of an entry -> its derived row. Outdated and damaged rows are left out."""
     rows = connection.execute(_READ, [json.dumps([*nums]), VERSION]).fetchall() if nums else []
     return {row[0]: Derived(row) for row in map(tuple, rows) if _checksum(*row[:_CHECKED]) == row[_CHECKED]}
+
+
+def plain(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, int]:
+    """Return a dictionary: row number of an entry -> 1 if its derived row is plain, otherwise 0. A plain row has no
+    title, and belongs to no message of a session, so it raises no hit and changes no score. SQLite reads only the table
+    `derived`, in a fraction of the time of `read`. Rows are not compared with their entries. That is sufficient,
+    because each change of a content, a title or a kind replaces the row in its own transaction."""
+    cursor = connection.cursor()
+    cursor.row_factory = None  # plain tuples
+    return dict(cursor.execute(_PLAIN, [json.dumps([*nums]), VERSION]).fetchall()) if nums else {}
 
 
 def write(

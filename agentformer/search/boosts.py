@@ -25,7 +25,7 @@ from agentformer.text.dates.phrases import DateRange
 
 _DOCUMENT_WEIGHT = 0.5  # weight of the list; the weight of the words is 1
 _DOCUMENT_PASSAGES = 3  # number of passages of a document that count, so that long documents have no advantage
-_DOCUMENT_HEAD = 10  # each of these first hits must be part of a long document
+DOCUMENT_HEAD = 10  # each of these first hits must be part of a long document
 _TITLE_WEIGHT = 0.8
 _TITLE_HEAD = 3  # number of hits that are searched for titles
 _TITLE_LENGTHS = range(4, 101)  # code points
@@ -55,7 +55,7 @@ def document_boost(
     passage.
     """
     hits = hits[:_CANDIDATES]
-    if any(num in known and known[num].document is None for num, _ in hits[:_DOCUMENT_HEAD]):
+    if any(num in known and known[num].document is None for num, _ in hits[:DOCUMENT_HEAD]):
         return RankedList("document", [], _DOCUMENT_WEIGHT)
     documents = {num: part for num, _ in hits if num in known and (part := known[num].document) is not None}
     if others := [num for num, _ in hits if num not in known]:
@@ -67,7 +67,7 @@ def document_boost(
     for num, score in hits:
         if num in documents:
             scores.setdefault(documents[num], []).append(score)
-    long = all(len(scores.get(documents.get(num, ""), ())) >= _DOCUMENT_PASSAGES for num, _ in hits[:_DOCUMENT_HEAD])
+    long = all(len(scores.get(documents.get(num, ""), ())) >= _DOCUMENT_PASSAGES for num, _ in hits[:DOCUMENT_HEAD])
     if len(scores) < 2 or not long:
         return RankedList("document", [], _DOCUMENT_WEIGHT)
     means = {document: sum(best[:_DOCUMENT_PASSAGES]) / _DOCUMENT_PASSAGES for document, best in scores.items()}

@@ -277,6 +277,7 @@ class RankedSearch:
             parts = reads.spans([nearest.windows[n] for n in near_at.values()])
             hits = []
             entries = _entries(connection, scores, query.scope)
+            known = reads.complete(known, entries)
             for num, entry in entries.items():
                 near, word = near_at.get(num), words_at.get(num)
                 hit = Hit(
@@ -291,7 +292,7 @@ class RankedSearch:
                 )
                 hits.append(hit)
         best = sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
-        analyzed = {entry.id: known[num].analyzed for num, entry in entries.items() if num in known}
+        analyzed = {entries[num].id: row.analyzed for num, row in known.items()}
         return Hits(best, warnings, one_sided=candidates.one_sided, factors=factors, analyzed=analyzed)
 
     def _rank(
@@ -309,7 +310,7 @@ class RankedSearch:
             return Ranking(lists, options), {}
         fusion, connection = Fusion(), reads.connection
         order = fusion.add(lists)
-        known = self._derived(reads, [num for num, _ in order[:_DERIVED]])
+        known = self._derived(reads, request, [num for num, _ in order[:_DERIVED]])
         if boosts := all_boosts(connection, order, request.dates, known, request.query.text):
             lists, order = [*lists, *boosts], fusion.add(boosts)
         ranking = Ranking(lists, options, order)
@@ -317,10 +318,10 @@ class RankedSearch:
             ranking.reordered(*favor_statements(connection, ranking.order, request.terms, options, known))
         return ranking, known
 
-    def _derived(self, reads: Reads, nums: Sequence[int]) -> dict[int, Derived]:
-        """Return the stored derived rows of these entries, by entry number. A missing row is left out, and a background
-        thread computes it for later searches."""
-        known = reads.derived(nums)
+    def _derived(self, reads: Reads, request: _Request, nums: Sequence[int]) -> dict[int, Derived]:
+        """Return the stored derived rows of these entries, best first, by entry number. Rows without influence on the
+        ranking may be `PLAIN`. A missing row is left out, and a background thread computes it for later searches."""
+        known = reads.derived(nums) if request.dates.periods else reads.for_boosts(nums, request.query.limit)
         if len(known) < len(nums) and not self._database.read_only:
             self._renewal.start(self._database, [num for num in nums if num not in known])
         return known

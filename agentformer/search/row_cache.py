@@ -1,5 +1,6 @@
-"""A cache of the rows that a ranking reads in addition to the two indexes: the derived rows of the candidates, the
-beginnings of the best entries, and the exact vectors of the nearest windows. The rows stay in memory between searches.
+"""A cache of the rows that a ranking reads in addition to the two indexes: the derived rows of the candidates, which of
+these rows are plain, the beginnings of the best entries, and the exact vectors of the nearest windows. The rows stay in
+memory between searches.
 
 Most searches of a store find the same few thousand entries. For a row in memory, a search needs no SQL statement, no
 checksum and no decoding, which Python would do in one thread at a time.
@@ -17,19 +18,21 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from agentformer.index import entry_properties
-from agentformer.index.entry_properties import Derived
+from agentformer.index.entry_properties import PLAIN, Derived
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.stored_vectors import read_stored_vectors
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.entries import Sample
 from agentformer.records.vectors import window_spans
+from agentformer.search.boosts import DOCUMENT_HEAD
 from agentformer.types import Matrix, Span
 
 Row = TypeVar("Row")
 Load = Callable[[Sequence[int]], Mapping[int, Row]]
 
 _DERIVED = 16_384  # rows in memory, of about 600 bytes each
+_PLAIN = 65_536  # rows in memory, of about 100 bytes each
 _SAMPLES = 8_192  # rows in memory, of some 700 bytes each
 _SPANS = 8_192
 _VECTOR_BYTES = 12_000_000  # 7,800 vectors of 384 dimensions
@@ -111,6 +114,7 @@ class RankedRows:
         self._point = ""
         self._older = 0  # number of successive transactions that were older than `seq`
         self.derived = Kept[Derived](_DERIVED)
+        self.plain = Kept[int](_PLAIN)
         self.samples = Kept[Sample](_SAMPLES)
         self.spans = Kept[Span](_SPANS)  # by window number; the span of a window never changes
         self.vectors = KeptVectors()
@@ -133,7 +137,7 @@ class RankedRows:
         if restored:  # other windows and vectors may have the same numbers
             self.spans.rows.clear()
             self.vectors.clear()
-        for rows in (self.derived, self.samples):
+        for rows in (self.derived, self.plain, self.samples):
             if restored or len(changes) > _MAX_CHANGES:
                 rows.rows.clear()
             else:
@@ -155,6 +159,26 @@ class Reads(NamedTuple):
     def derived(self, nums: Sequence[int]) -> dict[int, Derived]:
         """Return the derived rows of these entries, without missing and outdated rows."""
         return self._rows(self.kept.derived, nums, partial(entry_properties.read, self.connection))
+
+    def for_boosts(self, nums: Sequence[int], limit: int) -> dict[int, Derived]:
+        """Return the derived rows of these entries, best first, without missing rows. `PLAIN` stands for each plain row
+        after the first `limit` rows, unless the documents of all entries count; see `document_boost`."""
+        head = max(limit, DOCUMENT_HEAD)
+        first = self.derived(nums[:head])
+        best = [first[num] for num in nums[:DOCUMENT_HEAD] if num in first]
+        if not isinstance(self.connection, sqlite3.Connection) or all(row.document is not None for row in best):
+            return self.derived(nums)  # with another database, a second statement would be another round trip
+        rest = nums[head:]
+        plain = self._rows(self.kept.plain, rest, partial(entry_properties.plain, self.connection))
+        known = {num: PLAIN for num in rest if plain.get(num)}
+        return {**known, **first, **self.derived([num for num in rest if plain.get(num) == 0])}
+
+    def complete(self, known: Mapping[int, Derived], nums: Iterable[int]) -> dict[int, Derived]:
+        """Return the rows of those entries `nums` that are in `known`, the result of `for_boosts`. The rows that
+        `PLAIN` stands for are read."""
+        rows = {num: row for num in nums if (row := known.get(num)) is not None}
+        plain = [num for num, row in rows.items() if row is PLAIN]
+        return {num: row for num, row in rows.items() if row is not PLAIN} | self.derived(plain) if plain else rows
 
     def samples(self, nums: Sequence[int]) -> dict[int, Sample]:
         """Return a sample of each of these entries: its kind, its length and its beginning."""

@@ -198,6 +198,21 @@ class Uses(BackendCase):
         counts = (used.read_count, used.match_count, used.access_count)
         assert (*counts, used.last_accessed) == (1, 1, 2, _NOON + _HOUR)
 
+    def test_many_uses_are_counted_like_few(self, tmp_path: Path) -> None:
+        """If one call of `touch` lists many entries, each of them is counted, also one with an unusual id and one that
+        is listed twice. Missing entries are skipped."""
+        strange = make_entry("b", id='"quoted", ä')
+        backend, entries = self.stored(tmp_path, *(make_entry(f"a {n}") for n in range(30)), strange)
+        uses = [Use(entry.id, _NOON, matches=n, reads=1) for n, entry in enumerate(entries)]
+        backend.touch([*uses, Use("missing", _NOON, reads=1), Use(strange.id, _NOON + _HOUR, others=4)])
+        found = backend.get([entry.id for entry in entries])
+        assert [(e.match_count, e.read_count, e.access_count, e.last_accessed) for e in found] == [
+            *((n, 1, n + 1, _NOON) for n in range(30)),
+            (30, 1, 35, _NOON + _HOUR),
+        ]
+        backend.touch([Use(entry.id, _NOON - _HOUR, reads=1) for entry in entries])
+        assert {e.last_accessed for e in backend.get([entries[0].id, strange.id])} == {_NOON, _NOON + _HOUR}
+
     def test_an_update_keeps_the_counts(self, tmp_path: Path) -> None:
         """`update` does not change the use counts. `touch` does not change the version, so an `update` with the same
         `expected_version` still succeeds."""

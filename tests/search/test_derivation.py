@@ -11,6 +11,8 @@ import agentformer
 from agentformer.index import entry_properties
 from agentformer.search import row_cache
 from agentformer.search.row_cache import RankedRows
+from agentformer.testing import make_entry
+from agentformer.types import Source
 
 
 class Store:
@@ -89,3 +91,33 @@ def test_all_rows_are_forgotten_if_another_store_has_taken_the_place(store: Stor
         connection.execute("UPDATE points SET token = randomblob(8)")
     store.retitle(1, "Other")
     assert store.titles(1, 2) == (["Other", "Title 2"], [1, 2])
+
+
+def test_rows_without_title_are_read_only_for_the_best_entries(store: Store) -> None:
+    """The other plain rows are represented by one object, until `complete` reads them."""
+    for n in range(40):
+        entry = store.af.memory.store(f"The shop in Oslo sold {n} of the lamps to Anna and to her sister.")
+    store.af.memory.add_message("s", "user", "She said so.")
+    nums = [*range(5, 46), 1, 2]  # without titles, a message, with titles
+    with store.af.backend._database.reading() as connection:  # type: ignore[attr-defined]
+        reads = store.rows.reads(connection)
+        known = reads.for_boosts(nums, 20)
+        assert {*known} == {*nums} and store.read_now == [*nums[:20], 45, 1, 2]
+        assert [num for num in nums if known[num] is entry_properties.PLAIN] == nums[20:40]
+        assert (known[1].title, known[45].turn is None, known[5].language) == ("Title 1", False, "en")
+        complete = reads.complete(known, [30, 1, 99])
+        assert {num: row.title for num, row in complete.items()} == {30: "", 1: "Title 1"}
+        assert complete[30].language == "en" and store.read_now[23:] == [30]
+        assert reads.for_boosts(nums, 20)[44] is entry_properties.PLAIN and store.read_now[24:] == []
+    store.af.memory.update(entry.id, title="A title now")
+    with store.af.backend._database.reading() as connection:  # type: ignore[attr-defined]
+        assert store.rows.reads(connection).for_boosts(nums, 20)[44].title == "A title now"
+
+
+def test_all_rows_are_read_if_the_best_entries_are_parts_of_documents(store: Store) -> None:
+    source = Source("the document", "report.pdf", 1)
+    passages = [make_entry(f"Passage {n}.", kind="chunk", source=source) for n in range(30)]
+    store.af.backend.store(passages)
+    with store.af.backend._database.reading() as connection:  # type: ignore[attr-defined]
+        known = store.rows.reads(connection).for_boosts([*range(5, 35)], 5)
+    assert {row.document for row in known.values()} == {"the document"} and len(known) == 30
