@@ -113,6 +113,13 @@ ASKED = "Where are the winter tyres?"
 # ---------------------------------------------------------------------- what is in it
 
 
+@pytest.mark.parametrize(("entries", "has_memory"), [((CORE,), True), ((FACT,), True), ((), False), ((CAT,), False)])
+def test_a_context_has_memory_if_it_has_a_core_block_or_an_entry(
+    entries: tuple[MemoryEntry, ...], has_memory: bool
+) -> None:
+    assert builder(*entries).build(ASKED).has_memory is has_memory
+
+
 def test_core_comes_first_then_what_is_recalled_then_the_conversation_then_the_task() -> None:
     built = builder(CORE, FACT, CAT, message(1, "We bought winter tyres.", speaker="Aino")).build(
         ASKED, [ChatMessage("assistant", "Hello Aino."), {"role": "user", "content": "Hi."}]

@@ -13,7 +13,8 @@ TEA = "Tea is served at four."
 
 
 class Scripted:
-    """Says its parts one after the other, or raises them; each call takes the next script, the last one again."""
+    """Says its parts one after the other, or raises them; each call takes the next script, the last one again. `finish`
+    is that of each reply, or a list with one for each call."""
 
     def __init__(self, *scripts: str | Exception | Sequence[str | Exception], finish: Any = "stop") -> None:
         self.scripts = [[script] if isinstance(script, (str, Exception)) else list(script) for script in scripts]
@@ -31,17 +32,17 @@ class Scripted:
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        said = []
+        said: list[str] = []
         for part in self._next(messages, max_tokens):
             if isinstance(part, Exception):
                 raise part
             said.append(part)
-        return Reply("".join(said), finish=self.finish)
+        return self._reply(said)
 
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        said = []
+        said: list[str] = []
         try:
             for part in self._next(messages, max_tokens):
                 if isinstance(part, Exception):
@@ -50,7 +51,11 @@ class Scripted:
                 yield part
         finally:
             self.closed += 1
-        return Reply("".join(said), finish=self.finish)
+        return self._reply(said)
+
+    def _reply(self, said: Sequence[str]) -> Reply:
+        finish = self.finish if isinstance(self.finish, str) else self.finish[len(self.asked) - 1]
+        return Reply("".join(said), finish=finish)
 
     def _next(self, messages: Sequence[ChatMessage], max_tokens: int) -> list[str | Exception]:
         self.asked.append(messages)

@@ -108,6 +108,14 @@ def test_an_answer_that_stays_unsupported_is_reported() -> None:
     assert len(model.asked) == 2
 
 
+@pytest.mark.parametrize(("first_end", "kept"), [("stop", 0), ("length", 1)])
+def test_a_second_answer_that_was_cut_off_replaces_only_one_that_was_cut_off_too(first_end: str, kept: int) -> None:
+    texts = ["The crane costs 59 euros [2].", "The crane costs 95 euros [2]. It"]
+    model = Scripted(*texts, finish=[first_end, "length"])
+    assert Answerer(model, None).answer("What does the crane cost?", HITS).text == texts[kept]
+    assert len(model.asked) == 2
+
+
 @pytest.mark.parametrize("second", [LanguageModelUnavailable("gone"), "NO_ANSWER", ""])
 def test_the_first_answer_stays_if_there_is_no_second(second: str | Exception) -> None:
     model = Scripted("The crane costs 59 euros [2].", second)

@@ -88,7 +88,7 @@ def test_entries_that_the_query_names_are_boosted_after_those_that_the_hits_ment
 
 
 def test_a_title_is_mentioned_only_as_complete_words(connection: sqlite3.Connection) -> None:
-    texts = ["Jane Roe", "(Jane Roe)", "Jane Roes Jane Roe", "MaryJane Roe", "Jane Roes", "xJane Roe", "Jane Roe2"]
+    texts = ["Jane Roe", "(Jane Roe)", "Jane Roes Jane Roe", "MaryJane Roe", "Jane Roes sail", "xJane Roe", "Jane Roe2"]
     add_facts(connection, ("Jane Roe", "A pilot."), *(("", text) for text in texts))
     mentioned = [title_boost(connection, [num, 1]).items == [1] for num in range(2, 2 + len(texts))]
     assert mentioned == [True, True, True, False, False, False, False]
