@@ -25,7 +25,7 @@ _FILE = Path(__file__).with_name("question_words.txt")
 _RATIOS = Path(__file__).with_name("ratios.txt")
 _SYNONYMS = Path(__file__).with_name("synonyms.txt")
 _INTERROGATIVES: tuple[QuestionType, ...] = ("who", "where", "when", "many", "much", "why", "how", "which", "what")
-_MEASURES = ("money", "age", "share", "span")
+_MEASURES = ("money", "age", "share", "span", "often")
 _PERIODS = ("hour", "day", "week", "month", "year")
 _OF_NOUN: dict[str, QuestionType] = {"person": "who", "place": "where", "time": "when", "number": "much"}
 _UNSPACED = frozenset({"ja", "zh", "th", "lo", "km", "my"})  # words are found inside of the text
@@ -50,8 +50,8 @@ class Question:
     """The type of a question, and the words that ask (the interrogative and the noun after it). An answer need not
     contain these words. If the type is "", the text is not a question, or its language is unknown. `subject` are the
     casefolded words of X if the question is only "What is X?" or "Who is X?", else "". `measure` is what a question for
-    a number measures ("money", "age", "share" or "span", a span of time), and `period` the period for which it asks for
-    an amount ("year" in "How much is it per year?"). Each of the two is "" if it is unknown."""
+    a number measures ("money", "age", "share", "span", a span of time, or "often"), and `period` the period for which
+    it asks for an amount ("year" in "How much is it per year?"). Each of the two is "" if it is unknown."""
 
     type: QuestionType
     asking: frozenset[str] = frozenset()

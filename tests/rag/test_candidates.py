@@ -71,6 +71,10 @@ def test_other_types_and_scripts_without_capitals_give_no_evidence() -> None:
         ("What percentage of the boats leak?", "en", "12% of them leak.", "12 tons of them leak."),
         ("Paljonko paikka maksaa vuodessa?", "fi", "Se on 300 euroa vuodessa.", "Se on 25 euroa kuukaudessa."),
         ("How much is it per year?", "en", "It is $300 per year.", "It is $25 a month."),
+        ("How often does the bus leave?", "en", "The bus leaves daily.", "The bus has 20 seats."),
+        ("Hur ofta töms kärlet?", "sv", "Kärlet töms varannan vecka.", "Kärlet rymmer 140 liter."),
+        ("Hvor tit kører bussen?", "da", "Bussen kører hver time.", "Bussen har 20 pladser."),
+        ("Kuinka usein bussi lähtee?", "fi", "Bussi lähtee päivittäin.", "Bussissa on 20 paikkaa."),
     ],
 )
 def test_a_number_of_another_measure_or_period_counts_less(asked: str, language: str, right: str, wrong: str) -> None:

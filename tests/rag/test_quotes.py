@@ -59,6 +59,32 @@ def test_the_sentence_before_comes_with_a_pronoun() -> None:
     assert text[first.span.start : first.span.end] == first.quote
 
 
+def test_a_pronoun_after_a_pronoun_comes_with_the_sentence_that_names_the_subject() -> None:
+    text = "Dogs wait outside. The mill stands by the river. It was built by Anna Berg. It grinds rye for the bakery."
+    first = ranked("What does it grind for the bakery?", hit(text, 1))[0]
+    assert first.quote == text[text.index("The mill") :]
+    assert text[first.span.start : first.span.end] == first.quote
+
+
+def test_the_subject_of_a_far_pronoun_stands_before_the_quote() -> None:
+    between = f"It was built by Anna Berg{' and by her brother' * 30}."
+    text = f"The mill stands by the river. {between} It grinds rye for the bakery."
+    first = ranked("What does it grind for the bakery?", hit(text, 1))[0]
+    assert first.quote == "The mill stands by the river. … It grinds rye for the bakery."
+    assert text[first.span.start : first.span.end] == "It grinds rye for the bakery."
+    assert len(between) > MAX_QUOTE - len("It grinds rye for the bakery.")
+
+
+def test_a_repeated_sentence_is_no_competitor_of_itself() -> None:
+    sentence = "The harbour office opens at nine."
+    once, often = (
+        Answerer(None, HashingEmbedder()).answer("When does the harbour office open?", [hit(" ".join(text), 1)])
+        for text in ([sentence], [sentence] * 40)
+    )
+    assert [citation.quote for citation in often.citations] == [sentence]
+    assert often.confidence == pytest.approx(once.confidence, abs=0.1)
+
+
 def test_a_sentence_that_needs_nothing_is_quoted_alone() -> None:
     assert ranked("What does the crane cost?")[0].quote == "The crane costs 95 euros."
 

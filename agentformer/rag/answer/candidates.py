@@ -55,6 +55,9 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
     if find is None:
         return None
     found = find(_NUMBERED.sub("", text), language, known)
+    often = pattern_of("often", language) if question.measure == "often" else None
+    if often and often.search(text.casefold()):
+        return 1.0
     fits = (
         found is None
         or (question.type not in ("many", "much") and not amount)

@@ -114,8 +114,8 @@ class Features(NamedTuple):
 @dataclass(eq=False, slots=True)
 class Sentence:
     """A sentence of a passage. `before` is the previous sentence of the passage. `leads` is True if `before` belongs to
-    the quote, because this sentence refers to it. `headings` are the stems of the headings above. A row of a table
-    counts as a sentence; `row` is this row with its headers."""
+    the quote, and `refers` if this sentence also begins with a word that refers to it ("It was built ..."). `headings`
+    are the stems of the headings above. A row of a table counts as a sentence; `row` is this row with its headers."""
 
     passage: Passage
     span: Span
@@ -123,6 +123,7 @@ class Sentence:
     stems: frozenset[str]
     before: Sentence | None = None
     leads: bool = False
+    refers: bool = False
     headings: frozenset[str] = frozenset()
     row: TableRow | None = None
 
@@ -254,7 +255,8 @@ class SentenceFeatures:
         self._first = {id(sentence.passage): sentence for sentence in reversed(sentences)}
         self._carried = list(self._carried_shares())
         for sentence in sentences:
-            sentence.leads = self._leads(sentence)
+            sentence.refers = _refers(sentence)
+            sentence.leads = sentence.refers or self._adds(sentence)
 
     def of_words(self) -> list[Features]:
         """Return the features of all sentences, as far as they follow from words and ranks. The fields from `defines`
@@ -366,18 +368,27 @@ class SentenceFeatures:
         words = _words(text)
         return len(self._pairs.intersection(pairwise(words))) / max(1, len(self._pairs))
 
-    def _leads(self, sentence: Sentence) -> bool:
-        """Return whether a reader needs the previous sentence: this sentence begins with a pronoun, or it contains some
-        terms of the question and the previous sentence adds more."""
+    def _adds(self, sentence: Sentence) -> bool:
+        """Return whether a sentence contains some terms of the question and the previous sentence adds more."""
         before = sentence.before
-        if before is None or "\n\n" in sentence.passage.content[before.span.end : sentence.span.start]:
+        if before is None or not _in_one_paragraph(before, sentence):
             return False
-        pronouns = question_words("backward").get(sentence.passage.language, frozenset())
-        if not pronouns.isdisjoint(_words(sentence.text[:80])[:_FIRST]):
-            return True
         own, former = self._stems.held(sentence.stems), self._stems.held(before.stems)
         share = self._stems.share
         return 0 < share(own) < share(former) and share(former - own) >= _NEEDED
+
+
+def _refers(sentence: Sentence) -> bool:
+    """Return whether a sentence begins with a word that refers to the previous sentence, such as a pronoun."""
+    before = sentence.before
+    if before is None or not _in_one_paragraph(before, sentence):
+        return False
+    backward = question_words("backward").get(sentence.passage.language, frozenset())
+    return not backward.isdisjoint(_words(sentence.text[:80])[:_FIRST])
+
+
+def _in_one_paragraph(before: Sentence, sentence: Sentence) -> bool:
+    return "\n\n" not in sentence.passage.content[before.span.end : sentence.span.start]
 
 
 def asked_stems(query: QueryTerms, question: Question, languages: Iterable[str]) -> set[str]:

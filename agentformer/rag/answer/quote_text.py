@@ -10,7 +10,8 @@ from agentformer.rag.answer.features import Sentence
 from agentformer.types import Span
 
 MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
-OMITTED = " … "  # stands between a lead-in and a list item if other items are left out between them
+OMITTED = " … "  # stands for text between a lead-in and a list item, or a subject and a pronoun, that is left out
+_NAMED, _LEAST_NAMED = 200, 60  # code points of a sentence that names a subject, if those after it are left out
 _ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)
 _FRAGMENT, _NAMES = 80, 8  # maximum code points and words of a fragment that lists names
 _LEADS_IN = (":", "：")
@@ -40,12 +41,30 @@ def whole_quote(sentence: Sentence) -> Quote:
         return _with_lead_in(sentence)
     if _leads_in(sentence):
         return Quote(Span(span.start, _end_of_list(sentence)))
-    end, start = _end_of_names(sentence), span.start
-    if sentence.leads and sentence.before and end - sentence.before.span.start <= MAX_QUOTE:
-        start = sentence.before.span.start
+    end = _end_of_names(sentence)
+    start, named = _with_subject(sentence, end)
     carried = sentence.passage.carried if start == sentence.passage.sentences[0].start else ""
     fits = len(carried) + end - start < MAX_QUOTE
-    return Quote(shortened(content, Span(start, end)), carried if fits else "")
+    return Quote(shortened(content, Span(start, end)), named or (carried if fits else ""))
+
+
+def _with_subject(sentence: Sentence, end: int) -> tuple[int, str]:
+    """Return the offset at which the quote of a sentence begins, and the text that is quoted before it. The quote
+    begins with the sentence to which this sentence refers, or, if that refers to the one before it, with that one, and
+    so on. If this would be too long, the beginning of the sentence that names the subject is quoted before the rest."""
+    start, first = sentence.span.start, sentence.before if sentence.leads else None
+    while first and end - first.span.start <= MAX_QUOTE:
+        start, first = first.span.start, first.before if first.refers else None
+    if first is None or not sentence.refers:
+        return start, ""
+    while first.before and first.refers:
+        first = first.before
+    content = sentence.passage.content
+    for begin in (start, sentence.span.start):
+        room = min(_NAMED, MAX_QUOTE - len(OMITTED) - (end - begin))
+        if room >= min(_LEAST_NAMED, first.span.end - first.span.start):
+            return begin, content[slice(*shortened(content, first.span, room))] + OMITTED
+    return start, ""
 
 
 def _end_of_names(sentence: Sentence) -> int:
@@ -101,10 +120,10 @@ def _end_of_list(lead_in: Sentence) -> int:
     return shortened(passage.content, Span(lead_in.span.start, end)).end
 
 
-def shortened(content: str, span: Span) -> Span:
-    """Return the span of a sentence. If the sentence is longer than `MAX_QUOTE`, the span ends earlier, if possible
-    between two words."""
-    if span.end - span.start <= MAX_QUOTE:
+def shortened(content: str, span: Span, limit: int = MAX_QUOTE) -> Span:
+    """Return the span of a sentence. If the sentence is longer than `limit` code points, the span ends earlier, if
+    possible between two words."""
+    if span.end - span.start <= limit:
         return span
-    end = content.rfind(" ", span.start, span.start + MAX_QUOTE)
-    return Span(span.start, end if end > span.start else span.start + MAX_QUOTE)
+    end = content.rfind(" ", span.start, span.start + limit)
+    return Span(span.start, end if end > span.start else span.start + limit)

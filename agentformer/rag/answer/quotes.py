@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -114,7 +115,9 @@ def rank_sentences(
             baselines or Baselines(),
         )
         features, weights, cosines = compared.with_vectors(features)
-    scores = _probabilities(features, weights)
+    scores = _probabilities(
+        features, weights, [quote.row or s.text for quote, s in zip(quotes, sentences, strict=True)]
+    )
     ranked = [
         RankedSentence(sentence.passage.hit, quote.span, score, cosines.get(n), quote.lead, features[n], quote.row)
         for n, (sentence, quote, score) in enumerate(zip(sentences, quotes, scores, strict=True))
@@ -141,21 +144,22 @@ def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSe
         if len(chosen) == limit or (chosen and sentence.score < _CLOSE * ranked[0].score):
             break
         if not any(_same_text(sentence, other) for other in chosen):
-            others = [each for each in ranked if not any(_same_text(each, other) for other in chosen)]
+            alike = takewhile(lambda each, least=_ALIKE * sentence.score: each.score >= least, ranked)
+            others = [each for each in alike if not any(_same_text(each, other) for other in chosen)]
             chosen.append(_with_neighbor(sentence, others))
     return chosen
 
 
-def _with_neighbor(sentence: RankedSentence, ranked: Iterable[RankedSentence]) -> RankedSentence:
-    """Return the sentence, joined with its best neighbor if this neighbor has a similar probability and both fit in one
+def _with_neighbor(sentence: RankedSentence, alike: Iterable[RankedSentence]) -> RankedSentence:
+    """Return the sentence, joined with its best neighbor among those of similar probability if both fit in one
     quote."""
     content = sentence.hit.entry.content
-    for other in ranked:
-        if other.score < _ALIKE * sentence.score:
-            break
+    for other in alike:
         first, last = sorted((sentence, other), key=lambda each: each.span)
         between = content[first.span.end : last.span.start]
         if other is sentence or other.hit is not sentence.hit or first.row or last.row or last.lead:
+            continue
+        if not _overlaps(sentence, other) and _repeats(sentence, other):
             continue
         if between.strip() or "\n\n" in between or last.span.end - first.span.start > MAX_QUOTE:
             continue
@@ -165,8 +169,15 @@ def _with_neighbor(sentence: RankedSentence, ranked: Iterable[RankedSentence]) -
 
 
 def _same_text(sentence: RankedSentence, other: RankedSentence) -> bool:
-    if sentence.hit.entry.id == other.hit.entry.id:
-        return sentence.span.start < other.span.end and other.span.start < sentence.span.end
+    return _overlaps(sentence, other) or _repeats(sentence, other)
+
+
+def _overlaps(sentence: RankedSentence, other: RankedSentence) -> bool:
+    in_one = sentence.hit.entry.id == other.hit.entry.id
+    return in_one and sentence.span.start < other.span.end and other.span.start < sentence.span.end
+
+
+def _repeats(sentence: RankedSentence, other: RankedSentence) -> bool:
     one, two = " ".join(sentence.quote.split()), " ".join(other.quote.split())
     return one in two or two in one
 
@@ -187,10 +198,17 @@ def _to_embed(features: Sequence[Features], passages: Sequence[Passage], weights
     return list(dict.fromkeys(first + order))[:count]
 
 
-def _probabilities(features: Sequence[Features], weights: Features) -> list[float]:
+def _probabilities(features: Sequence[Features], weights: Features, texts: Sequence[str]) -> list[float]:
+    """Return the probability of each sentence. Sentences with the same text count as one, because a repeated answer is
+    no competitor of itself: each of them has the probability of the best one, less the difference of their scores."""
     scores = np.array(features) @ np.array(weights)
     odds = np.exp(scores - scores.max())
-    return [float(each) for each in odds / odds.sum()]
+    best: dict[str, float] = {}
+    for text, each in zip(texts, odds, strict=True):
+        folded = " ".join(text.split())
+        best[folded] = max(best.get(folded, 0.0), float(each))
+    total = sum(best.values())
+    return [float(each) / total for each in odds]
 
 
 @dataclass(frozen=True)
@@ -274,25 +292,35 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
     windows: list[_Window] = []
     spans: dict[int, list[Span]] = {}
     passages = {id(sentence.passage): sentence.passage for sentence in sentences}
+    plain = {n: _read(*each) for n, each in enumerate(zip(sentences, quotes, strict=True)) if _is_plain(*each)}
     for n in best:
         quote, passage = quotes[n], sentences[n].passage
-        if quote.row or quote.lead:
+        if n not in plain:
             text = _titled(sentences[n].row, quote.text(passage.content))
             windows.append(_Window(text, {n: Span(0, len(text))}))
         else:
-            spans.setdefault(id(passage), []).append(quote.span)
+            spans.setdefault(id(passage), []).append(plain[n])
     for key, each in spans.items():
         for window in _joined(sorted(each)):
             parts = {
-                n: Span(quotes[n].span.start - window.start, quotes[n].span.end - window.start)
-                for n, sentence in enumerate(sentences)
-                if id(sentence.passage) == key
-                and not (quotes[n].row or quotes[n].lead)
-                and window.start <= quotes[n].span.start
-                and quotes[n].span.end <= window.end
+                n: Span(span.start - window.start, span.end - window.start)
+                for n, span in plain.items()
+                if id(sentences[n].passage) == key and window.start <= span.start and span.end <= window.end
             }
             windows.append(_Window(passages[key].content[window.start : window.end], parts))
     return windows
+
+
+def _is_plain(sentence: Sentence, quote: Quote) -> bool:
+    return not quote.row and (not quote.lead or sentence.refers)
+
+
+def _read(sentence: Sentence, quote: Quote) -> Span:
+    """Return the part of a quote that is embedded. Of the sentences that are quoted because this one refers to them,
+    it has only the last."""
+    if not sentence.leads or sentence.before is None:
+        return quote.span
+    return Span(max(quote.span.start, sentence.before.span.start), quote.span.end)
 
 
 def _titled(row: TableRow | None, text: str) -> str:

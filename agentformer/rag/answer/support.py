@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
 
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.prompts import CITING_WORDS
 from agentformer.text.analysis import QueryTerms
-from agentformer.text.facts import claims
+from agentformer.text.dates.dates import months
+from agentformer.text.facts import claims, find_numbers
 from agentformer.text.languages import ANY_NUMBER_WORD, detect_language
 from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.text.sentences import sentence_spans
@@ -34,9 +35,11 @@ _SHOWN_LENGTH = 80  # code points of each
 _END = re.compile(r"\s*[.!?。！？…:;]*\s*\Z")
 _PERCENTAGE = re.compile(r"\d[\d.,]*\s?%")  # in a question, it is a condition ("more than 20%")
 _QUARTER = re.compile(r"\b(Q[1-4])(?=(?:FY)?(?:19|20)?\d\d\b)")  # "Q22023" is the second quarter of 2023
+_DIGITS = re.compile(r"\d+")
 _DECADE = re.compile(r"(?<!\d)(\d0)(?=['’]?s\b|er\b)")  # "the 80s", "die 80er"
 _SHORTEST_NAME = 3  # letters; "FY" and "UN" are often written out
 _LINKING = 3  # an abbreviation may leave out words of so few letters: "of", "and"
+_NO_LETTER = re.compile(r"[\W_]+")
 _UNITS = {"celsius": "°c", "fahrenheit": "°f"}
 _LONG_QUESTION = 25  # words; nothing in a longer question is compared
 _AGREED = 0.6  # a passage is cited for a sentence if it contains this share of the sentence's terms
@@ -114,14 +117,19 @@ class _Reader:
         self._text = text
         self._letters = cache(self._letters_of)
         self._stated = cache(self._stated_of)
+        self._all = tuple(range(1, len(passages) + 1))
         self._languages = {passage.language for passage in passages}
         common = next((passage.language for passage in passages if passage.language), "")
         self._language = detect_language(text) or detect_language(question, common)
 
+    @cached_property
+    def _vocabulary(self) -> claims.Vocabulary:
+        return claims.Vocabulary(self._sources(self._all), self._language)
+
     def missing(self, sentence: str, cited: tuple[int, ...]) -> list[str]:
         """Return the claims of a sentence that the cited passages do not contain. If `cited` is empty, return those
         that no passage contains."""
-        numbers = cited or tuple(range(1, len(self._passages) + 1))
+        numbers = cited or self._all
         plain = _NAMED_PASSAGE.sub(" ", _MARKERS.sub(" ", _CODE.sub(" ", _ESCAPES.sub("", sentence))))
         language = detect_language(plain, self._language)
         found = claims.unsupported_claims(" ".join(plain.split()), self._stated(numbers, language), language)
@@ -131,26 +139,41 @@ class _Reader:
 
     def unknown(self) -> list[str]:
         """Return the numbers, dates and names of the text that no passage contains. The text is a question."""
-        text, everything = (
-            _QUARTER.sub(r"\1 ", _PERCENTAGE.sub(" ", self._text)),
-            tuple(range(1, len(self._passages) + 1)),
-        )
+        text = _QUARTER.sub(r"\1 ", _PERCENTAGE.sub(" ", self._text))
         if len(_WORD.findall(text)) > _LONG_QUESTION:
             return []
-        stated = self._stated(everything, self._language)
-        text = _DECADE.sub(lambda match: " " if _ends_with(match[1], stated.numbers) else match[0], text)
-        found = claims.unsupported_claims(text, stated, self._language)
-        figures = [claim for claim in found if not claim.startswith("name ")]
+        figures = self._unknown_figures(text)
         if self._language not in self._languages or text.isupper():
             return figures
         names = [name for name in claims.inner_names(text, self._language) if len(name) >= _SHORTEST_NAME]
-        letters = self._letters(everything)
-        return figures + [
-            f"name {name}"
-            for name in names
-            if not (stated.words.has_part(name) or _letters(name) in letters or self._is_written_out(name))
-            and not any(stated.words.has_part(owner) for owner in _owners(name, text))
-        ]
+        return figures + [f"name {name}" for name in names if self._is_unknown_name(name, text)]
+
+    def _unknown_figures(self, text: str) -> list[str]:
+        """Return the numbers and dates of the text that no passage contains. Most texts need only the lines of the
+        passages that contain their digits; if these do not state everything, all lines are read."""
+        in_month = any(months(word) for word in _WORD.findall(text))
+        if not in_month and not any(find_numbers(text)):
+            return []
+        if not in_month:
+            digits = set(_DIGITS.findall(text))
+            lines = [line for source in self._sources(self._all) for line in source.splitlines()]
+            near = [line for line in lines if any(each in line for each in digits)]
+            if not self._figures(text, claims.Stated.of(near, self._language)):
+                return []
+        return self._figures(text, self._stated(self._all, self._language))
+
+    def _figures(self, text: str, stated: claims.Stated) -> list[str]:
+        text = _DECADE.sub(lambda match: " " if _ends_with(match[1], stated.numbers) else match[0], text)
+        found = claims.unsupported_claims(text, stated, self._language)
+        return [claim for claim in found if not claim.startswith("name ")]
+
+    def _is_unknown_name(self, name: str, text: str) -> bool:
+        if _letters(name) in self._letters(self._all):
+            return False
+        words = self._vocabulary
+        if words.has_part(name) or self._is_written_out(name):
+            return False
+        return not any(words.has_part(owner) for owner in _owners(name, text))
 
     def _is_written_out(self, name: str) -> bool:
         """Return whether a passage contains the words of an abbreviation, or the sign of a unit."""
@@ -181,13 +204,16 @@ class _Reader:
                 yield f"quotation “{quotation}”"
 
     def _stated_of(self, numbers: tuple[int, ...], language: str) -> claims.Stated:
-        entries = [self._passages[n - 1].hit.entry for n in numbers]
+        moments = [self._passages[n - 1].hit.entry.occurred_at for n in numbers]
+        return claims.Stated.of(self._sources(numbers), language, filter(None, moments))
+
+    def _sources(self, numbers: Iterable[int]) -> list[str]:
+        """Return the texts that state facts: the question, and the texts of the passages with these numbers."""
         sources = [self._question]
-        for entry in entries:
+        for entry in (self._passages[n - 1].hit.entry for n in numbers):
             name = f"{entry.source.name}\n{entry.source.label}" if entry.source else ""
             sources += [strip_hidden(entry.content), entry.context, entry.title, entry.speaker, name]
-        sources.append(_spelled_numbers(sources))
-        return claims.Stated.of(sources, language, [entry.occurred_at for entry in entries if entry.occurred_at])
+        return [*sources, _spelled_numbers(sources)]
 
     def _letters_of(self, numbers: tuple[int, ...]) -> str:
         return _letters("\n".join([*(self._passages[n - 1].content for n in numbers), self._question]))
@@ -243,4 +269,4 @@ def _initials(text: str) -> str:
 def _letters(text: str) -> str:
     """Return only the letters and digits of a text, in lower case, because a quotation may have other spaces and
     punctuation."""
-    return "".join(character for character in text.casefold() if character.isalnum())
+    return _NO_LETTER.sub("", text.casefold())
