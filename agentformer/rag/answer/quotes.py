@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -144,7 +143,8 @@ def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSe
         if len(chosen) == limit or (chosen and sentence.score < _CLOSE * ranked[0].score):
             break
         if not any(_same_text(sentence, other) for other in chosen):
-            alike = takewhile(lambda each, least=_ALIKE * sentence.score: each.score >= least, ranked)
+            least = _ALIKE * sentence.score
+            alike = [each for each in ranked if each.score >= least]
             others = [each for each in alike if not any(_same_text(each, other) for other in chosen)]
             chosen.append(_with_neighbor(sentence, others))
     return chosen
