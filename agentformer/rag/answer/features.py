@@ -255,8 +255,10 @@ class SentenceFeatures:
         self._first = {id(sentence.passage): sentence for sentence in reversed(sentences)}
         self._carried = list(self._carried_shares())
         for sentence in sentences:
-            sentence.refers = _refers(sentence)
-            sentence.leads = sentence.refers or self._adds(sentence)
+            before = sentence.before
+            if before and "\n\n" not in sentence.passage.content[before.span.end : sentence.span.start]:
+                sentence.refers = _refers(sentence)
+                sentence.leads = sentence.refers or self._adds(sentence, before)
 
     def of_words(self) -> list[Features]:
         """Return the features of all sentences, as far as they follow from words and ranks. The fields from `defines`
@@ -368,11 +370,8 @@ class SentenceFeatures:
         words = _words(text)
         return len(self._pairs.intersection(pairwise(words))) / max(1, len(self._pairs))
 
-    def _adds(self, sentence: Sentence) -> bool:
+    def _adds(self, sentence: Sentence, before: Sentence) -> bool:
         """Return whether a sentence contains some terms of the question and the previous sentence adds more."""
-        before = sentence.before
-        if before is None or not _in_one_paragraph(before, sentence):
-            return False
         own, former = self._stems.held(sentence.stems), self._stems.held(before.stems)
         share = self._stems.share
         return 0 < share(own) < share(former) and share(former - own) >= _NEEDED
@@ -380,15 +379,8 @@ class SentenceFeatures:
 
 def _refers(sentence: Sentence) -> bool:
     """Return whether a sentence begins with a word that refers to the previous sentence, such as a pronoun."""
-    before = sentence.before
-    if before is None or not _in_one_paragraph(before, sentence):
-        return False
     backward = question_words("backward").get(sentence.passage.language, frozenset())
     return not backward.isdisjoint(_words(sentence.text[:80])[:_FIRST])
-
-
-def _in_one_paragraph(before: Sentence, sentence: Sentence) -> bool:
-    return "\n\n" not in sentence.passage.content[before.span.end : sentence.span.start]
 
 
 def asked_stems(query: QueryTerms, question: Question, languages: Iterable[str]) -> set[str]:
