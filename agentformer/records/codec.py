@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from numbers import Integral, Real
@@ -153,7 +153,16 @@ def _python_number(value: Any) -> int | float | None:
 def from_row(stored: sqlite3.Row) -> MemoryEntry:
     """Return the entry that a row contains. The row must have all columns. Raises `StoreDamaged` if the row differs
     from the row that was written."""
-    fields, checked = _getters(tuple(stored.keys()))
+    return _entry(stored, *_getters(tuple(stored.keys())))
+
+
+def from_rows(rows: Sequence[sqlite3.Row]) -> list[MemoryEntry]:
+    """Return the entries that the rows of one statement contain, as `from_row` does, in the same order."""
+    getters = _getters(tuple(rows[0].keys())) if rows else None
+    return [_entry(row, *getters) for row in rows] if getters else []
+
+
+def _entry(stored: sqlite3.Row, fields: _Getter, checked: _Getter) -> MemoryEntry:
     *values, checksum = checked(stored)
     if checksum is not None and checksums.of_values(values) != checksum:
         raise checksums.damage_error(checksums.entry_name(stored["id"]))

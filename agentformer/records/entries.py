@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from agentformer.errors import Conflict, StoreDamaged
 from agentformer.records import change_feed
-from agentformer.records.codec import COLUMNS, from_row, to_micros, to_row
+from agentformer.records.codec import COLUMNS, from_row, from_rows, to_micros, to_row
 from agentformer.records.duplicates import (
     REPEATABLE_KINDS,
     KnownEntries,
@@ -231,13 +231,14 @@ def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:
     """Return a list of the entries with these ids, in the order of `ids`. The list has no item for a missing entry."""
-    entries = {row["id"]: from_row(row) for row in _rows_by(connection, "id", ids)}
+    entries = {entry.id: entry for entry in from_rows(_rows_by(connection, "id", ids))}
     return [entries[i] for i in ids if i in entries]
 
 
 def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, MemoryEntry]:
     """Return a dictionary: row number -> entry. It has no item for a missing entry."""
-    return {row["num"]: from_row(row) for row in _rows_by(connection, "num", nums)}
+    rows = _rows_by(connection, "num", nums)
+    return dict(zip([row["num"] for row in rows], from_rows(rows), strict=True))
 
 
 class Sample(NamedTuple):
@@ -326,7 +327,7 @@ def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -
     condition, values = where(scope)
     by = "+id" if is_selective(scope) else "id"  # SQLite sorts a few entries faster than it reads the whole index
     query = f"SELECT * FROM entries WHERE {condition} AND {by} > ? ORDER BY {by} LIMIT ?"
-    entries = [from_row(row) for row in connection.execute(query, [*values, after, limit])]
+    entries = from_rows(connection.execute(query, [*values, after, limit]).fetchall())
     ids = [after, *(entry.id for entry in entries)]
     if any(former >= following for former, following in pairwise(ids)):
         # otherwise a caller could read pages forever
@@ -339,7 +340,7 @@ def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Mem
     condition, values = where(scope)
     by = "+coalesce(occurred_at, created_at)" if is_selective(scope) else "coalesce(occurred_at, created_at)"
     query = f"SELECT * FROM entries WHERE {condition} ORDER BY {by} DESC, id DESC LIMIT ?"
-    return [from_row(row) for row in connection.execute(query, [*values, limit])]
+    return from_rows(connection.execute(query, [*values, limit]).fetchall())
 
 
 def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:

@@ -30,7 +30,7 @@ from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
 from agentformer.search.fusion import Fusion, FusionOptions, RankedList, Ranking
-from agentformer.search.row_cache import RankedRows, Reads
+from agentformer.search.row_cache import KEPT_DERIVED, RankedRows, Reads
 from agentformer.search.statements import favor_statements
 from agentformer.search.vector_search import (
     HelperThread,
@@ -321,7 +321,8 @@ class RankedSearch:
     def _derived(self, reads: Reads, request: _Request, nums: Sequence[int]) -> dict[int, Derived]:
         """Return the stored derived rows of these entries, best first, by entry number. Rows without influence on the
         ranking may be `PLAIN`. A missing row is left out, and a background thread computes it for later searches."""
-        known = reads.derived(nums) if request.dates.periods else reads.for_boosts(nums, request.query.limit)
+        few = request.mask.count <= KEPT_DERIVED  # all of them stay in memory
+        known = reads.derived(nums) if few or request.dates else reads.for_boosts(nums, request.query.limit)
         if len(known) < len(nums) and not self._database.read_only:
             self._renewal.start(self._database, [num for num in nums if num not in known])
         return known

@@ -31,7 +31,7 @@ from agentformer.types import Matrix, Span
 Row = TypeVar("Row")
 Load = Callable[[Sequence[int]], Mapping[int, Row]]
 
-_DERIVED = 16_384  # rows in memory, of about 600 bytes each
+KEPT_DERIVED = 16_384  # rows in memory, of about 600 bytes each
 _PLAIN = 65_536  # rows in memory, of about 100 bytes each
 _SAMPLES = 8_192  # rows in memory, of some 700 bytes each
 _SPANS = 8_192
@@ -113,7 +113,7 @@ class RankedRows:
         self.seq = 0  # number of the change up to which the rows are current; `_point` is the token of this change
         self._point = ""
         self._older = 0  # number of successive transactions that were older than `seq`
-        self.derived = Kept[Derived](_DERIVED)
+        self.derived = Kept[Derived](KEPT_DERIVED)
         self.plain = Kept[int](_PLAIN)
         self.samples = Kept[Sample](_SAMPLES)
         self.spans = Kept[Span](_SPANS)  # by window number; the span of a window never changes
@@ -217,8 +217,8 @@ class Reads(NamedTuple):
         """Return the rows with the numbers `nums`, from the cache `kept`. Call `load` to read missing rows from the
         database. A row that `load` does not find is not in the result."""
         with self.kept.lock:
-            rows = kept.rows
-            known = {num: rows[num] for num in nums if num in rows} if self._usable else {}
+            rows = kept.rows if self._usable else {}
+            known = {num: row for num in nums if (row := rows.get(num)) is not None}
         if len(known) == len(nums) or not (missing := [num for num in dict.fromkeys(nums) if num not in known]):
             return known
         loaded = load(missing)

@@ -9,10 +9,10 @@ import pytest
 
 import agentformer
 from agentformer.index import entry_properties
-from agentformer.search import row_cache
+from agentformer.search import hybrid, row_cache
 from agentformer.search.row_cache import RankedRows
 from agentformer.testing import make_entry
-from agentformer.types import Source
+from agentformer.types import Query, Source
 
 
 class Store:
@@ -121,3 +121,19 @@ def test_all_rows_are_read_if_the_best_entries_are_parts_of_documents(store: Sto
     with store.af.backend._database.reading() as connection:  # type: ignore[attr-defined]
         known = store.rows.reads(connection).for_boosts([*range(5, 35)], 5)
     assert {row.document for row in known.values()} == {"the document"} and len(known) == 30
+
+
+def test_plain_rows_are_skipped_only_in_a_store_that_memory_cannot_hold(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hits are the same, and the returned entries have their stored properties in both cases."""
+    for n in range(30):
+        store.af.memory.store(f"The shop in Oslo sold {n} of the lamps to Anna and to her sister.")
+    query = Query("Which shop sold lamps to Anna?", limit=5)
+    read = len(store.read_now), store.af.backend.search(query), len(store.read_now)
+    monkeypatch.setattr(hybrid, "KEPT_DERIVED", 20)
+    store.af.backend._indexes.search._rows = RankedRows()  # type: ignore[attr-defined]
+    hits = store.af.backend.search(query)
+    assert (read[2] - read[0], len(store.read_now) - read[2]) == (34, 14)  # the best ten, and four with a title
+    assert [*hits] == [*read[1]] and hits.analyzed == read[1].analyzed
+    assert {row.language for row in hits.analyzed.values()} == {"en"} and len(hits.analyzed) >= 5
