@@ -363,6 +363,9 @@ def test_a_quote_of_hopeless_hits_is_not_more_probable_than_they_are() -> None:
         ("Who leads the Port of Turku?", "The Port of Vaasa is led by Anna Berg.", ["name Turku"]),
         ("How many boats had the club in Q22023?", "July 2, 2023: the club has 40 boats.", []),
         ("How many boats had the club in Q22023?", "The club has 2 piers and 40 boats.", ["number 2023"]),
+        ("Who paid 1500 euros?", "Anna Berg paid 1,500 euros.", []),  # no line has these digits
+        ("Who keeps the keys of room 12?", "The caretaker keeps the keys of room 312.", ["number 12"]),
+        ("What was closed in May 2021?", "The bridge was closed on 3.5.2021.", []),
         ("WHO KEEPS THE KEYS?", "The caretaker has them in the office.", []),
         ("Who is Matti Virtanen in this club?", "Матти Виртанен был избран председателем клуба.", []),  # another script
     ],
