@@ -78,22 +78,6 @@ WITH RECURSIVE kinds(name) AS (
 ) SELECT name, (SELECT count(*) FROM entries WHERE namespace = :namespace AND kind = name) FROM kinds
 WHERE name IS NOT NULL
 """
-_TOUCH = (
-    "UPDATE entries SET match_count = match_count + ?1, read_count = read_count + ?2, "
-    "access_count = access_count + ?1 + ?2 + ?3, last_accessed = max(coalesce(last_accessed, ?4), ?4) WHERE id = ?5"
-)
-# The same for many uses, which are given as a JSON list.
-_TOUCH_MANY = """
-    UPDATE entries SET match_count = match_count + used.matches, read_count = read_count + used.reads,
-        access_count = access_count + used.matches + used.reads + used.others,
-        last_accessed = max(coalesce(last_accessed, used.at), used.at)
-    FROM (
-        SELECT json_extract(value, '$[0]') AS id, sum(json_extract(value, '$[1]')) AS matches,
-            sum(json_extract(value, '$[2]')) AS reads, sum(json_extract(value, '$[3]')) AS others,
-            max(json_extract(value, '$[4]')) AS at
-        FROM json_each(?) GROUP BY 1
-    ) AS used WHERE entries.id = used.id
-"""
 
 
 def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
@@ -345,12 +329,12 @@ def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Mem
 
 def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
     """Increase the use counts of entries. The change feed does not change, because no index contains use counts."""
-    rows = [(use.matches, use.reads, use.others, to_micros(use.at), use.id) for use in uses]
-    if len(rows) < _MANY or not _is_sqlite(connection) or any("\0" in row[-1] for row in rows):
-        connection.executemany(_TOUCH, rows)
-        return
-    # one statement, so that SQLite does not take and release Python's lock for each entry while searches run
-    connection.execute(_TOUCH_MANY, [json.dumps([(key, *counts) for *counts, key in rows])])
+    connection.executemany(
+        "UPDATE entries SET match_count = match_count + ?1, read_count = read_count + ?2, "
+        "access_count = access_count + ?1 + ?2 + ?3, last_accessed = max(coalesce(last_accessed, ?4), ?4) "
+        "WHERE id = ?5",
+        ((use.matches, use.reads, use.others, to_micros(use.at), use.id) for use in uses),
+    )
 
 
 def count(connection: sqlite3.Connection, scope: Scope) -> int:

@@ -15,7 +15,7 @@ from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.codec import now
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
-from agentformer.types import MemoryEntry, Scope, Use
+from agentformer.types import MemoryEntry, Scope
 
 
 @pytest.fixture
@@ -166,14 +166,3 @@ def test_neighbors_are_found_without_reading_their_session(connection: sqlite3.C
     connection.set_trace_callback(None)
     for query, bound in zip(seen, ("<expr><?", "<expr>>?"), strict=True):
         assert "entries_by_session_and_time" in (told := plan(connection, query)) and bound in told
-
-
-def test_many_uses_are_counted_by_the_index_of_ids(connection: sqlite3.Connection) -> None:
-    entries = [entry(f"text {n}") for n in range(20)]
-    records.insert(connection, entries)
-    seen = statements(connection)
-    records.touch(connection, [Use(one.id, now(), matches=1) for one in entries])
-    connection.set_trace_callback(None)
-    assert len(seen) == 1
-    assert "SCAN entries" not in plan(connection, seen[0]) and "SEARCH entries USING INDEX" in plan(connection, seen[0])
-    assert {one.match_count for one in records.by_num(connection, range(1, 21)).values()} == {1}
